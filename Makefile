@@ -182,6 +182,7 @@ lint: setup $(VENV)/.lint
 	cargo clippy --locked --quiet --manifest-path simulation/Cargo.toml --all-targets -- -D warnings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell $$(git ls-files)
 	$(BIN)/mypy
 
 format: $(VENV)/.lint

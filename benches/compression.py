@@ -1,4 +1,4 @@
-"""What compression and rarer synchronisation change in bytes, time and loss: a small GPT on this repository's text.
+"""What compression and rarer synchronization change in bytes, time and loss: a small GPT on this repository's text.
 
 paceline run -np 2 -- python benches/compression.py --steps 160
 

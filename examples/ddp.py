@@ -28,7 +28,7 @@ def model() -> nn.Module:
 
 
 def batch(step: int, rank: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return this rank's images of a step, with labels that can be learnt: the brightest of some patches."""
+    """Return this rank's images of a step, with labels that can be learned: the brightest of some patches."""
     generator = torch.Generator().manual_seed(1_000_003 * rank + step)
     images = torch.randn(size, 3, 32, 32, generator=generator)
     labels = images[:, 0, 0, :CLASSES].argmax(1)

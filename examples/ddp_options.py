@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
-    """Return this rank's bags of a step, labelled by their first word."""
+    """Return this rank's bags of a step, labeled by their first word."""
     generator = torch.Generator().manual_seed(1_000_003 * rank + step)
     bags = torch.randint(VOCABULARY, (16, 6), generator=generator)
     return bags, bags[:, 0] % 10

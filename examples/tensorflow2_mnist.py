@@ -93,7 +93,7 @@ def main() -> None:
     assert np.ptp(sums.numpy()) == 0, sums
     right = tf.reduce_mean(tf.cast(tf.argmax(model(images[:500]), 1) == labels[:500], tf.float32))
     if hvd.rank() == 0:
-        print(f"{right:.0%} of 500 training pictures are recognised")
+        print(f"{right:.0%} of 500 training pictures are recognized")
     hvd.shutdown()
 
 

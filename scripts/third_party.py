@@ -1,11 +1,11 @@
-"""Writes what a wheel says of the crates that are linked into it: their licences, and a bill of materials.
+"""Writes what a wheel says of the crates that are linked into it: their licenses, and a bill of materials.
 
 python scripts/third_party.py            # after a change of Cargo.lock, or of the version
 python scripts/third_party.py --check    # exit code 1 if a file is not what would be written
 
 LICENSE-THIRD-PARTY.txt has the notices that a binary must carry; maturin puts it beside LICENSE. The bill of materials
 is CycloneDX 1.5, for PEP 770; it has neither a time nor a random number, so that wheels can be reproduced. Both are
-checked in, because a wheel is also built where cargo has no network. Where a crate offers a choice of licences, the
+checked in, because a wheel is also built where cargo has no network. Where a crate offers a choice of licenses, the
 first of ELECTED is taken.
 """
 
@@ -32,9 +32,9 @@ STANDARD_LIBRARY_LICENSES = ("MIT", "Unicode-3.0", "Apache-2.0 WITH LLVM-excepti
 ELECTED = ("Apache-2.0", "MIT", "BSD-3-Clause", "ISC")
 FILES = re.compile(r"(LICEN[SC]E|COPYING|NOTICE|COPYRIGHT)", re.IGNORECASE)
 ALWAYS = re.compile(r"(NOTICE|THIRD-PARTY)", re.IGNORECASE)
-"""What is carried even under a licence whose text is in LICENSE."""
+"""What is carried even under a license whose text is in LICENSE."""
 SAME_REPOSITORY = {"tonic-prost": "tonic"}
-"""Crates published without the licence file of their repository, and one of it that has the file."""
+"""Crates published without the license file of their repository, and one of it that has the file."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Crate:
 
     @property
     def license(self) -> str:
-        """The licence that is taken."""
+        """The license that is taken."""
         choices = re.split(r"\s+OR\s+|\s*/\s*", self.offered)
         return next((name for name in ELECTED if name in choices), self.offered)
 
@@ -105,7 +105,7 @@ def _cargo(command: str, *words: str, root: Path) -> str:
 
 
 def expression(crates: list[Crate]) -> str:
-    """The licences of a wheel, as an SPDX expression: Paceline's own first."""
+    """The licenses of a wheel, as an SPDX expression: Paceline's own first."""
     parts = {part for crate in crates if crate.checksum for part in crate.license.split(" AND ")} | {
         *STANDARD_LIBRARY_LICENSES
     }
@@ -113,7 +113,7 @@ def expression(crates: list[Crate]) -> str:
 
 
 def notices(crates: list[Crate]) -> str:
-    """Every linked crate with its licence, then every text that must be carried, once."""
+    """Every linked crate with its license, then every text that must be carried, once."""
     others = [crate for crate in crates if crate.checksum]
     carried: dict[str, list[str]] = {}
     for crate in others:
@@ -124,7 +124,7 @@ def notices(crates: list[Crate]) -> str:
     return "\n".join(
         [
             "Paceline is licensed under the Apache License 2.0 (LICENSE). Its wheels contain compiled code of the Rust",
-            "standard library and of the crates below, under these licences. scripts/third_party.py writes this file.",
+            "standard library and of the crates below, under these licenses. scripts/third_party.py writes this file.",
             "",
             *rows,
             "",
@@ -137,7 +137,7 @@ def notices(crates: list[Crate]) -> str:
 
 
 def _texts(crate: Crate, crates: list[Crate]) -> Iterator[str]:
-    """What its licence wants to be carried along. Raises AssertionError if a crate needs a notice and has none."""
+    """What its license wants to be carried along. Raises AssertionError if a crate needs a notice and has none."""
     folder = crate.folder
     if crate.name in SAME_REPOSITORY:
         folder = next(one.folder for one in crates if one.name == SAME_REPOSITORY[crate.name])
@@ -147,7 +147,7 @@ def _texts(crate: Crate, crates: list[Crate]) -> Iterator[str]:
     elif crate.offered != crate.license:  # One of several: those whose names say another are left out.
         named = [path for path in files if crate.license.split("-")[0].lower() in path.name.lower()]
         files = named + [path for path in files if ALWAYS.search(path.name)] if named else files
-    assert files or crate.license == "Apache-2.0", f"{crate.key} is under {crate.license} and has no licence file"
+    assert files or crate.license == "Apache-2.0", f"{crate.key} is under {crate.license} and has no license file"
     for path in files:
         text = path.read_text(encoding="utf-8")
         yield "\n".join(line.rstrip() for line in text.replace("\r\n", "\n").splitlines()).strip()

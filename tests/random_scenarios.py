@@ -92,7 +92,7 @@ STRATEGIES = [
     "sharp",
     "native",
 ]
-"""Named here, so that what is added to the catalogue changes no draw."""
+"""Named here, so that what is added to the catalog changes no draw."""
 GPUS = ("v100", "a100", "h100", "b200", "t4")
 _SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp", "hsdp:2", "hsdp:4", "zero1:2", "zero2:4")
 _DTYPES = ("float32", "float16", "bfloat16")

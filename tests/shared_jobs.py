@@ -30,7 +30,7 @@ def job(_folder, _rank, _size):
 
 @contextlib.contextmanager
 def process_group(folder, rank, size):
-    """A check runs in an initialised default group: `function(rank, size, *args)`."""
+    """A check runs in an initialized default group: `function(rank, size, *args)`."""
     dist.init_process_group("paceline", store=dist.FileStore(str(folder / "store"), size), rank=rank, world_size=size)
     yield rank, size
     dist.destroy_process_group()

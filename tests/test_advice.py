@@ -135,7 +135,7 @@ def test_a_switch_of_a_built_in_cluster_that_can_add_up(tmp_path):
         mine.write_text(text)
         assert cli.call(*words, str(mine)).exit_code == 0
     refused = cli.call("simulate", TINY, "--workers", "16", "--strategy", "sharp", "--cluster", "h100-rails")
-    assert "not modelled in fabrics of this kind" in refused.stderr and "export" not in refused.stderr
+    assert "not modeled in fabrics of this kind" in refused.stderr and "export" not in refused.stderr
 
 
 def test_what_clusters_prints_as_json_is_a_cluster(tmp_path):

@@ -378,7 +378,7 @@ def test_long_simulations_are_left_out_and_said():
         ),
         (
             ("mixtral-8x7b", "--gpu", "h100", "--gpus", 16, "--expert-parallel", 8, "--sharding", "hsdp:8"),
-            "hsdp:8 is not modelled with experts on several GPUs",
+            "hsdp:8 is not modeled with experts on several GPUs",
         ),
         ((*PIPELINES, "--gpus", 9), "9 GPUs are not a multiple of 2, the GPUs of a data-parallel rank"),
         ((*PIPELINES, "--gpus", 64, "--virtual-stages", 2), "need a multiple of 2 of them"),

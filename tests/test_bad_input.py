@@ -79,7 +79,7 @@ def test_a_folder_in_place_of_a_file_is_named(tmp_path):
         ("resnet5", "'resnet-50'"),
     ],
 )
-def test_misspelt_models_and_traces_get_suggestions(typed, meant):
+def test_misspelled_models_and_traces_get_suggestions(typed, meant):
     assert f"unknown trace '{typed}' (did you mean {meant}?)" in refused(typed)
 
 
@@ -194,7 +194,7 @@ def test_unreadable_files(written):
         (changed(forward=[{"layer": "a", "duration_s": -1, "tensors": []}]), "duration_s"),
         (changed(workers=[]), "workers"),
         (changed(workers=[TINY["workers"][0], {"forward": [], "gradients": []}]), "workers[1]"),
-        (changed(colour="blue"), "colour"),
+        (changed(color="blue"), "color"),
         (changed(name=None), "name"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Compressed gradients and rarer synchronisation in forecasts: bytes, times, costs, errors and output."""
+"""Compressed gradients and rarer synchronization in forecasts: bytes, times, costs, errors and output."""
 
 from __future__ import annotations
 

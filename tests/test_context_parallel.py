@@ -111,7 +111,7 @@ def test_words_and_json():
     for words in (
         "32 GPUs = 16 context x 2 data parallel",
         "batch 1 per 16 context-parallel ranks",
-        "16 neighbouring workers share every sample",
+        "16 neighboring workers share every sample",
         "attention waits for keys and values",
         "samples shared by 16 ranks",
     ):
@@ -146,9 +146,9 @@ def test_experts_and_samples_are_divided_together():
         ({"context_parallel": 2, "gpu": "l40s"}, "no NVLink"),
         ({"context_parallel": 4, "gpus_per_node": 6}, "groups of 4 GPUs do not divide the 6 of a node"),
         ({"context_parallel": 16, "gpus_per_node": 8, "bandwidth": ["1Gbps", "2Gbps"]}, "give one bandwidth"),
-        ({"context_parallel": 2, "trace": "vit-huge", "seq": None}, "is not modelled for vit-huge"),
-        ({"context_parallel": 2, "trace": "t5-3b", "seq": 512}, "is not modelled for t5-3b"),
-        ({"context_parallel": 2, "trace": "transformer-xl-large", "seq": None}, "is not modelled for transformer-xl"),
+        ({"context_parallel": 2, "trace": "vit-huge", "seq": None}, "is not modeled for vit-huge"),
+        ({"context_parallel": 2, "trace": "t5-3b", "seq": 512}, "is not modeled for t5-3b"),
+        ({"context_parallel": 2, "trace": "transformer-xl-large", "seq": None}, "is not modeled for transformer-xl"),
         ({"context_parallel": 2, "trace": "resnet-50", "seq": None, "gpu": None}, "resnet-50, which was recorded"),
     ],
     ids=lambda value: str(value)[:40],

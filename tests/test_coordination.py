@@ -58,7 +58,7 @@ def test_aliases_mean_the_same():
 def test_people_see_the_parts_and_what_is_assumed():
     result = call(*PUBLISHED, "--workers", 24576, "--coordinator", "all")
     header = " ".join(result.stdout.split("─")[0].split())
-    assert all(word in header for word in ("coordinator", "iteration", "speed-up", "copy", "collective"))
+    assert all(word in header for word in ("coordinator", "iteration", "speedup", "copy", "collective"))
     assert "48% of an iteration (published for this network)" in result.stderr
     assert "fused up to 67.11 MB" in result.stderr
     assert "24576 workers" in result.stdout

@@ -69,10 +69,10 @@ SECRETS = {
 @pytest.mark.parametrize(
     ("ask", "why"),
     [
-        ("raise ValueError('MPI (libmpi.so.40): no memory')", "initialised: MPI (libmpi.so.40): no memory"),
-        ("import sys; sys.exit('abort: PMIX')", "initialised: abort: PMIX"),
-        ("import os; os._exit(3)", "initialised: exit code 3"),
-        ("import time; time.sleep(60)", "not initialised within 1 s"),
+        ("raise ValueError('MPI (libmpi.so.40): no memory')", "initialized: MPI (libmpi.so.40): no memory"),
+        ("import sys; sys.exit('abort: PMIX')", "initialized: abort: PMIX"),
+        ("import os; os._exit(3)", "initialized: exit code 3"),
+        ("import time; time.sleep(60)", "not initialized within 1 s"),
     ],
 )
 def test_an_mpi_library_that_cannot_be_asked(monkeypatch, ask, why):
@@ -102,7 +102,7 @@ def test_secrets_are_not_printed(as_json, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
-        ("PACELINE_SECRT", "hunter2hunter2", HIDDEN),  # misspelt
+        ("PACELINE_SECRT", "hunter2hunter2", HIDDEN),  # misspelled
         ("_PACELINE_SECRT", "hunter2hunter2", HIDDEN),
         ("HOROVOD_PWD", "hunter2hunter2", HIDDEN),
         ("NCCL_PROXY", "http://u:p@sswd1@h/x", "http://…@h/x"),

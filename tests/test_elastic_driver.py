@@ -30,7 +30,7 @@ def slots(count, host="a"):
 
 
 class Process:
-    """A worker that trains: it synchronises, then commits, and after each commit waits for the others."""
+    """A worker that trains: it synchronizes, then commits, and after each commit waits for the others."""
 
     def __init__(self, number):
         self.number = number

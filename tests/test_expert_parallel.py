@@ -169,7 +169,7 @@ def test_jobs_may_divide_their_experts():
     twice = next(one for one in jobs.simulate_jobs(across).what_if if one.measure is Measure.BANDWIDTH)
     really = spec.mix({"cluster": "dgx-h100", "bandwidth": "6400Gbps", "iterations": 2, "job": [wide]}, "jobs.toml")
     assert twice.iteration_s[0] == pytest.approx(jobs.simulate_jobs(really).jobs[0].iteration_s)
-    with pytest.raises(InvalidArgumentError, match=r"jobs\.toml: job 1 .*expert_parallel: is not modelled with hsdp"):
+    with pytest.raises(InvalidArgumentError, match=r"jobs\.toml: job 1 .*expert_parallel: is not modeled with hsdp"):
         spec.mix({"cluster": "dgx-h100", "job": [given | {"sharding": "hsdp:8"}]}, "jobs.toml")
     assert found.iteration_s == pytest.approx(alone.iteration_s, rel=0.25)
 
@@ -184,8 +184,8 @@ def test_jobs_may_divide_their_experts():
         ),
         ({"expert_parallel": 2, "tensor_parallel": 4}, "2 is not a multiple of the 4 tensor-parallel GPUs"),
         ({"expert_parallel": 8, "gpu": "l40s"}, "no NVLink"),
-        ({"expert_parallel": 8, "sharding": "hsdp:8"}, "is not modelled with hsdp"),
-        ({"expert_parallel": 8, "compression": "fp16"}, "is not modelled with compression"),
+        ({"expert_parallel": 8, "sharding": "hsdp:8"}, "is not modeled with hsdp"),
+        ({"expert_parallel": 8, "compression": "fp16"}, "is not modeled with compression"),
         (
             {"expert_parallel": 8, "strategy": "ps"},
             "ps needs servers or a switch, and expert-parallel needs collectives",

@@ -128,7 +128,7 @@ def test_a_trace_without_gradients_is_refused(tmp_path):
     path = tmp_path / "none.json"
     path.write_text(json.dumps({**fields, "workers": [worker]}))
     result = cli.call("simulate", path, "--gpus", "8")
-    assert result.exit_code == 2 and "none: has no gradients, so there is nothing to synchronise" in result.output
+    assert result.exit_code == 2 and "none: has no gradients, so there is nothing to synchronize" in result.output
 
 
 def test_a_bare_all_reduce_has_no_knee_and_no_error_of_a_trace():
@@ -152,7 +152,7 @@ def test_switches_of_some_fabrics_help(cluster, helps):
         if kind in helps:
             assert note == helps[kind] and took > 0
         else:
-            assert note == "it is not modelled in fabrics of this kind" and took is None
+            assert note == "it is not modeled in fabrics of this kind" and took is None
     assert "multicast and aggregation in the switch" not in changes
 
 

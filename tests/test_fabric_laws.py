@@ -36,7 +36,7 @@ def seconds(cluster, link=None, left=1.0, trace="allreduce:10MB", workers=16, **
 
 
 def check_continuous_and_monotone(time, left):
-    """One per cent less costs between nothing and one per cent, wherever it is; less costs no less."""
+    """One percent less costs between nothing and one percent, wherever it is; less costs no less."""
     healthy = time(1.0)
     assert healthy == pytest.approx(time(None), rel=1e-12)
     earlier = (1.0, healthy)

@@ -54,9 +54,9 @@ def test_sums_are_made_in_the_switches_of_a_fabric() -> None:
         (
             fabrics[1],
             {"multicast": True},
-            "multicast is modelled in one switch, racks and leaf-spine fabrics, not in fat-tree",
+            "multicast is modeled in one switch, racks and leaf-spine fabrics, not in fat-tree",
         ),
-        ({"kind": "torus", "dimensions": [4, 4]}, able, r"aggregation is modelled in .* and fat trees, not in torus"),
+        ({"kind": "torus", "dimensions": [4, 4]}, able, r"aggregation is modeled in .* and fat trees, not in torus"),
     ):
         with pytest.raises(paceline.InvalidArgumentError, match=message):
             paceline.load_cluster(fabric=fabric, switch=switch)

@@ -48,7 +48,7 @@ def test_what_is_hidden_is_not_exposed_by_rounding(strategy):
         {"workers": 4, "seed": -1},
         {"workers": 4, "bandwidth": "25"},
         {"workers": 4, "gpus_per_node": 0},
-        {"workers": 4, "colour": "blue"},
+        {"workers": 4, "color": "blue"},
         {"workers": 4, "strategy": "rnig"},
         {"workers": 4, "cluster": "nowhere"},
         {"workers": 4, "network": "tcp"},

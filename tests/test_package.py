@@ -113,7 +113,7 @@ def test_the_bill_and_the_notices_list_the_same_crates():
     assert "serialNumber" not in bill and "timestamp" not in bill["metadata"]
 
 
-def test_notices_of_licences_that_want_them():
+def test_notices_of_licenses_that_want_them():
     """MIT, ISC and BSD want their text beside the binary; LICENSE has Apache's."""
     notices = (ROOT / "LICENSE-THIRD-PARTY.txt").read_text(encoding="utf-8")
     table, *texts = notices.split("=" * 78 + "\n")

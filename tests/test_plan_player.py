@@ -107,7 +107,7 @@ def test_an_exchange_that_fails_ends_the_rank(fails):
     assert not [thread for thread in threading.enumerate() if thread.name in ("all-gather", "reduce-scatter")]
 
 
-def test_groups_of_neighbours_and_of_equal_places():
+def test_groups_of_neighbors_and_of_equal_places():
     assert RankGroup(4, 1).around(6) == [4, 5, 6, 7]
     assert RankGroup(2, 4).around(6) == [2, 6]
     assert RankGroup(8, 1).around(3) == list(range(8))

@@ -114,7 +114,7 @@ def world(nodes, gpus=None, **settings):
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9))
-def test_ranks_of_a_node_are_neighbours_and_count_from_zero(nodes):
+def test_ranks_of_a_node_are_neighbors_and_count_from_zero(nodes):
     order = by_node([place(node) for node in nodes])
     assert sorted(order) == list(range(len(nodes)))
     there = world([nodes[number] for number in order])

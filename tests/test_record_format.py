@@ -60,7 +60,7 @@ def test_the_documented_example_passes():
         lambda w: w["forward"].pop(),
     ],
 )
-def test_a_spoilt_example_fails(spoil):
+def test_a_spoiled_example_fails(spoil):
     trace = example()
     spoil(trace["workers"][0])
     with pytest.raises(AssertionError):

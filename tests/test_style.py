@@ -1,4 +1,4 @@
-"""How pictures look: no colour means two things, coinciding lines are one, linear scaling is a line."""
+"""How pictures look: no color means two things, coinciding lines are one, linear scaling is a line."""
 
 import itertools
 
@@ -14,7 +14,7 @@ from paceline.forecast.wording.rows import distinct
 pytest.importorskip("matplotlib")
 
 
-def test_no_colour_means_two_things():
+def test_no_color_means_two_things():
     kinds = {
         "strategies": set(style.STRATEGIES.values()) | set(style._MORE_STRATEGIES),
         "systems": set(style.SYSTEMS.values()) | set(style._MORE_SYSTEMS),
@@ -29,13 +29,13 @@ def test_no_colour_means_two_things():
 
 def test_every_strategy_and_coordinator_has_its_own_look():
     looks = [style.strategy(one.name) for one in all_strategies()]
-    assert len({(look.colour, look.marker) for look in looks}) == len(looks)
+    assert len({(look.color, look.marker) for look in looks}) == len(looks)
     assert len(all_coordinators()) <= len(style.COORDINATORS)
-    # A system keeps its colour, whatever it is compared with.
-    assert style.systems(["x", "horovod"])["horovod"].colour == style.systems(["Horovod"])["Horovod"].colour
+    # A system keeps its color, whatever it is compared with.
+    assert style.systems(["x", "horovod"])["horovod"].color == style.systems(["Horovod"])["Horovod"].color
 
 
-def test_every_part_of_a_critical_path_has_a_colour():
+def test_every_part_of_a_critical_path_has_a_color():
     cluster = {"gpus_per_node": 2, "latency": "10us", "host_bandwidth": "9Gbps", "reduction_bandwidth": "9Gbps"}
     cluster["racks"] = {"nodes_per_rack": 2, "oversubscription": 4.0}
     for strategy in all_strategies():
@@ -72,7 +72,7 @@ def test_lines_that_coincide_are_drawn_as_one_with_both_names():
     ]
     axes, entries = drawn(lines)
     assert [label for _, label in entries] == ["ring = native", "tree"]
-    # In the colours of both, in turn.
+    # In the colors of both, in turn.
     dashes = {line.get_color(): line._unscaled_dash_pattern for line in axes.lines}
     (_, first), (_, second) = dashes["#332288"], dashes["#0077BB"]
     assert first == second and dashes["#332288"][0] != dashes["#0077BB"][0]

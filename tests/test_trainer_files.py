@@ -10,7 +10,7 @@ import paceline
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.interop.trainers import recognised
+from paceline.interop.trainers import recognized
 from paceline.interop.trainers.options import meaning
 from paceline.interop.trainers.text import values
 
@@ -168,18 +168,18 @@ def test_these_options_work(tmp_path, name, text, trainer, options):
 
 
 def test_what_no_option_says_is_named(tmp_path):
-    assert recognised(tmp_path / "none.json") is None
+    assert recognized(tmp_path / "none.json") is None
     (tmp_path / "ds.json").write_text(json.dumps(DEEPSPEED))
-    assert recognised(tmp_path / "ds.json").left_out == ["the optimizer's states in the memory of the CPU"]
+    assert recognized(tmp_path / "ds.json").left_out == ["the optimizer's states in the memory of the CPU"]
     (tmp_path / "lora.yml").write_text(AXOLOTL + "load_in_4bit: true\noptimizer: paged_adamw_8bit\n")
-    left = recognised(tmp_path / "lora.yml").left_out
-    assert left == ["lora, since a forecast trains all weights", "quantised weights", "the optimizer paged_adamw_8bit"]
+    left = recognized(tmp_path / "lora.yml").left_out
+    assert left == ["lora, since a forecast trains all weights", "quantized weights", "the optimizer paged_adamw_8bit"]
 
 
 def test_other_files_keep_their_errors(tmp_path):
     for name, text in (("a.yaml", "name: x\n"), ("b.json", "{}"), ("c.toml", "[a]\nb = 1\n"), ("d.sh", "ls --all\n")):
         (tmp_path / name).write_text(text)
-        assert recognised(tmp_path / name) is None
+        assert recognized(tmp_path / name) is None
         shown = cli.call("simulate", tmp_path / name)
         assert "must begin with" in shown.stderr
 
@@ -197,7 +197,7 @@ KEYS = st.sampled_from([*DEEPSPEED, "stage", "base_model", "distributed_type", "
         st.lists(st.sampled_from(re.split(r"(\s)", ACCELERATE + MEGATRON + NANOTRON))).map("".join),
     )
 )
-def test_whatever_is_written_is_recognised_or_not(tmp_path_factory, text):
+def test_whatever_is_written_is_recognized_or_not(tmp_path_factory, text):
     try:
         found = values(text)
     except (ValueError, RecursionError):

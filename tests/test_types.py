@@ -21,7 +21,7 @@ def errors(tmp_path, text):
 
 
 @pytest.mark.slow
-def test_a_misspelt_name_is_an_error(tmp_path):
+def test_a_misspelled_name_is_an_error(tmp_path):
     lines = [
         "import paceline",
         "paceline.simulat",

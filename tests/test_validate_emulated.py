@@ -113,7 +113,7 @@ ON_LINKS = {
 
 @pytest.mark.parametrize("strategy", ON_LINKS)
 def test_bytes_on_each_link_are_those_of_the_formula(cluster, strategy):
-    """As counted by the NICs themselves: headers and acknowledgements take a few percent."""
+    """As counted by the NICs themselves: headers and acknowledgments take a few percent."""
     knobs, settings = find_strategy(strategy).knobs, {}
     if "multicast" in knobs:
         settings["multicast"] = GROUP

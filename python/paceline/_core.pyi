@@ -84,7 +84,7 @@ class Trace:
     device: str
     """The hardware on which it was recorded."""
     library: str
-    """The library that synchronised gradients while it was recorded; empty if none did."""
+    """The library that synchronized gradients while it was recorded; empty if none did."""
     workers: list[Worker]
     """Simulated worker i behaves like recorded worker i modulo their number."""
     distribution: list[Distributed]
@@ -1301,12 +1301,12 @@ def written_time(seconds: float) -> str:
     """Return a time as cluster files spell it, "10us"."""
 
 def nearest(word: str, candidates: list[str]) -> str | None:
-    """Return the candidate most similar to a misspelt word, if one is similar enough."""
+    """Return the candidate most similar to a misspelled word, if one is similar enough."""
 
 def mpi_exchange(rank: int, size: int, settings: str, blob: bytes) -> list[bytes]:
     """Return the blobs of all ranks, in rank order, through the MPI library of `settings` (as for Engine.start).
 
-    Initialises MPI. Raises InvalidArgumentError if there is no library, or it disagrees about `rank` and `size`;
+    Initializes MPI. Raises InvalidArgumentError if there is no library, or it disagrees about `rank` and `size`;
     JobError for ranks that do not come.
     """
 
@@ -1317,7 +1317,7 @@ def cuda_driver(named: str | None = None) -> tuple[PathLike[str], str, list[str]
     """
 
 def mpi_library(named: str | None = None) -> tuple[PathLike[str], str]:
-    """Return path, and name and version, of the MPI library that a job would use; it is loaded, not initialised.
+    """Return path, and name and version, of the MPI library that a job would use; it is loaded, not initialized.
 
     `named` is PACELINE_MPI_LIBRARY. Raises InvalidArgumentError, which names what was tried.
     """
@@ -1325,7 +1325,7 @@ def mpi_library(named: str | None = None) -> tuple[PathLike[str], str]:
 def mpi_on_devices(named: str | None = None, limit_s: float = 10.0) -> str:
     """Return, as JSON, what the MPI library that a job would use says of the memory of CUDA devices: `abi takes said`.
 
-    `named` is PACELINE_MPI_LIBRARY. MPI is initialised, which takes at most `limit_s`, and finalised when the process
+    `named` is PACELINE_MPI_LIBRARY. MPI is initialized, which takes at most `limit_s`, and finalized when the process
     ends. Raises InvalidArgumentError without a usable library, JobError if ranks do not come.
     """
 

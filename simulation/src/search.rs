@@ -152,7 +152,7 @@ pub fn work(options: &Options, stride: u64) {
 fn alarm(seconds: i64) {
     let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let timer = libc::itimerval { it_interval: never, it_value: libc::timeval { tv_sec: seconds, tv_usec: 0 } };
-    // SAFETY: the timer is initialised, and the old one is not asked for.
+    // SAFETY: the timer is initialized, and the old one is not asked for.
     unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut()) };
 }
 

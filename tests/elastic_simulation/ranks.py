@@ -1,6 +1,6 @@
 """Virtual ranks: the real loop and membership around a model of training and of its collectives.
 
-What a rank has learnt is the list of (generation, step) that led to it, so that a state that is lost or mixed shows.
+What a rank has learned is the list of (generation, step) that led to it, so that a state that is lost or mixed shows.
 """
 
 from __future__ import annotations

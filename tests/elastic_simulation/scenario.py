@@ -519,7 +519,7 @@ def _kind(result: Result) -> str:
 
 
 def _smaller(scenario: Scenario) -> list[Scenario]:
-    """Return simpler neighbours, the simplest first."""
+    """Return simpler neighbors, the simplest first."""
     change: Callable[..., Scenario] = lambda **fields: dataclasses.replace(scenario, **fields)  # noqa: E731
     found: list[Scenario] = []
     faults = scenario.faults

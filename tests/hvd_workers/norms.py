@@ -1,4 +1,4 @@
-"""Batch normalisation over all ranks equals that of one process with their joint batch."""
+"""Batch normalization over all ranks equals that of one process with their joint batch."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""Other behaviour of the distributed optimizer: special gradients, errors, process sets, state."""
+"""Other behavior of the distributed optimizer: special gradients, errors, process sets, state."""
 
 import gc
 import warnings

@@ -12,7 +12,7 @@ from torch_workers.checks import run_all
 
 
 def before_and_after(rank, size):
-    """Uninitialised, initialised, shut down, and again."""
+    """Uninitialized, initialized, shut down, and again."""
     for _ in range(2):
         assert not hvd.is_initialized()
         for call in (

@@ -67,7 +67,7 @@ def late(job):
         array = np.full(4_000_000, 1.0, "float32")
         job.all_reduce(array)
         assert (array == job.size).all()
-    # Acknowledgements follow a moment after the sum.
+    # Acknowledgments follow a moment after the sum.
     until = time.monotonic() + 10
     while any(job.status()["multicast"][what] for what in ("kept", "waiting")) and time.monotonic() < until:
         time.sleep(0.01)

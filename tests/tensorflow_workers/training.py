@@ -118,7 +118,7 @@ def tape():
         alike(whole, split)
 
 
-def normalisation():
+def normalization():
     plain, joint = net(3, keras.layers.BatchNormalization()), net(3, hvd.SyncBatchNormalization())
 
     def outcome(model, x):
@@ -214,7 +214,7 @@ for test in (
     loss_scaling,
     local_layers,
     tape,
-    normalisation,
+    normalization,
     callbacks,
     lambda: saved(sys.argv[1]),
     refused,

@@ -27,7 +27,7 @@ def _sum(group, value):
 
 
 def overlapping_groups(rank, size):
-    """Each rank has a group with each neighbour; no two ranks have created the same groups before."""
+    """Each rank has a group with each neighbor; no two ranks have created the same groups before."""
     pairs = [dist.new_group([first, (first + 1) % size]) for first in range(size)]
     for first, pair in enumerate(pairs):
         members = {first, (first + 1) % size}

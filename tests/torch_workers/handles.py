@@ -96,7 +96,7 @@ def futures(rank, size):
 
 
 def point_to_point(rank, size):
-    """Sends and receives: blocking, non-blocking, tagged, from any rank, in a batch, to a ring's neighbours."""
+    """Sends and receives: blocking, non-blocking, tagged, from any rank, in a batch, to a ring's neighbors."""
     right, left = (rank + 1) % size, (rank - 1) % size
     own, got = torch.full((500,), float(rank)), torch.empty(500)
     receive = dist.irecv(got, left)

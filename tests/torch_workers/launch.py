@@ -39,7 +39,7 @@ class RankError(AssertionError):
 def run(size, function, *args, default="paceline", env=None, timeout_s=None, limit_s=LIMIT_S):
     """What `function(rank, size, *args)` returns on every rank, each in a process with `default` as its default group.
 
-    With `default=None` the function gets a store in place of an initialised group, as its first argument.
+    With `default=None` the function gets a store in place of an initialized group, as its first argument.
     """
     tiers.starts(size)
     start_server()

@@ -116,7 +116,7 @@ def unused(rank, size):
 
 
 def no_sync(rank, size):
-    """Gradients of two batches, the first without synchronisation, equal those of the joint batch."""
+    """Gradients of two batches, the first without synchronization, equal those of the joint batch."""
     net = DistributedDataParallel(model())
     with net.no_sync():
         net(batch(0, rank)[0]).square().mean().backward()

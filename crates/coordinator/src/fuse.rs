@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use crate::event::{Agreed, AgreedBucket};
 
-/// Puts compatible neighbours into one bucket, up to `threshold` bytes. Requests that were submitted together stay
+/// Puts compatible neighbors into one bucket, up to `threshold` bytes. Requests that were submitted together stay
 /// together, at the position of the first, whatever their size.
 #[must_use]
 pub fn fuse(agreed: Vec<Agreed>, threshold: u64) -> Vec<AgreedBucket> {

@@ -75,7 +75,7 @@ pub fn reach_any(address: u64, bytes: usize) -> Option<*mut u8> {
     reach(address, bytes).or_else(|| MEMORY.lock().host_around(address, bytes).map(|_| address as *mut u8))
 }
 
-/// Name of an allocation's file, by which a process that opens it recognises the allocation.
+/// Name of an allocation's file, by which a process that opens it recognizes the allocation.
 pub fn file_name(token: u64, id: u64) -> String {
     format!("cuda-stand-in-{token:016x}-{id}")
 }

@@ -27,7 +27,7 @@ pub struct Driver {
 static LOADED: library::Loaded<Driver> = Mutex::new(None);
 
 impl Driver {
-    /// The driver; loaded and initialised by the first call. `named`: the path of the library, in place of the system's.
+    /// The driver; loaded and initialized by the first call. `named`: the path of the library, in place of the system's.
     ///
     /// # Errors
     /// There is no driver, it is too old or finds no device, or another library is loaded already.
@@ -38,7 +38,7 @@ impl Driver {
     fn load(named: Option<&str>) -> Result<Driver, CudaError> {
         let path = PathBuf::from(named.unwrap_or(NAME));
         let wrong = |what: String| CudaError(format!("{}: {what}", path.display()));
-        // SAFETY: a driver's initialisers may run in any process.
+        // SAFETY: a driver's initializers may run in any process.
         let loaded = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }
             .map_err(|error| library::not_opened(&path, &error, "install NVIDIA's driver, or use CPU tensors"))?;
         // SAFETY: the library bears the driver's name, or the user says that it is one.

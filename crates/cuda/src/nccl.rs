@@ -129,7 +129,7 @@ impl Nccl {
         let path = PathBuf::from(named.unwrap_or(NAME));
         let wrong = |what: String| CudaError(format!("{}: {what}", path.display()));
         let open = |flags| {
-            // SAFETY: NCCL's initialisers may run in any process.
+            // SAFETY: NCCL's initializers may run in any process.
             unsafe { Loaded::open(Some(&path), flags) }
         };
         let loaded = match named {
@@ -160,7 +160,7 @@ impl Nccl {
     /// `2.30.7`.
     #[must_use]
     pub fn version(&self) -> String {
-        Nccl::spelt(self.version)
+        Nccl::spelled(self.version)
     }
 
     /// `23007`, as `ncclGetVersion` counts.
@@ -171,7 +171,7 @@ impl Nccl {
 
     /// Such a number as people write it.
     #[must_use]
-    pub fn spelt(version: i32) -> String {
+    pub fn spelled(version: i32) -> String {
         format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
     }
 

@@ -41,11 +41,11 @@ pub(super) fn assemble(
     devices: Option<DeviceSupport>,
 ) -> Result<Engine> {
     let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
-    let neighbours = |lower: bool| {
+    let neighbors = |lower: bool| {
         let peers = (0u32..).zip(&opened).filter(move |&(peer, _)| (peer < rank) == lower);
         peers.filter_map(|(_, opened)| opened.as_ref().map(|(segment, _)| segment.clone())).collect()
     };
-    let placement = CorePlacement::new(segment.clone(), neighbours(true), neighbours(false));
+    let placement = CorePlacement::new(segment.clone(), neighbors(true), neighbors(false));
     let zero_copy = opened.iter().zip(&shared_with);
     let zero_copy =
         zero_copy.map(|(opened, shared)| *shared && opened.as_ref().is_some_and(|(segment, _)| segment.readable()));

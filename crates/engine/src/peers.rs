@@ -66,7 +66,7 @@ fn runs(ranks: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn neighbours_are_a_run() {
+    fn neighbors_are_a_run() {
         assert_eq!(super::runs(&[2, 5, 6, 7, 9]), "2, 5-7, 9");
     }
 }

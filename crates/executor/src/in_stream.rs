@@ -468,9 +468,9 @@ impl Compiler<'_> {
                 continue;
             }
             self.events[of as usize][index].awaited.insert(rank);
-            let learnt = self.events[of as usize][index].known.clone();
-            for (known, learnt) in self.known[rank as usize].iter_mut().zip(learnt) {
-                *known = learnt.max(*known);
+            let learned = self.events[of as usize][index].known.clone();
+            for (known, learned) in self.known[rank as usize].iter_mut().zip(learned) {
+                *known = learned.max(*known);
             }
             needed.push((of, index));
         }

@@ -70,7 +70,7 @@ pub trait Program: Send {
 pub struct Scheduled {
     /// The strategy.
     pub schedule: Arc<dyn Schedule>,
-    /// The bucket to synchronise.
+    /// The bucket to synchronize.
     pub bucket: Bucket,
 }
 

@@ -7,7 +7,7 @@ use paceline_transport::header::{Collective, FragmentHeader};
 use super::Limits;
 
 /// Identifies a message: group, operation, lane, slot, roles, and whether it is point-to-point. The messages of an
-/// operation are neighbours in this order.
+/// operation are neighbors in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Key {
     pub group: u32,

@@ -346,7 +346,7 @@ impl Wires {
 
     /// Cancels a zero-copy send.
     pub(super) fn cancel(&mut self, rank: u32, ticket: SendTicket) {
-        paceline_os::reached!("executor: zero-copy send cancelled");
+        paceline_os::reached!("executor: zero-copy send canceled");
         if let Some(channel) = &mut self.channels[rank as usize] {
             channel.cancel(ticket);
         }

@@ -77,7 +77,7 @@ impl Meeting {
         let _ = self.events.send(event);
     }
 
-    /// Records the behaviour of a stranger.
+    /// Records the behavior of a stranger.
     pub fn log_stranger(&self, ip: IpAddr, what: &str) {
         let text = format!("{ip} made {what}");
         self.strangers.lock().add(ip, text, true);

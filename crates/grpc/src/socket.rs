@@ -161,7 +161,7 @@ impl Stranger {
         *self.visit.state.waker.lock() = Some(cx.waker().clone());
         let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         if self.visit.state.sent_away.load(Ordering::Relaxed) {
-            return refused("was closed in favour of another connection before it showed the job's token");
+            return refused("was closed in favor of another connection before it showed the job's token");
         }
         if self.until.as_mut().poll(cx).is_ready() {
             return refused("did not show the job's token in time");

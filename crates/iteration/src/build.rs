@@ -288,7 +288,7 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
     Ok(())
 }
 
-/// Whether each unit is of experts that neighbouring ranks divide among them.
+/// Whether each unit is of experts that neighboring ranks divide among them.
 fn of_experts(trace: &Trace, cut: &Cut, options: &IterationOptions) -> Vec<bool> {
     let mut found = vec![false; cut.units.len()];
     if options.expert_parallel > 1 {
@@ -312,15 +312,15 @@ fn check_experts(world: u32, options: &IterationOptions) -> Result<(), Iteration
     }
     if options.sharding == Sharding::Hsdp || options.group.is_some() {
         return wrong(format!(
-            "is not modelled with {} in groups of ranks; shard over all of them, as with zero1 or zero3",
+            "is not modeled with {} in groups of ranks; shard over all of them, as with zero1 or zero3",
             options.sharding.name()
         ));
     }
     if matches!(options.reshard_after_forward, Reshard::Ranks(_)) {
-        return wrong("is not modelled with reshard-after-forward of fewer ranks; give yes or no".into());
+        return wrong("is not modeled with reshard-after-forward of fewer ranks; give yes or no".into());
     }
     if options.compression.method != Method::None || options.sync_every > 1 {
-        return wrong("is not modelled with compression or sync-every; leave them out".into());
+        return wrong("is not modeled with compression or sync-every; leave them out".into());
     }
     if options.exchanges.have_servers() || options.collective != Collective::AllReduce {
         return wrong("needs all-reduces between ranks; use native or ring".into());
@@ -383,7 +383,7 @@ struct Builder<'a> {
     shard: Group,
     all: Group,
     between: Group,
-    /// Whether a unit is of experts, of which neighbouring ranks have a part each.
+    /// Whether a unit is of experts, of which neighboring ranks have a part each.
     of_experts: Vec<bool>,
     steps: Vec<Step>,
     buffers: Vec<Buffer>,

@@ -5,7 +5,7 @@
 //! | cast | all-reduce of 16-bit values | torch `default_hooks.py` |
 //! | PowerSGD of rank r | all-reduce of what is not compressed; of the matrices P, r values per row; of Q, r values per column | T. Vogels et al., NeurIPS 2019; torch `powerSGD_hook.py` |
 //! | top-k | all-gather of k values and their 4-byte places | S. Stich et al., NeurIPS 2018 |
-//! | int8 | all-to-all of each rank's quantised part, then all-gather of the sums, quantised again | H. Tang et al., ICML 2021 |
+//! | int8 | all-to-all of each rank's quantized part, then all-gather of the sums, quantized again | H. Tang et al., ICML 2021 |
 //!
 //! Compressing before the first exchange takes the time of the compute stream, as the backward pass does; what follows an
 //! exchange runs on a stream of its own, beside the backward pass.

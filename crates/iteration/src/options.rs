@@ -58,7 +58,7 @@ pub enum Reshard {
     Yes,
     /// It is kept until its backward pass.
     No,
-    /// It is sharded over this many neighbouring ranks, which gather it again for the backward pass.
+    /// It is sharded over this many neighboring ranks, which gather it again for the backward pass.
     #[serde(untagged)]
     Ranks(u32),
 }
@@ -149,7 +149,7 @@ pub struct IterationOptions {
     pub unit: Option<String>,
     /// Bytes of a bucket without units; `None`: every tensor is its own.
     pub bucket_size: Option<u64>,
-    /// Ranks that have a part each of the experts of a model, neighbouring ones: tensors of experts ([`is_of_experts`]) are a
+    /// Ranks that have a part each of the experts of a model, neighboring ones: tensors of experts ([`is_of_experts`]) are a
     /// rank's own, and exchanged with those only that have the same part. 1: every rank has all experts.
     pub expert_parallel: u32,
     /// Element type of parameters; `None`: that of the trace's gradients.
@@ -215,7 +215,7 @@ impl IterationOptions {
 }
 
 impl IterationOptions {
-    /// Whether it is the iteration of a trace as it was recorded: gradients are synchronised once, as they are, and nothing
+    /// Whether it is the iteration of a trace as it was recorded: gradients are synchronized once, as they are, and nothing
     /// is sharded.
     #[must_use]
     pub fn is_plain(&self) -> bool {

@@ -91,7 +91,7 @@ fn special(dtype: Dtype) -> Vec<Vec<u8>> {
                 <$element>::from_bits($nan.to_bits() | 1),
                 <$element>::INFINITY,
                 <$element>::NEG_INFINITY,
-                // A signalling NaN.
+                // A signaling NaN.
                 <$element>::from_bits(<$element>::INFINITY.to_bits() | 1),
                 <$element>::MAX,
                 <$element>::MIN,

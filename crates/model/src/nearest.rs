@@ -7,7 +7,7 @@ const LONGEST_WORD: usize = 100;
 ///
 /// ```
 /// assert_eq!(paceline_model::nearest("byte", ["tensor", "bytes"]), Some("bytes"));
-/// assert_eq!(paceline_model::nearest("colour", ["tensor", "bytes"]), None);
+/// assert_eq!(paceline_model::nearest("color", ["tensor", "bytes"]), None);
 /// ```
 #[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

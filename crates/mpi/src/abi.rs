@@ -150,7 +150,7 @@ impl Abi {
     /// It cannot be loaded, or lacks a function.
     pub fn load(path: &Path) -> Result<Abi, String> {
         // The modules that Open MPI loads look for its symbols in the global name space.
-        // SAFETY: loading runs only the library's own initialisation; the user or the launcher named it.
+        // SAFETY: loading runs only the library's own initialization; the user or the launcher named it.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| plain(&e))?;
         // It stays loaded: its threads and exit handlers may run until the process ends.
         let library: &'static Library = Box::leak(Box::new(library));

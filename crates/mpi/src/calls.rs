@@ -16,16 +16,16 @@ pub(super) fn claim_thread() {
     IS_THE_THREAD.set(true);
 }
 
-/// Who initialised MPI in this process.
+/// Who initialized MPI in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
-    /// We did, so we also finalise it.
+    /// We did, so we also finalize it.
     Us,
     /// Other code in this process did.
     Others,
 }
 
-/// An initialised library.
+/// An initialized library.
 pub(super) struct Mpi {
     abi: Abi,
 }
@@ -71,10 +71,10 @@ impl Mpi {
         version(self.functions())
     }
 
-    /// Initialises MPI, unless other code in this process already has; returns who did.
+    /// Initializes MPI, unless other code in this process already has; returns who did.
     ///
     /// # Errors
-    /// MPI has been finalised, or other code initialised it with a thread level that does not let our thread call it.
+    /// MPI has been finalized, or other code initialized it with a thread level that does not let our thread call it.
     pub fn init(&self) -> Called<Owner> {
         let functions = self.functions();
         let (mut begun, mut ended, mut level) = (0, 0, 0);
@@ -83,15 +83,15 @@ impl Mpi {
         unsafe {
             self.check("MPI_Finalized", (functions.finalized)(&raw mut ended))?;
             if ended != 0 {
-                return Err("MPI has been finalised in this process and cannot be initialised again".into());
+                return Err("MPI has been finalized in this process and cannot be initialized again".into());
             }
             self.check("MPI_Initialized", (functions.initialized)(&raw mut begun))?;
             if begun != 0 {
                 self.check("MPI_Query_thread", (functions.query_thread)(&raw mut level))?;
                 if level < self.abi.multiple {
                     return Err(
-                        "this process has initialised MPI without MPI_THREAD_MULTIPLE, so other threads must not \
-                         call it; initialise it with that level (mpi4py does by default), or let paceline do it"
+                        "this process has initialized MPI without MPI_THREAD_MULTIPLE, so other threads must not \
+                         call it; initialize it with that level (mpi4py does by default), or let paceline do it"
                             .into(),
                     );
                 }
@@ -119,7 +119,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// Finalises MPI; waits for all ranks.
+    /// Finalizes MPI; waits for all ranks.
     pub fn finalize(&self) -> Called<()> {
         // SAFETY: the last call.
         self.check("MPI_Finalize", unsafe { (self.functions().finalize)() })
@@ -376,7 +376,7 @@ impl Mpi {
         assert!(IS_THE_THREAD.get(), "MPI is called on one thread only");
         let queries = &self.abi.queries;
         if let Some(query) = queries.cuda {
-            // SAFETY: MPI is initialised.
+            // SAFETY: MPI is initialized.
             return Some(("MPIX_Query_cuda_support", unsafe { query() } == 1));
         }
         let query = queries.gpu?;
@@ -456,7 +456,7 @@ fn error_of(status: &[u64]) -> c_int {
     c_int::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// Name and version of a library; may be called before MPI is initialised.
+/// Name and version of a library; may be called before MPI is initialized.
 pub(super) fn version(functions: &Functions) -> String {
     let mut buffer = vec![0u8; TEXT_BYTES];
     let mut length = 0;

@@ -13,7 +13,7 @@ use super::calls::Mpi;
 /// with CUDA-aware" in its documentation).
 const HCOLL: [&str; 2] = ["HCOLL_GPU_ENABLE", "HCOLL_ENABLE_NBC"];
 
-/// Asks the library, which has been initialised.
+/// Asks the library, which has been initialized.
 pub(super) fn support(mpi: &Mpi) -> DeviceSupport {
     let (said, takes) = match mpi.takes_device_memory() {
         Some((function, takes)) => (format!("{function} says {}", if takes { "yes" } else { "no" }), takes),

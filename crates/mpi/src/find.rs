@@ -5,7 +5,7 @@ use libloading::os::unix::{Library, RTLD_LAZY};
 
 /// Versioned names, because `libmpi.so` and `libmpi_abi.so` are linker scripts in the wheels on PyPI.
 const NAMES: [&str; 2] = ["libmpi_abi.so.1", "libmpi.so.40"];
-/// MPICH's older ABI, whose handles have other values: where mpi4py has loaded it, MPI is initialised, but we cannot
+/// MPICH's older ABI, whose handles have other values: where mpi4py has loaded it, MPI is initialized, but we cannot
 /// use it.
 pub(super) const OTHERS: &str = "libmpi.so.12";
 /// Launcher programs whose children are ranks: MPICH's, and Open MPI's on the first host and on others.

@@ -2,7 +2,7 @@
 //!
 //! All calls are made on one thread, `paceline-mpi`, which also drives the executor of a job over MPI. Received data is
 //! combined in place, and only whole operations are passed between threads. Like MPI, the thread belongs to the
-//! process: it outlives jobs, and finalises MPI when the process exits.
+//! process: it outlives jobs, and finalizes MPI when the process exits.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -14,7 +14,7 @@
 //! | `devices` | whether the library takes the memory of CUDA devices |
 //! | `port` | a job's messages, by rank, and polling for them |
 //! | `channel` | the channel to one rank, for the executor |
-//! | `thread` | the thread: start, commands, finalising MPI |
+//! | `thread` | the thread: start, commands, finalizing MPI |
 //! | `meet` | the exchange between all ranks before they are connected |
 mod abi;
 mod calls;

@@ -32,7 +32,7 @@ const BUFFERS: usize = 256 << 20;
 const NAP_PART: u32 = 8;
 const LEAST_NAP: Duration = Duration::from_micros(50);
 const MOST_NAP: Duration = Duration::from_millis(2);
-/// How long cancelled receives may take to complete.
+/// How long canceled receives may take to complete.
 const CANCELS: Duration = Duration::from_secs(1);
 
 /// Messages that have arrived, in the order of their slots.

@@ -1,4 +1,4 @@
-//! The thread that makes all MPI calls. There is one per process: MPI is initialised once and finalised once.
+//! The thread that makes all MPI calls. There is one per process: MPI is initialized once and finalized once.
 #![allow(unsafe_code, reason = "a function is registered for the end of the process")]
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,12 +51,12 @@ pub struct Thread {
     named: Option<String>,
     /// The library that was loaded.
     pub about: About,
-    /// Who initialised MPI.
+    /// Who initialized MPI.
     owner: Owner,
 }
 
 static THREAD: Mutex<Option<Arc<Thread>>> = Mutex::new(None);
-/// MPI can be initialised only once in a process, even if that failed.
+/// MPI can be initialized only once in a process, even if that failed.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
 fn usage<T>(text: String) -> Result<T> {
@@ -80,7 +80,7 @@ fn receive<T>(answer: &Receiver<T>, limit: Duration, what: &str) -> std::result:
 }
 
 impl Thread {
-    /// This process's thread. The first call starts it, loads the library and initialises MPI. `named`: the user's path
+    /// This process's thread. The first call starts it, loads the library and initializes MPI. `named`: the user's path
     /// of a library. `limit`: how long the other ranks may take.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Thread {
         let (library, abi) = load(named)?;
         if BEGUN.swap(true, Ordering::SeqCst) {
             return usage(
-                "MPI failed to initialise in this process, and cannot be initialised again; restart the process".into(),
+                "MPI failed to initialize in this process, and cannot be initialized again; restart the process".into(),
             );
         }
         let (tasks, queue) = channel();
@@ -224,7 +224,7 @@ fn load(named: Option<&str>) -> Result<(PathBuf, Abi)> {
     ))
 }
 
-/// The library that a job over MPI would use, with name and version. It is loaded, but MPI is not initialised.
+/// The library that a job over MPI would use, with name and version. It is loaded, but MPI is not initialized.
 ///
 /// # Errors
 /// There is none; the message lists what was tried.
@@ -271,7 +271,7 @@ fn launched_by_its_own(abi: &str) -> std::result::Result<(), String> {
 /// Jobs that were not closed, or that lost a rank: MPI_Finalize would wait forever, here or on the others.
 static UNFINISHED: AtomicU32 = AtomicU32::new(0);
 
-/// A job begins; MPI is not finalised until `left`.
+/// A job begins; MPI is not finalized until `left`.
 pub fn entered() {
     UNFINISHED.fetch_add(1, Ordering::SeqCst);
 }

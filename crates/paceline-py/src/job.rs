@@ -57,7 +57,7 @@ pub fn mpi_library(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, St
     py.detach(|| paceline_mpi::library(named)).map_err(python_error)
 }
 
-/// As JSON: the interface of the MPI library that a job would use, and what it says of device memory. MPI is initialised.
+/// As JSON: the interface of the MPI library that a job would use, and what it says of device memory. MPI is initialized.
 #[pyfunction]
 #[pyo3(signature = (named=None, limit_s=10.0))]
 pub fn mpi_on_devices(py: Python<'_>, named: Option<&str>, limit_s: f64) -> PyResult<String> {

@@ -23,7 +23,7 @@ const MOST: usize = 64;
 /// call at once, and must not push each other out. A rank sends its hello with the connection, so a caller that is
 /// silent for longer than a scheduling delay is not a rank.
 const KEPT_SILENT: Duration = Duration::from_millis(20);
-/// The same for callers that have sent a hello: a few round trips within a data centre, or one around the world. It is
+/// The same for callers that have sent a hello: a few round trips within a data center, or one around the world. It is
 /// halved with each full set of callers pushed out, down to an eighth, until a rank arrives: by then most callers are
 /// not ranks.
 const KEPT: Duration = Duration::from_millis(150);

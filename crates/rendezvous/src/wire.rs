@@ -9,12 +9,12 @@
 //! | host | 33 | verdict, and a MAC over all three |
 //!
 //! The caller proves itself first, so a stranger that connects gets nothing against which to try secrets. Magic and
-//! version stay in place in all future versions, so that each version can recognise the other. Numbers are big-endian.
+//! version stay in place in all future versions, so that each version can recognize the other. Numbers are big-endian.
 
 const MAGIC: [u8; 8] = *b"PACELINE";
 /// Version of the handshake, the frames and the use of the streams: ranks of different versions must not work together.
 pub const VERSION: u16 = 1;
-/// Fewest bytes for judging a caller; HTTP needs this many to be recognised.
+/// Fewest bytes for judging a caller; HTTP needs this many to be recognized.
 const JUDGED_FROM: usize = 4;
 /// Bytes of magic and version.
 const PREFIX: usize = 10;
@@ -84,7 +84,7 @@ pub enum Verdict {
     WrongTarget,
 }
 
-/// A peer that is not a rank of this job, and how it was recognised.
+/// A peer that is not a rank of this job, and how it was recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stranger {
     /// A web browser, a health check, a scanner, or a web server.

@@ -604,7 +604,7 @@ fn group_id(name: &str, ranks: &[u32]) -> u32 {
     digest(name.bytes().chain(ranks.iter().flat_map(|rank| rank.to_le_bytes())))
 }
 
-/// Ranks per node if neighbouring ranks share hosts and all hosts but the last have equally many; otherwise 1.
+/// Ranks per node if neighboring ranks share hosts and all hosts but the last have equally many; otherwise 1.
 fn topology(shared: &EngineShared, ranks: &[u32]) -> Topology {
     let hosts: Vec<u32> = ranks.iter().map(|&rank| shared.hosts[rank as usize]).collect();
     let per_node = hosts.iter().take_while(|&&host| host == hosts[0]).count();

@@ -12,7 +12,7 @@ use crate::plan;
 use crate::scenario::{Scenario, ScenarioError};
 
 /// Strategies in which a node sends to one other node only. Elsewhere several connections share its link.
-const ONE_NEIGHBOUR: [&str; 4] = ["ring", "ring-multicast", "native", "hierarchical"];
+const ONE_NEIGHBOR: [&str; 4] = ["ring", "ring-multicast", "native", "hierarchical"];
 
 /// A scenario in the terms of the simulator.
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ impl Scenario {
         let (link, channel) = (cluster.bandwidth.0, cluster.channel);
         let payload = link * cluster.efficiency.unwrap_or_else(|| self.channels.share(channel, link));
         match self.library.streams {
-            Some(streams) if !self.library.is_bare() && ONE_NEIGHBOUR.contains(&self.strategy.name) => {
+            Some(streams) if !self.library.is_bare() && ONE_NEIGHBOR.contains(&self.strategy.name) => {
                 let own = cluster.stream_bandwidth.map(|rate| rate.0);
                 let one = own.unwrap_or_else(|| self.channels.stream_bps(channel, link));
                 (payload, payload.min(streams * one))

@@ -57,7 +57,7 @@ pub fn shard(bucket: &Bucket, workers: u32, rank: u32) -> Piece {
     shards(bucket, workers, rank, 1)
 }
 
-/// The shards of `count` neighbouring workers.
+/// The shards of `count` neighboring workers.
 pub(crate) fn shards(bucket: &Bucket, workers: u32, first: u32, count: u32) -> Piece {
     let size = shard_size(bucket, workers);
     let [from, to] = [first, first + count].map(|rank| (u64::from(rank) * size).min(bucket.len));

@@ -1,4 +1,4 @@
-//! Strategies of gradient synchronisation, each written once as a schedule: the simulator executes it on a model of
+//! Strategies of gradient synchronization, each written once as a schedule: the simulator executes it on a model of
 //! a network, the runtime on real buffers.
 //!
 //! | module | holds |
@@ -15,7 +15,7 @@
 //!
 //! A program is a set of *lanes*. A lane is the sequence of operations on one piece of a bucket over all roles; a
 //! role's part in it is a list of steps, given by a pure function of (bucket, role, lane, program counter), so that
-//! nothing is ever materialised: a ring over 1,024 workers has two million messages and no list of them. The lanes of a
+//! nothing is ever materialized: a ring over 1,024 workers has two million messages and no list of them. The lanes of a
 //! role are independent of each other. A message is matched by (operation, bucket, lane, slot), never by the order of
 //! arrival.
 //!

@@ -60,7 +60,7 @@ impl Peers {
         Peers { first: role, count: 1, stride: 1, wrap: u32::MAX, base: 0 }
     }
 
-    /// `count` neighbouring roles.
+    /// `count` neighboring roles.
     #[must_use]
     pub fn range(first: u32, count: u32) -> Peers {
         Peers { first, count, stride: 1, wrap: u32::MAX, base: 0 }
@@ -141,7 +141,7 @@ pub enum Step {
     Done,
 }
 
-/// A group of gradients that is synchronised as one.
+/// A group of gradients that is synchronized as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// Number of the bucket, which decides its placement.

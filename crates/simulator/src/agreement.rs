@@ -1,6 +1,6 @@
 //! Simulates the coordinators of a small world: the same state machines that a run uses, with simulated events.
 //!
-//! Coordination messages, cycles and fusion are therefore exactly those of a run; only the times are modelled. Every
+//! Coordination messages, cycles and fusion are therefore exactly those of a run; only the times are modeled. Every
 //! rank has an optimizer whose gradients become ready at given times of a step. The script then waits for their sums,
 //! and the next step begins. A vote ends a fixed time after the last rank has voted, and so do reports and decisions.
 //! Buckets use the network one after the other. While a coordinator waits for others, it handles no other events,

@@ -4,7 +4,7 @@
 //! 40 % of an iteration, and it is drawn again for every rate of every link. So what a slow link costs is not the difference of
 //! two simulations. An iteration is simulated for rates that are fixed steps apart, the first of which is the healthy one;
 //! from one to the next it may become longer, by at most as much as the link is slower, and never shorter; and between two
-//! steps the time is a power of what is left. Hence one per cent less of a link costs between nothing and one per cent.
+//! steps the time is a power of what is left. Hence one percent less of a link costs between nothing and one percent.
 //!
 //! Links between switches are one case more: where routes are adaptive, what counts is what all of them leave together of what
 //! the exchanges need (`network::left`), and links that are removed are links of which nothing is left.

@@ -490,7 +490,7 @@ impl OnCluster {
     }
 }
 
-/// For each link, the first of those that are parallel to it, and their number: neighbours of one name.
+/// For each link, the first of those that are parallel to it, and their number: neighbors of one name.
 fn parallel(wires: &NetworkLinks) -> Vec<(u32, u32)> {
     let mut all = Vec::with_capacity(wires.links.len());
     for group in wires.links.chunk_by(|a, b| a.name == b.name) {
@@ -827,7 +827,7 @@ fn placed(
 fn shared_links(wires: &NetworkLinks, messages: &HashMap<(u32, u16), u64>, measured_s: f64) -> Vec<SharedLink> {
     let mut users: Vec<Vec<u32>> = vec![Vec::new(); wires.links.len()];
     messages.keys().for_each(|&(link, job)| users[link as usize].push(u32::from(job)));
-    // Parallel uplinks of a rack are neighbours of one name.
+    // Parallel uplinks of a rack are neighbors of one name.
     let mut all: Vec<(LinkName, SharedLink, u32)> = Vec::new();
     for (link, users) in wires.links.iter().zip(users).filter(|(link, _)| link.busy > 0) {
         let busy = link.busy as f64 * 1e-12 / measured_s.max(f64::MIN_POSITIVE);

@@ -53,7 +53,7 @@ impl Lanes {
     /// `senders`: the largest number of messages that one receive waits for.
     pub fn new(roles: u32, workers: u32, buckets: usize, slots: u16, senders: u32) -> Lanes {
         let mut instances = Vec::new();
-        // Two per bucket, because neighbouring iterations may overlap.
+        // Two per bucket, because neighboring iterations may overlap.
         instances.resize_with(2 * buckets, Instance::default);
         Lanes { instances, roles, workers, width: 1 + slots as usize, wide: is_wide(senders), spare: Vec::new() }
     }

@@ -212,12 +212,12 @@ pub fn layout(size: u32, stride: u32, per_node: u32, world: u32) -> Group {
     };
     // Only some groups cross from one node to the next, and up to two of them at the same node.
     let leaving = || (0..world / size).filter(|&group| nodes(group).count() > 1);
-    let mut neighbours = BTreeMap::new();
+    let mut neighbors = BTreeMap::new();
     for (node, _) in leaving().flat_map(nodes) {
-        *neighbours.entry(node).or_insert(0) += 1;
+        *neighbors.entry(node).or_insert(0) += 1;
     }
     let fewest = leaving().flat_map(nodes).map(|(_, ranks)| ranks).min();
-    match (fewest, neighbours.values().max()) {
+    match (fewest, neighbors.values().max()) {
         (Some(fewest), Some(&most)) if !size.is_multiple_of(per_node) => {
             Group { ranks: size, per_node: fewest, concurrent: most }
         }

@@ -60,7 +60,7 @@ pub struct Options {
     pub seed: u64,
     /// How ready tensors are coordinated; `None`: a bucket is issued on a rank when it is complete there.
     pub coordination: Option<Coordination>,
-    /// Sharding of the iteration; `None`: nothing is sharded, and buckets of gradients are synchronised as the strategy does.
+    /// Sharding of the iteration; `None`: nothing is sharded, and buckets of gradients are synchronized as the strategy does.
     pub iteration: Option<IterationOptions>,
     /// For plans: how long their collectives take by NCCL's model, which chooses an algorithm for each; `None`: by the
     /// messages of the strategy.
@@ -118,7 +118,7 @@ impl Options {
 
     /// Whether all ranks follow one plan, whose steps are watched one by one.
     ///
-    /// Otherwise an iteration synchronises its gradients once, as they were recorded: then any strategy can do so, without
+    /// Otherwise an iteration synchronizes its gradients once, as they were recorded: then any strategy can do so, without
     /// a barrier, too, workers may copy different recorded ones, and the critical path is followed through the network.
     #[must_use]
     pub fn is_planned(&self) -> bool {

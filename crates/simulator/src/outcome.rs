@@ -46,7 +46,7 @@ pub struct PathPart {
     pub seconds: f64,
 }
 
-/// All-reduce figures as reported by nccl-tests, for traces that only synchronise.
+/// All-reduce figures as reported by nccl-tests, for traces that only synchronize.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BusBandwidth {
     /// Bytes over time, bits per second.
@@ -80,7 +80,7 @@ pub struct Outcome {
     pub forward_s: f64,
     /// One worker's backward pass.
     pub backward_s: f64,
-    /// One worker's optimiser step.
+    /// One worker's optimizer step.
     pub optimizer_s: f64,
     /// Mean over workers.
     pub bytes_sent_per_worker: f64,
@@ -88,7 +88,7 @@ pub struct Outcome {
     pub messages: u64,
     /// Samples per worker and iteration.
     pub batch: u32,
-    /// Bytes synchronised in one iteration.
+    /// Bytes synchronized in one iteration.
     pub gradient_bytes: u64,
     /// Number of buckets.
     pub buckets: u32,

@@ -56,13 +56,13 @@ pub(crate) fn planned(
     build(computed, options.workers, iteration)
 }
 
-/// The trace with the speed-up.
+/// The trace with the speedup.
 pub(crate) fn scaled(trace: &Trace, options: &Options) -> Trace {
     let workers = trace.workers.iter().map(|worker| sped_up(worker, options)).collect();
     Trace { workers, ..trace.clone() }
 }
 
-/// A recorded worker with the speed-up.
+/// A recorded worker with the speedup.
 pub(crate) fn sped_up(worker: &WorkerTrace, options: &Options) -> WorkerTrace {
     let faster = 1.0 / options.compute_speedup;
     let mut worker = worker.clone();

@@ -98,7 +98,7 @@ pub(crate) fn phases(prepared: &Prepared, options: &Options) -> (Boundary, bool,
         (Boundary::Sums, false) | (Boundary::Barrier, _) => 1,
         (Boundary::FirstSend, _) => 2,
     };
-    // Parameter servers synchronise their workers with a barrier of their own.
+    // Parameter servers synchronize their workers with a barrier of their own.
     (boundary, options.barrier && !servers, warm_up)
 }
 

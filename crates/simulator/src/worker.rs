@@ -9,7 +9,7 @@ use crate::random::{Random, normal_order_statistic};
 use crate::run_types::Mark;
 
 pub(crate) struct Worker<C> {
-    /// The recorded worker whose behaviour it copies.
+    /// The recorded worker whose behavior it copies.
     pub recorded: usize,
     pub iteration: u32,
     /// When its model's computation last ended, or the iteration began.
@@ -52,7 +52,7 @@ pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Opti
                 pace: 1.0,
                 straggler: slowdowns[rank as usize],
                 spread: 1.0 + trace.backward_spread * f64::from(shuffled[rank as usize]) / last,
-                // Streams of neighbouring seeds and ranks must not overlap, so both are hashed before use.
+                // Streams of neighboring seeds and ranks must not overlap, so both are hashed before use.
                 random: Random::new(options.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ (u64::from(rank) << 32)),
                 busy: 0,
                 run: Mark::default(),

@@ -153,7 +153,7 @@ def lacks(strategy: Strategy, cluster: Cluster) -> str:
 
 
 def with_switch(cluster: Cluster, *kinds: str) -> Cluster | None:
-    """Return the cluster with switches that multicast or aggregate; None if its fabric is not modelled with that."""
+    """Return the cluster with switches that multicast or aggregate; None if its fabric is not modeled with that."""
     own = cluster.switch
     able = Switch(
         multicast=own.multicast or "multicast" in kinds,

@@ -259,7 +259,7 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
 
 
 def _drift(summary: dict[str, Any]) -> list[str]:
-    """Return a warning if the recorded steps were not as fast as the others; hooks alone take a per cent or two."""
+    """Return a warning if the recorded steps were not as fast as the others; hooks alone take a percent or two."""
     cost = summary["overhead"]
     change = 0.0 if cost is None else summary["overhead_ratio"] - 1
     if cost is None or abs(change) <= max(_DRIFT, 2 * cost["noise"]):

@@ -18,11 +18,11 @@ from paceline.errors import InvalidArgumentError
 _WARM_UP = 3
 """Most warm-up steps to leave out: they allocate memory, and DDP rebuilds its buckets after the first step."""
 _SLOW, _SLOW_SHARE = 3.0, 0.1
-"""A step longer than this many medians is slow. Slow steps up to this share of all are analysed separately."""
+"""A step longer than this many medians is slow. Slow steps up to this share of all are analyzed separately."""
 
 
 class Interface(Enum):
-    """How a script synchronises gradients."""
+    """How a script synchronizes gradients."""
 
     HOROVOD = "hvd.DistributedOptimizer"
     DDP = "DistributedDataParallel"
@@ -91,7 +91,7 @@ class Analysis:
         return median(durations), quantile(durations, 0.25), quantile(durations, 0.75)
 
 
-def analyse(recording: Recording) -> Analysis:
+def analyze(recording: Recording) -> Analysis:
     """Break down a recording. Raises InvalidArgumentError if nothing happened in it."""
     notes = list(recording.notes)
     steps = {rank.rank: found for rank in recording.ranks if (found := steps_of(rank))}
@@ -102,7 +102,7 @@ def analyse(recording: Recording) -> Analysis:
         notes.append(f"rank{'s'[: len(bare) != 1]} {', '.join(bare[:8])} marked no steps and are ignored")
     fewest, most = min(map(len, steps.values())), max(map(len, steps.values()))
     if fewest != most:
-        notes.append(f"ranks have between {fewest} and {most} steps; only the first {fewest} are analysed")
+        notes.append(f"ranks have between {fewest} and {most} steps; only the first {fewest} are analyzed")
     warm_up = min(_WARM_UP, max(1, fewest // 4)) if fewest > 1 else 0
     if fewest == 1:
         notes.append("there is only one step, which includes one-off work; record more")
@@ -184,7 +184,7 @@ def _as_one(recording: Recording, notes: list[str]) -> Analysis:
             f"{recording.path}: contains neither a step nor an operation; record a training run: {RECORD}"
         )
     notes.append(
-        "it contains no complete step (torch's optimizers mark them), so it is analysed as one interval from the first "
+        "it contains no complete step (torch's optimizers mark them), so it is analyzed as one interval from the first "
         "operation to the last; steps, computation and overlap are unknown, and every operation counts as waited for"
     )
     return _analysis(recording, breakdowns, {rank: [] for rank in breakdowns}, None, notes)

@@ -600,7 +600,7 @@ def _straggler_remedies(rank: int, cause: str | None) -> list[str]:
     ]
 
 
-# Remedies, by how the script synchronises gradients.
+# Remedies, by how the script synchronizes gradients.
 
 
 def _record(interface: Interface) -> str:

@@ -1,6 +1,6 @@
 """Whether an MPI library takes the memory of CUDA devices, and what to set if it does not.
 
-A library says so only once it is initialised. That can be done once in a process, and may end it: so another one asks.
+A library says so only once it is initialized. That can be done once in a process, and may end it: so another one asks.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def ask(environ: Mapping[str, str]) -> dict[str, str | None]:
         )
         found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        return {"takes": None, "said": f"it was not initialised within {2 * LIMIT_S:.0f} s", "try": None}
+        return {"takes": None, "said": f"it was not initialized within {2 * LIMIT_S:.0f} s", "try": None}
     except (IndexError, ValueError):
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         why = lines[-1].partition("Error: ")[2] or lines[-1] if lines else f"exit code {done.returncode}"
-        return {"takes": None, "said": f"it could not be initialised: {why}", "try": None}
+        return {"takes": None, "said": f"it could not be initialized: {why}", "try": None}
     return {"takes": found["takes"], "said": found["said"], "try": remedy(**found, environ={**os.environ, **environ})}
 
 

@@ -112,7 +112,7 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _may_be_secret(name: str) -> bool:
-    """Return whether a variable's name suggests a secret, or is Paceline's and unknown: perhaps a misspelt secret."""
+    """Return whether a variable's name suggests a secret, or is Paceline's and unknown: perhaps a misspelled secret."""
     from paceline.job.settings import is_known
 
     return bool(_SECRET.search(name)) or (name.lstrip("_").startswith("PACELINE_") and not is_known(name))

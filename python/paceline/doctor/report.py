@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
-from paceline.doctor.analysis import Analysis, analyse
+from paceline.doctor.analysis import Analysis, analyze
 from paceline.doctor.causes import COMPUTE_BOUND, SLOW_STEPS, diagnoses
 from paceline.doctor.diagnosis import Diagnosis, nanoseconds, percent
 from paceline.doctor.reading import read
@@ -173,5 +173,5 @@ def diagnose(path: str | Path) -> Report:
     Example:
         >>> print(paceline.doctor.diagnose("run.json").verdict)  # doctest: +SKIP
     """
-    analysis = analyse(read(Path(path)))
+    analysis = analyze(read(Path(path)))
     return Report(analysis, diagnoses(analysis))

@@ -223,7 +223,7 @@ def mean(several: Sequence[Parts]) -> Parts:
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """Return the value below which this share lies, interpolated between neighbours; 0.5 is the median."""
+    """Return the value below which this share lies, interpolated between neighbors; 0.5 is the median."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)

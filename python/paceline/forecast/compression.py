@@ -1,4 +1,4 @@
-"""Compression and rarer synchronisation in forecasts: what they need, what compressing costs, and how rows are named.
+"""Compression and rarer synchronization in forecasts: what they need, what compressing costs, and how rows are named.
 
 What is sent is decided by the native module (crates/iteration/src/compression.rs); what compressing takes is measured,
 by `paceline probe --compression`, or that of the GPU's memory and of launching kernels, by the counts below.
@@ -52,13 +52,13 @@ def _cast(size: int) -> tuple[_Work, ...]:
 def _powersgd(size: int, rank: int) -> tuple[_Work, ...]:
     """Torch's `powerSGD_hook`, with error feedback and warm start.
 
-    Before P: the error is added (read two, write one), the sum copied, a factor orthogonalised, M read for M Q. Before
-    Q: M is read for P. At the end M is written, and the error is a difference. Orthogonalising a column takes about six
+    Before P: the error is added (read two, write one), the sum copied, a factor orthogonalized, M read for M Q. Before
+    Q: M is read for P. At the end M is written, and the error is a difference. Orthogonalizing a column takes about six
     kernels on matrices that caches hold.
     """
-    orthogonalised = 6.0 * rank + 4
-    before = _Work(4, 1 + orthogonalised, (3 + 2 + 1) * size, flops=_FLOPS * rank)
-    between = _Work(1, 1 + orthogonalised, size, flops=_FLOPS * rank)
+    orthogonalized = 6.0 * rank + 4
+    before = _Work(4, 1 + orthogonalized, (3 + 2 + 1) * size, flops=_FLOPS * rank)
+    between = _Work(1, 1 + orthogonalized, size, flops=_FLOPS * rank)
     return before, between, _Work(3, 1, (1 + 3) * size, flops=_FLOPS * rank)
 
 
@@ -73,10 +73,10 @@ def _topk(size: int, world: int) -> tuple[_Work, ...]:
 
 
 def _int8(size: int) -> tuple[_Work, ...]:
-    """`int8_hook`: passes of `_quantised` and `_restored` in float32, and what is left over."""
-    quantised, restored = 2 * 4 + 4 + 3 * 8 + 8 + 5 + 2, 5 + 8
-    before = _Work(15, moved=3 * size + 2 * size + quantised + restored + 3 * size)
-    between = _Work(18, moved=8 + 12 + quantised + restored + 12, moved_per_received=restored + 4)
+    """`int8_hook`: passes of `_quantized` and `_restored` in float32, and what is left over."""
+    quantized, restored = 2 * 4 + 4 + 3 * 8 + 8 + 5 + 2, 5 + 8
+    before = _Work(15, moved=3 * size + 2 * size + quantized + restored + 3 * size)
+    between = _Work(18, moved=8 + 12 + quantized + restored + 12, moved_per_received=restored + 4)
     return before, between, _Work(4, moved=restored + 4 + size)
 
 

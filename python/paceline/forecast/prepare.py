@@ -90,7 +90,7 @@ def _prepared(sweep: Sweep) -> Prepared:
         workload = sweep.workload(named)
         if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
-                f"{trace.name}: has no gradients, so there is nothing to synchronise; with "
+                f"{trace.name}: has no gradients, so there is nothing to synchronize; with "
                 f"{sweep.spelling('sharding')} zero3, ranks gather its parameters"
             )
         if workload is not None and sweep.get("bucket_size"):
@@ -306,7 +306,7 @@ def _able_remedy(strategy: Strategy, cluster: Cluster) -> str:
     if not needs or cluster.name not in cluster_names():
         return ""
     if (able := with_switch(cluster, *needs)) is None or lacks(strategy, able):
-        return "; it is not modelled in fabrics of this kind"
+        return "; it is not modeled in fabrics of this kind"
     changed = units.listed([f'"{kind}": true' for kind in needs])
     return (
         f"; `paceline list clusters {cluster.name} --export mine.json`, set {changed} in its switch, and give "

@@ -19,7 +19,7 @@ COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest
 """Fields of a result that it has under a coordinator."""
 WITHIN = ("tensor_parallel_s", "expert_parallel_s", "context_parallel_s")
 """Parts of a model's computation that are exchanges."""
-MODELLED = (
+MODELED = (
     "assumed",
     "tokens_per_s_per_gpu",
     "mfu",
@@ -263,7 +263,7 @@ class Result:
             "bus_bandwidth_bps",
             "busy",
             "sharded",
-            *MODELLED,
+            *MODELED,
             *COORDINATED,
         ):
             if plain[name] is None:

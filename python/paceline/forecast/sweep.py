@@ -52,7 +52,7 @@ def sweep(
             `checkpointing`; and fields of the cluster, such as `gpus_per_node=8`.
 
     Returns:
-        A result for each scenario, ordered by trace, library, workers, bandwidth, latency, compute speed-up, bucket
+        A result for each scenario, ordered by trace, library, workers, bandwidth, latency, compute speedup, bucket
         size, strategy and servers.
 
     Raises:

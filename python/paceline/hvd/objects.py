@@ -34,7 +34,7 @@ def broadcast_object(
         `obj` itself at the root, a copy elsewhere.
 
     Raises:
-        Exception: The error that pickle raises for an object that it cannot serialise.
+        Exception: The error that pickle raises for an object that it cannot serialize.
         JobError: A rank is gone, or the ranks disagree about the operation; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         ValueError: `root_rank` or this rank is not in `process_set`.
@@ -59,7 +59,7 @@ def allgather_object(
     """Gather the objects of all ranks at all ranks.
 
     Args:
-        obj: Any object that pickle, or cloudpickle if installed, can serialise.
+        obj: Any object that pickle, or cloudpickle if installed, can serialize.
         name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
@@ -68,7 +68,7 @@ def allgather_object(
         Copies of the objects in rank order. Ranks that have called `hvd.join` contribute none.
 
     Raises:
-        Exception: The error that pickle raises for an object that it cannot serialise.
+        Exception: The error that pickle raises for an object that it cannot serialize.
         JobError: A rank is gone, or the ranks disagree about the operation; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
 

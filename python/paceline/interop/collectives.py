@@ -63,7 +63,7 @@ def is_call(event: Event) -> bool:
 
 
 def is_library_code(event: Event) -> bool:
-    """Return whether an event on a rank's own thread is part of synchronising gradients, and not of the model."""
+    """Return whether an event on a rank's own thread is part of synchronizing gradients, and not of the model."""
     return _LIBRARY_CODE.match(event.name) is not None
 
 

@@ -113,7 +113,7 @@ def memory(value: Array | None, what: str, *, dtype: str | None = None, writable
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and type(value) is numpy.ndarray and dtype is None:
-        # The usual case, recognised in 2 µs; __array_interface__ takes 6.
+        # The usual case, recognized in 2 µs; __array_interface__ takes 6.
         array: Any = value
         name = _CHARS.get(array.dtype.char)
         if name is not None and array.dtype.isnative and array.flags.carray and array.size:

@@ -29,7 +29,7 @@ class Exchange(Protocol):
 
 
 class MpiExchange:
-    """An all-gather through MPI, which it initialises."""
+    """An all-gather through MPI, which it initializes."""
 
     def __init__(self, rank: int, size: int, settings: Settings) -> None:
         """`rank` and `size` come from the launcher; MPI must agree with them."""

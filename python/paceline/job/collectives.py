@@ -53,19 +53,19 @@ class Named(TypedDict, total=False):
     name: str
 
 
-class Labelled(Named, total=False):
+class Labeled(Named, total=False):
     """Keywords of operations on arrays."""
 
     dtype: str | None
 
 
-class Tagged(Labelled, total=False):
+class Tagged(Labeled, total=False):
     """Keywords of messages."""
 
     tag: int
 
 
-class Counted(Labelled, total=False):
+class Counted(Labeled, total=False):
     """Keywords of operations on shares."""
 
     counts: Counts
@@ -83,7 +83,7 @@ class Exchanged(Counted, total=False):
     out_counts: Counts
 
 
-class Reduced(Labelled, total=False):
+class Reduced(Labeled, total=False):
     """Keywords of all-reduce."""
 
     strategy: names.Strategy | None
@@ -269,10 +269,10 @@ class Collectives(GroupBase):
         return self._end(self._begin("all_reduce", array, given, None, **options), async_)
 
     @overload
-    def broadcast(self, array: A, root: int = ..., **options: Unpack[Labelled]) -> A: ...
+    def broadcast(self, array: A, root: int = ..., **options: Unpack[Labeled]) -> A: ...
     @overload
     def broadcast(
-        self, array: A, root: int = ..., *, async_: Literal[True], **options: Unpack[Labelled]
+        self, array: A, root: int = ..., *, async_: Literal[True], **options: Unpack[Labeled]
     ) -> Handle[A]: ...
     def broadcast(
         self, array: A, root: int = 0, *, dtype: str | None = None, name: str = "", async_: bool = False
@@ -304,10 +304,10 @@ class Collectives(GroupBase):
         return self._end(handle, async_)
 
     @overload
-    def reduce(self, array: A, op: Op = ..., root: int = ..., **options: Unpack[Labelled]) -> A: ...
+    def reduce(self, array: A, op: Op = ..., root: int = ..., **options: Unpack[Labeled]) -> A: ...
     @overload
     def reduce(
-        self, array: A, op: Op = ..., root: int = ..., *, async_: Literal[True], **options: Unpack[Labelled]
+        self, array: A, op: Op = ..., root: int = ..., *, async_: Literal[True], **options: Unpack[Labeled]
     ) -> Handle[A]: ...
     def reduce(
         self,

@@ -1,7 +1,7 @@
 """The settings of a job. Keywords and flags override environment variables, which override defaults.
 
 docs/reference/settings.md lists them, from `paceline.settings.table`. An empty variable counts as unset. An unknown
-PACELINE_ variable is an error, because it is most likely misspelt.
+PACELINE_ variable is an error, because it is most likely misspelled.
 
 For tests, PACELINE_RUN_DISTURBANCE makes multicast receivers drop, duplicate and reorder datagrams: JSON with rates
 from 0 to 1 and a seed, `{"lose": 0.2, "repeat": 0.1, "reorder": 0.1, "seed": 7}`.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-# Precedes the frames, so that a login shell's output before it is recognised.
+# Precedes the frames, so that a login shell's output before it is recognized.
 MAGIC = b"\0paceline-agent-1\0"
 _HEADER = struct.Struct(">BII")
 _LONGEST = 4 << 20

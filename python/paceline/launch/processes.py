@@ -33,7 +33,7 @@ class Group:
         self.pid = process.pid
         self.process = process
         self.code: int | None = None
-        self.empty = False  # Another process may have its number then, so it is not signalled.
+        self.empty = False  # Another process may have its number then, so it is not signaled.
 
     def ended(self, status: int) -> None:
         """Record that the leader was waited for."""

@@ -63,7 +63,7 @@ class Supervisor:
         Raises InvalidArgumentError, ClickException.
         """
         try:
-            with self.system.signals(self._signalled) as caught:
+            with self.system.signals(self._signaled) as caught:
                 if caught is not None:
                     self.selector.register(caught, selectors.EVENT_READ, lambda: caught.recv(4096))
                 self._start()
@@ -116,7 +116,7 @@ class Supervisor:
 
     # Signals
 
-    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+    def _signaled(self, number: int, _frame: FrameType | None) -> None:
         """Handle a signal in the handler itself, because the loop may be waiting for a slow terminal.
 
         The second one kills.

@@ -164,7 +164,7 @@ class _Probe:
         self.found.rates[name] = Rate(name, flows, size, Sample(tuple(rates)))
 
     def network_size(self) -> None:
-        """Measure roughly the rates of the fastest and the slowest pair of neighbours, to choose sizes."""
+        """Measure roughly the rates of the fastest and the slowest pair of neighbors, to choose sizes."""
         self.fastest, self.slowest = self._roughly(patterns.shifted(self.hosts, 1))
 
     def _roughly(self, flows: Flows) -> tuple[float, float]:
@@ -208,7 +208,7 @@ class _Probe:
         return self.hosts[self.host_of[rank]]
 
     def alone(self) -> None:
-        """Measure neighbours, one pair after the other, while the network is otherwise idle."""
+        """Measure neighbors, one pair after the other, while the network is otherwise idle."""
         size, rates = self.budget.size(self.fastest, self.slowest), []
         for flow in patterns.alone(self.hosts):
             (times,) = self.controller.transfer([flow], size, self.budget.repeats)
@@ -216,7 +216,7 @@ class _Probe:
         self._keep(ONE, 1, size, rates)
 
     def latency(self) -> None:
-        """Measure the latency between neighbours."""
+        """Measure the latency between neighbors."""
         self.echo(LATENCY, [(source, to) for source, to in patterns.alone(self.hosts)[:_PAIRS]])
 
     def echo(self, what: str, pairs: list[Any]) -> None:

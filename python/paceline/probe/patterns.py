@@ -32,7 +32,7 @@ def distances(hosts: int) -> list[int]:
 
 
 def alone(hosts: Sequence[Host]) -> Flows:
-    """Return pairs of neighbours to measure one after the other: at most eight, evenly chosen."""
+    """Return pairs of neighbors to measure one after the other: at most eight, evenly chosen."""
     every = shifted(hosts, 1)
     return every if len(every) <= _ALONE else [every[number * len(every) // _ALONE] for number in range(_ALONE)]
 

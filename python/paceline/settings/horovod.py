@@ -1,4 +1,4 @@
-"""Horovod's environment variables: those that Paceline reads, and those that it refuses because it cannot honour them.
+"""Horovod's environment variables: those that Paceline reads, and those that it refuses because it cannot honor them.
 
 An empty variable counts as unset. Variables of Horovod's build (HOROVOD_WITH_...) and launcher (HOROVOD_RANK, ...), and
 those for libraries that Paceline does not use (MPI, CCL, NCCL), are ignored.

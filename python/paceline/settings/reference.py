@@ -24,7 +24,7 @@ have a unit (`10us`); Python also takes numbers of bytes and seconds.
 
 Precedence, highest first: keywords in the script, `-x NAME=VALUE`, command-line options, environment variables.
 Every rank reads the variables. An empty one counts as unset. An unknown `PACELINE_` variable is an error, because it
-is most likely misspelt.
+is most likely misspelled.
 
 """
 _IDLE = """

@@ -54,7 +54,7 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
       error of its own, which this turns back into `HorovodInternalError`.
     - When ranks are about to join or leave, `state.commit()` raises `HostsUpdatedInterrupt`; nothing is lost.
 
-    Then the ranks form a new world, the reset callbacks run, the state is synchronised, and the function is called
+    Then the ranks form a new world, the reset callbacks run, the state is synchronized, and the function is called
     again. Without `paceline run --elastic`, or another launcher with a driver, the function is called once.
 
     Args:
@@ -90,7 +90,7 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
 class TensorFlowState(ObjectState):
     """Variables of TensorFlow, and other objects as attributes by their names.
 
-    Variables are copied at each commit, and broadcast from rank 0 when ranks synchronise.
+    Variables are copied at each commit, and broadcast from rank 0 when ranks synchronize.
 
     Example:
         >>> weight = tf.Variable(1.0)

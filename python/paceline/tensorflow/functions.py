@@ -147,7 +147,7 @@ def broadcast_object(
         `obj` itself at the root, a copy elsewhere.
 
     Raises:
-        Exception: The error that pickle raises for an object that it cannot serialise.
+        Exception: The error that pickle raises for an object that it cannot serialize.
         JobError: A rank is gone, or the ranks disagree about the operation; the message names both.
         ValueError: `root_rank` or this rank is not in `process_set`.
 
@@ -187,7 +187,7 @@ def allgather_object(
     """Gather the objects of all ranks at all ranks.
 
     Args:
-        obj: Any object that pickle, or cloudpickle if installed, can serialise.
+        obj: Any object that pickle, or cloudpickle if installed, can serialize.
         session: Accepted for compatibility with Horovod, and ignored.
         name: Name by which the ranks match the operation, also used in error messages.
         process_set: The ranks that take part; by default all.
@@ -196,7 +196,7 @@ def allgather_object(
         Copies of the objects in rank order. Ranks that have called `hvd.join` contribute none.
 
     Raises:
-        Exception: The error that pickle raises for an object that it cannot serialise.
+        Exception: The error that pickle raises for an object that it cannot serialize.
         JobError: A rank is gone, or the ranks disagree about the operation; the message names both.
 
     Example:

@@ -10,7 +10,7 @@ from paceline._core import Engine
 class StepMarks:
     """Marks waits for gradients, each of which ends a step.
 
-    The doctor recognises steps by their forward passes and optimizers, so marks of no length stand for them: before the
+    The doctor recognizes steps by their forward passes and optimizers, so marks of no length stand for them: before the
     first gradient, and after the wait. What the optimizer, the input and the forward pass take is not told apart.
     """
 

@@ -1,4 +1,4 @@
-"""Batch normalisation with the statistics of all ranks' batches."""
+"""Batch normalization with the statistics of all ranks' batches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paceline.tensorflow.reducing import ReduceArgs, differentiable_reduce
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Batch normalisation over the joint batch of all ranks.
+    """Batch normalization over the joint batch of all ranks.
 
     Batches of the ranks may differ in size. Variances are computed around the joint mean, because differences of sums
-    of squares, as Horovod computes them, lose digits. Evaluation is plain batch normalisation.
+    of squares, as Horovod computes them, lose digits. Evaluation is plain batch normalization.
 
     Example:
         >>> hvd.SyncBatchNormalization()(tf.zeros([2, 4, 3]), training=True).shape
@@ -34,7 +34,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
 
         Args:
             fused: Accepted for compatibility with Horovod; only False.
-            process_set: The ranks whose batches are normalised together.
+            process_set: The ranks whose batches are normalized together.
             **kwargs: Arguments of `keras.layers.BatchNormalization`; `synchronized` is Keras's own way, for
                 `tf.distribute`.
 
@@ -65,8 +65,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         count = tf.maximum(count, tf.cast(keras.config.epsilon(), count.dtype))
         mean = total / count
         shape = [1 if axis in axes else inputs.shape[axis] for axis in range(inputs.shape.rank)]
-        centred = inputs - tf.reshape(mean, shape)
-        return mean, self._sum(tf.reduce_sum(centred * centred * weights, axes), "variance") / count
+        centered = inputs - tf.reshape(mean, shape)
+        return mean, self._sum(tf.reduce_sum(centered * centered * weights, axes), "variance") / count
 
     def _sum(self, values: Tensor, what: str) -> Tensor:
         """Return the sum over all ranks, whose gradient is the sum of the gradients."""

@@ -27,7 +27,7 @@ class _Differences:
     number: int
     count: int
     locals: list[Tensor]
-    synchronised: Tensor
+    synchronized: Tensor
     """The parameters after the last exchange, as one vector; its gradient is the average of the differences."""
 
     def index(self) -> int:
@@ -37,8 +37,8 @@ class _Differences:
         return self.number == self.count - 1
 
     def buffer(self) -> Tensor:
-        assert self.synchronised.grad is not None
-        return self.synchronised.grad
+        assert self.synchronized.grad is not None
+        return self.synchronized.grad
 
     def parameters(self) -> Sequence[Tensor]:
         return self.locals
@@ -48,29 +48,29 @@ class _Differences:
         return [part.view(one.shape) for part, one in zip(parts, self.locals, strict=True)]
 
     def set_buffer(self, buffer: Tensor) -> None:
-        self.synchronised.grad = buffer
+        self.synchronized.grad = buffer
 
     @torch.no_grad()
     def find(self) -> None:
         """Compute the differences."""
-        if self.synchronised.grad is None:
-            self.synchronised.grad = torch.empty_like(self.synchronised)
-        torch.cat([one.detach().reshape(-1) for one in self.locals], out=self.synchronised.grad)
-        torch.sub(self.synchronised, self.synchronised.grad, out=self.synchronised.grad)
+        if self.synchronized.grad is None:
+            self.synchronized.grad = torch.empty_like(self.synchronized)
+        torch.cat([one.detach().reshape(-1) for one in self.locals], out=self.synchronized.grad)
+        torch.sub(self.synchronized, self.synchronized.grad, out=self.synchronized.grad)
 
     @torch.no_grad()
     def take(self) -> None:
         """Give the parameters the values of all ranks."""
-        for part, one in zip(_parts(self.synchronised, self.locals), self.locals, strict=True):
+        for part, one in zip(_parts(self.synchronized, self.locals), self.locals, strict=True):
             one.copy_(part.view(one.shape))
 
 
 class DiLoCo(torch.optim.Optimizer):
-    """An optimizer that trains alone for `sync_every` steps, and then synchronises the parameters of all ranks.
+    """An optimizer that trains alone for `sync_every` steps, and then synchronizes the parameters of all ranks.
 
-    The ranks' average change since the last synchronisation is the gradient of an outer SGD with Nesterov momentum. The
+    The ranks' average change since the last synchronization is the gradient of an outer SGD with Nesterov momentum. The
     model must not be in DistributedDataParallel, which would exchange gradients in every step. All ranks begin with the
-    parameters of the first one. Buffers, such as the statistics of batch normalisation, stay those of each rank.
+    parameters of the first one. Buffers, such as the statistics of batch normalization, stay those of each rank.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class DiLoCo(torch.optim.Optimizer):
 
         Args:
             optimizer: The inner optimizer, such as AdamW.
-            sync_every: Steps between two synchronisations.
+            sync_every: Steps between two synchronizations.
             lr: Learning rate of the outer optimizer; 1 with `momentum=0` averages the parameters (local SGD).
             momentum: Of the outer optimizer.
             nesterov: Whether that is Nesterov's.
@@ -113,14 +113,14 @@ class DiLoCo(torch.optim.Optimizer):
         self.inner = optimizer
         self.sync_every = sync_every
         self.steps = 0
-        """Steps since the last synchronisation."""
+        """Steps since the last synchronization."""
         self._hook_state, self._hook = hook_of(compression, group)
         self._buckets = _buckets(optimizer, bucket_size if isinstance(bucket_size, int) else parse_size(bucket_size))
         for bucket in self._buckets:
-            dist.broadcast(bucket.synchronised, group=group, group_src=0)
+            dist.broadcast(bucket.synchronized, group=group, group_src=0)
             bucket.take()
         self.outer = torch.optim.SGD(
-            [bucket.synchronised for bucket in self._buckets],
+            [bucket.synchronized for bucket in self._buckets],
             lr=lr,
             momentum=momentum,
             nesterov=nesterov and momentum > 0,
@@ -150,7 +150,7 @@ class DiLoCo(torch.optim.Optimizer):
         self.inner.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Step alone, and synchronise if it is time.
+        """Step alone, and synchronize if it is time.
 
         Args:
             closure: As the inner optimizer takes it.
@@ -191,14 +191,14 @@ class DiLoCo(torch.optim.Optimizer):
         raise InvalidArgumentError("DiLoCo: add parameters to the optimizer before it is wrapped")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of both optimizers, and the parameters at the last synchronisation.
+        """Return the state of both optimizers, and the parameters at the last synchronization.
 
         What compression has left over is not part of it.
         """
         return {
             "inner": self.inner.state_dict(),
             "outer": self.outer.state_dict(),
-            "synchronised": [bucket.synchronised.detach().clone() for bucket in self._buckets],
+            "synchronized": [bucket.synchronized.detach().clone() for bucket in self._buckets],
             "steps": self.steps,
         }
 
@@ -212,13 +212,13 @@ class DiLoCo(torch.optim.Optimizer):
         Raises:
             InvalidArgumentError: It is that of other parameters.
         """
-        theirs = state_dict["synchronised"]
-        if [len(one) for one in theirs] != [len(bucket.synchronised) for bucket in self._buckets]:
+        theirs = state_dict["synchronized"]
+        if [len(one) for one in theirs] != [len(bucket.synchronized) for bucket in self._buckets]:
             raise InvalidArgumentError("DiLoCo: the state is that of other parameters, or of another bucket_size")
         self.inner.load_state_dict(state_dict["inner"])
         self.outer.load_state_dict(state_dict["outer"])
         for bucket, one in zip(self._buckets, theirs, strict=True):
-            bucket.synchronised.copy_(one)
+            bucket.synchronized.copy_(one)
         self.steps = state_dict["steps"]
 
 

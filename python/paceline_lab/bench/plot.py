@@ -68,10 +68,10 @@ def _rates(axes: Axes, result: Result, read: Sequence[Read]) -> None:
     measured: dict[str, Any] = {"color": "white", "linewidth": 1.8, "height": 0.6}
     entries: list[style.Entry] = []
     for place, row in enumerate(result.rows):
-        bar = axes.barh(place, row.total, edgecolor=looks[row.engine].colour, **measured)
+        bar = axes.barh(place, row.total, edgecolor=looks[row.engine].color, **measured)
         axes.errorbar(row.total, place, xerr=_around(row.total, row.interval), color="black", capsize=3)
         if row.forecast_images_per_s is not None:
-            [point] = axes.plot(row.forecast_images_per_s, place, "D", color=looks[row.engine].colour)
+            [point] = axes.plot(row.forecast_images_per_s, place, "D", color=looks[row.engine].color)
             entries = entries or [(bar, "measured"), (point, "simulated")]
     for place, one in enumerate(logs, len(names)):
         axes.barh(place, one.total_images_per_s or 0.0, edgecolor=style.REFERENCE, **measured)
@@ -87,9 +87,9 @@ def _parts(axes: Axes, result: Result) -> None:
     for place, row in enumerate(result.rows):
         begin = 0.0
         parts = (row.forward_s, row.backward_s, row.input_s, row.exposed_s)
-        for (name, colour), seconds in zip(_PARTS, parts, strict=True):
+        for (name, color), seconds in zip(_PARTS, parts, strict=True):
             width = max(0.0, (seconds or 0.0) * 1e3)
-            axes.barh(place, width, left=begin, color=colour, height=0.6, label=name if place == 0 else None)
+            axes.barh(place, width, left=begin, color=color, height=0.6, label=name if place == 0 else None)
             begin += width
     axes.set_yticks(range(len(result.rows)), [""] * len(result.rows))
     axes.invert_yaxis()
@@ -117,11 +117,11 @@ def _rates_over_ranks(axes: Axes, result: Result) -> None:
         line = result.lines.get(engine)
         if line is not None:
             ends = [rows[0].workers, rows[-1].workers]
-            axes.plot(ends, [line.intercept + line.slope * end for end in ends], color=look.colour, linewidth=1)
+            axes.plot(ends, [line.intercept + line.slope * end for end in ends], color=look.color, linewidth=1)
         forecast = [(row.workers, row.forecast_images_per_s) for row in rows if row.forecast_images_per_s is not None]
         if forecast:
             forecasts = True
-            axes.plot(*zip(*forecast, strict=True), color=look.colour, linestyle=":", marker=look.marker, markersize=5)
+            axes.plot(*zip(*forecast, strict=True), color=look.color, linestyle=":", marker=look.marker, markersize=5)
     axes.set_xlabel("ranks")
     axes.set_ylabel("images/s, with 95 % interval; line: regression")
     axes.set_xticks(sorted({row.workers for row in result.rows}))
@@ -141,7 +141,7 @@ def _efficiencies(axes: Axes, result: Result) -> None:
             100 * (row.efficiency_interval.high if row.efficiency_interval else row.efficiency or 0) for row in rows
         ]
         axes.plot(xs, ys, **style.hollow(look))
-        axes.fill_between(xs, lows, highs, color=look.colour, alpha=0.2, linewidth=0)
+        axes.fill_between(xs, lows, highs, color=look.color, alpha=0.2, linewidth=0)
     axes.axhline(100, color=style.REFERENCE, linewidth=0.8, linestyle=":")
     axes.set_xlabel("ranks")
     axes.set_ylabel("scaling efficiency, %, with 95 % band")

@@ -85,7 +85,7 @@ def answer(state: State) -> dict[str, Any]:
         "timeline": _timeline(state, trace, shown, cluster),
         "bandwidth": rate_of(ranked[0]),
         "left_out": [entry.name for entry in unable],
-        "colours": {entry.name: style.strategy(entry.name).colour for entry in able} | style.PARTS,
+        "colors": {entry.name: style.strategy(entry.name).color for entry in able} | style.PARTS,
         "simulations": len(runs) + 1,
     }
     return response | {"elapsed_ms": 1e3 * (time.perf_counter() - begin)}

@@ -52,7 +52,7 @@ def answer(state: ModelState) -> dict[str, Any]:
     name, result, scenario = next((it for it in last if it[0] == state.sharding), (fitting or ranked)[0])
     workload = scenario.workload
     assert workload is not None
-    colours = {one: style.coordinator(place).colour for place, one in enumerate(SHARDINGS)}
+    colors = {one: style.coordinator(place).color for place, one in enumerate(SHARDINGS)}
     notes = dict.fromkeys(note for prepared in groups.values() for note in prepared.notes)
     response = {
         "assumed": workload.assumed,
@@ -66,8 +66,8 @@ def answer(state: ModelState) -> dict[str, Any]:
         "command": command(state, name),
         "notes": [*notes, *(f"{one} is left out: {why}" for one, why in left_out.items())],
         "evidence": result.evidence,
-        "colours": colours | style.PARTS,
-        "colours_of_memory": style.MEMORY,
+        "colors": colors | style.PARTS,
+        "colors_of_memory": style.MEMORY,
         "simulations": sum(len(own) for own in results.values()) + 1,
     }
     return response | {"elapsed_ms": 1e3 * (time.perf_counter() - begin)}

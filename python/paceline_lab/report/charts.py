@@ -73,7 +73,7 @@ def _untitled(drawn: Figure) -> Figure:
 
 
 def _curves(chapter: Simulated) -> Iterator[Chart]:
-    """Draw throughput and efficiency for each bandwidth and compute speed-up, if workers vary."""
+    """Draw throughput and efficiency for each bandwidth and compute speedup, if workers vary."""
     if len({result.workers for result in chapter.results}) < 2:
         return
     settings = dict.fromkeys((result.bandwidth_bps, result.compute_speedup) for result in chapter.results)
@@ -163,7 +163,7 @@ def _memory(ranked: Sequence[Result], at: str) -> Chart:
 def _stacked(
     ranked: Sequence[Result],
     shares: Sequence[Mapping[str, float]],
-    colours: Mapping[str, str],
+    colors: Mapping[str, str],
     unit: float,
     word: str,
 ) -> Figure:
@@ -174,7 +174,7 @@ def _stacked(
     entries: list[style.Entry] = []
     for name in dict.fromkeys(name for own in shares for name, value in own.items() if value):
         widths = [own.get(name, 0.0) / unit for own in shares]
-        entries.append((axes.barh(range(len(ranked)), widths, left=left, color=colours[name]), name))
+        entries.append((axes.barh(range(len(ranked)), widths, left=left, color=colors[name]), name))
         left = [before + width for before, width in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(ranked)), [distinct(result, ranked) for result in ranked])
     axes.invert_yaxis()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MOST_LANES = 16
 _KINDS = ("forward", "backward", "optimizer", "wait", "message", "collective", "compression")
-COLOURS = {kind: style.PARTS[kind] for kind in _KINDS}
+COLORS = {kind: style.PARTS[kind] for kind in _KINDS}
 _WORDS = {"wait": "waiting"}
 
 
@@ -36,7 +36,7 @@ def lanes_of(events: Sequence[dict[str, Any]]) -> list[Lane]:
             names[event["pid"]] = event["args"]["name"]
         elif event["ph"] == "M" and event["name"] == "thread_name":
             threads[event["pid"], event["tid"]] = event["args"]["name"]
-        elif event["ph"] == "X" and event.get("cat") in COLOURS:
+        elif event["ph"] == "X" and event.get("cat") in COLORS:
             spans.setdefault((event["pid"], event["tid"]), []).append(event)
     return [
         Lane(_named(names.get(pid, ""), threads.get((pid, tid), "")), _joined(spans[pid, tid]))
@@ -52,7 +52,7 @@ def _named(process: str, thread: str) -> str:
 def _joined(events: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
     """Merge spans of a category that touch or overlap: fewer shapes, the same picture."""
     made: list[tuple[str, float, float]] = []
-    for category in COLOURS:
+    for category in COLORS:
         last: tuple[float, float] | None = None
         for event in sorted((it for it in events if it["cat"] == category), key=lambda it: float(it["ts"])):
             begin, end = float(event["ts"]) * 1e-6, (float(event["ts"]) + float(event["dur"])) * 1e-6
@@ -75,17 +75,17 @@ def draw(events: Sequence[dict[str, Any]], width: float) -> Figure:
     drawn = style.new_figure(width, 1.2 + 0.24 * len(lanes))
     axes = drawn.add_subplot()
     for place, lane in enumerate(lanes):
-        for category, colour in COLOURS.items():
+        for category, color in COLORS.items():
             ranges = [(begin / unit, duration / unit) for kind, begin, duration in lane.spans if kind == category]
             if ranges:
-                axes.broken_barh(ranges, (place - 0.4, 0.8), facecolors=colour, linewidth=0)
+                axes.broken_barh(ranges, (place - 0.4, 0.8), facecolors=color, linewidth=0)
     used = {kind for lane in lanes for kind, _, _ in lane.spans}
     axes.set_yticks(range(len(lanes)), [lane.name for lane in lanes], fontsize="small")
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel(f"time ({word})")
     axes.legend(
-        handles=[Patch(color=colour, label=_WORDS.get(kind, kind)) for kind, colour in COLOURS.items() if kind in used],
+        handles=[Patch(color=color, label=_WORDS.get(kind, kind)) for kind, color in COLORS.items() if kind in used],
         loc="lower center",
         bbox_to_anchor=(0.5, 1.0),
         ncols=3,

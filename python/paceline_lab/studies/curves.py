@@ -16,7 +16,7 @@ from paceline_lab.studies.report import Prediction
 DPI = 100
 _COLUMN = re.compile(r"(?:batch )?([\d.]+) ?(B|KiB|MiB|GPUs)?")
 _UNITS = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20}
-# Rows that differ only in this have one colour and different lines.
+# Rows that differ only in this have one color and different lines.
 _VARIANT = re.compile(r"(.*), (\d+) a node")
 
 
@@ -72,4 +72,4 @@ def _line(row: str, values: Sequence[Prediction], looks: Mapping[str, style.Look
     found, look = _VARIANT.fullmatch(row), looks[_system(row)]
     dashes = "--" if found and found[2] == "8" else "-"
     numbers = [_number(it.model) for it in values]
-    return style.Line(row, numbers, [it.simulated for it in values], style.Look(look.colour, dashes, look.marker))
+    return style.Line(row, numbers, [it.simulated for it in values], style.Look(look.color, dashes, look.marker))

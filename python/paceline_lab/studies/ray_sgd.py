@@ -41,7 +41,7 @@ _ONE_WORKER = {2: 388.0, 4: 759.0, 8: 985.0}
 HOROVOD, TENSORFLOW, RAY = "Horovod", "Distributed TensorFlow", "Ray"
 _LIBRARIES = {HOROVOD: "horovod-uncached@2.8", TENSORFLOW: "tensorflow-grpc", RAY: "ray-sgd"}
 SYSTEMS = (HOROVOD, TENSORFLOW, RAY)
-# System → speed-up over 4 GPUs at (GPUs, nodes).
+# System → speedup over 4 GPUs at (GPUs, nodes).
 _FACTORS = {
     HOROVOD: {(8, 2): 1.9, (16, 4): 1.9},
     TENSORFLOW: {(8, 2): 1.8, (16, 4): 2.7},
@@ -118,7 +118,7 @@ def _system(system: str, gpus: int, per_node: int) -> Layout:
 
 
 def factor(system: str, gpus: int, per_node: int = 4) -> float:
-    """Return the speed-up over 4 GPUs on one node."""
+    """Return the speedup over 4 GPUs on one node."""
     return rate(_system(system, gpus, per_node)) / rate(_system(system, 4, 4))
 
 
@@ -162,7 +162,7 @@ def _forecasts() -> list[Prediction]:
 
 
 def _factors() -> list[Prediction]:
-    """Return speed-ups over 4 GPUs of one node, for the figure."""
+    """Return speedups over 4 GPUs of one node, for the figure."""
     return [
         Prediction(_SCALING, f"{system}, 4 a node", f"{gpus} GPUs", factor(system, gpus), "x")
         for system in SYSTEMS
@@ -175,7 +175,7 @@ def _panels() -> dict[str, Panel]:
     factors = [(system, float(gpus), x) for system, points in _FACTORS.items() for (gpus, _), x in points.items()]
     return {
         "throughput": Panel("throughput", "GPUs", "images/s", [it for it in of_one_node if it[1] >= min(_GPUS)]),
-        _SCALING: Panel("speed-up over 4 GPUs of one node", "GPUs", "speed-up", factors),
+        _SCALING: Panel("speedup over 4 GPUs of one node", "GPUs", "speedup", factors),
         "inside the node": Panel("Ray, by the reduction inside the node", "GPUs", "images/s"),
     }
 

@@ -219,12 +219,12 @@ def _claims(claims: Sequence[ClaimResult], width: int) -> list[str]:
 
     lines = [click.style("The paper's claims", bold=True)]
     for it in claims:
-        colour = "green" if it.holds else "red"
+        color = "green" if it.holds else "red"
         lines += ["", *wrapped(it.claim, width)]
         figures = "; ".join(f"{name} {units.short(value)}" for name, value in it.figures.items())
         found = wrapped(f"{it.verdict}: {figures}", width - 4)
         lines += ["    " + line for line in found]
         start = len(lines) - len(found)
-        lines[start] = lines[start].replace(it.verdict, click.style(it.verdict, fg=colour), 1)
+        lines[start] = lines[start].replace(it.verdict, click.style(it.verdict, fg=color), 1)
     holding = sum(it.holds for it in claims)
     return [*lines, "", f"{holding} of {len(claims)} claims hold here"]

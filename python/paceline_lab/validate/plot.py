@@ -1,4 +1,4 @@
-"""Measured against simulated: a colour and marker for each strategy, the diagonal, and the band of good forecasts."""
+"""Measured against simulated: a color and marker for each strategy, the diagonal, and the band of good forecasts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def figure(rows: Sequence[Row]) -> Figure:
                 alpha=0.85,
                 label=name,
                 zorder=3,
-                color=style.strategy(name).colour,
+                color=style.strategy(name).color,
                 marker=style.strategy(name).marker,
             )
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")

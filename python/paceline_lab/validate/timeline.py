@@ -35,8 +35,8 @@ def record(cluster: Cluster, emulator: Emulator, run: CellRun, model: tuple[str,
     with tempfile.TemporaryDirectory(prefix="paceline-validate-") as name:
         real, simulated = Path(name) / "measured.json", Path(name) / "simulated.json"
         play(cluster, emulator, replace(run, timeline=real, iterations=_ITERATIONS, warmup=1))
-        modelled = emulated(run.cell, costs)
-        result_of(run_of(run.cell, run.cell.loaded(), network, modelled, iterations=_ITERATIONS, timeline=simulated))
+        modeled = emulated(run.cell, costs)
+        result_of(run_of(run.cell, run.cell.loaded(), network, modeled, iterations=_ITERATIONS, timeline=simulated))
         with replaced(path) as temporary:
             temporary.write_text(_text(both(_events(real), _events(simulated), first(run.cell))), encoding="utf-8")
 

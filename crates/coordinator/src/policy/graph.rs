@@ -275,7 +275,7 @@ fn common(proposals: &[Option<Proposal>]) -> Option<Vec<Seen>> {
     (!slots.is_empty()).then_some(slots)
 }
 
-/// Whether neighbours can be fused. Gradients do not need each other's sums, so all of them are concurrent.
+/// Whether neighbors can be fused. Gradients do not need each other's sums, so all of them are concurrent.
 fn buckets(slots: &[Seen], limits: Limits) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut bytes = 0;

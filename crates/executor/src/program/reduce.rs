@@ -38,7 +38,7 @@ impl Program for Reduce {
 pub struct ReduceScatter {
     /// The contribution to each rank.
     pub parts: Vec<Piece>,
-    /// The result of this rank, initialised with its own contribution.
+    /// The result of this rank, initialized with its own contribution.
     pub own: Piece,
     /// Elements per piece.
     pub chunk: u64,

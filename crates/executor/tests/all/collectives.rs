@@ -24,7 +24,7 @@ fn values(memory: &[u8]) -> Vec<i32> {
     memory.chunks(4).map(|b| i32::from_ne_bytes(b.try_into().unwrap())).collect()
 }
 
-/// Runs one program on all ranks, over memory that `fill` initialises; returns the memory afterwards.
+/// Runs one program on all ranks, over memory that `fill` initializes; returns the memory afterwards.
 fn run(
     size: u32,
     transport: Transport,

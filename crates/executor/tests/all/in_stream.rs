@@ -67,7 +67,7 @@ fn no_races(plan: &InStream) {
     let ranks = plan.commands.len();
     let (mut next, mut clocks) = (vec![0; ranks], vec![vec![0usize; ranks]; ranks]);
     // By giver and taker.
-    let mut signalled: Vec<Vec<Vec<Vec<usize>>>> = vec![vec![Vec::new(); ranks]; ranks];
+    let mut signaled: Vec<Vec<Vec<Vec<usize>>>> = vec![vec![Vec::new(); ranks]; ranks];
     let mut uses: HashMap<Place, Vec<Used>> = HashMap::new();
     loop {
         let mut any = false;
@@ -75,15 +75,15 @@ fn no_races(plan: &InStream) {
             while let Some(command) = plan.commands[rank].get(next[rank]) {
                 match command {
                     Command::Wait { rank: other, signals } => {
-                        let Some(learnt) = signalled[*other as usize][rank].get(*signals as usize - 1).cloned() else {
+                        let Some(learned) = signaled[*other as usize][rank].get(*signals as usize - 1).cloned() else {
                             break;
                         };
                         assert_ne!(*other as usize, rank);
-                        clocks[rank].iter_mut().zip(learnt).for_each(|(own, other)| *own = (*own).max(other));
+                        clocks[rank].iter_mut().zip(learned).for_each(|(own, other)| *own = (*own).max(other));
                     }
                     Command::Signal { to } => {
                         clocks[rank][rank] = next[rank] + 1;
-                        to.iter().for_each(|&to| signalled[rank][to as usize].push(clocks[rank].clone()));
+                        to.iter().for_each(|&to| signaled[rank][to as usize].push(clocks[rank].clone()));
                     }
                     Command::Combine { to, from, len, .. } => {
                         for (extents, writes) in [(from, false), (to, true)] {
@@ -105,7 +105,7 @@ fn no_races(plan: &InStream) {
     }
     for (rank, commands) in plan.commands.iter().enumerate() {
         assert_eq!(next[rank], commands.len(), "rank {rank} is stuck at {:?}", commands.get(next[rank]));
-        assert!((0..ranks).all(|to| signalled[rank][to].len() == plan.signals[rank][to] as usize));
+        assert!((0..ranks).all(|to| signaled[rank][to].len() == plan.signals[rank][to] as usize));
     }
     for (place, uses) in &mut uses {
         let owner = match *place {

@@ -30,7 +30,7 @@ pub enum Transport {
     ShmCopied,
     Tcp,
     TwoStreams,
-    /// Shared memory between neighbours (0-1, 2-3, …), TCP between the others.
+    /// Shared memory between neighbors (0-1, 2-3, …), TCP between the others.
     Mixed,
     /// As `Mixed`; multicasts go out as such.
     Multicast,

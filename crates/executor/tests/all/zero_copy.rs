@@ -60,7 +60,7 @@ fn no_more_sends_are_in_flight_than_there_are_slots() {
 }
 
 #[test]
-fn a_cancelled_send_is_not_received() {
+fn a_canceled_send_is_not_received() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
     let payload = vec![1; BYTES];
     let ticket = ours.send_zero_copy(&header(), &payload).unwrap().unwrap();
@@ -87,7 +87,7 @@ fn a_cancelled_send_is_not_received() {
 }
 
 #[test]
-fn unreadable_memory_is_an_error_unless_cancelled() {
+fn unreadable_memory_is_an_error_unless_canceled() {
     let (mut ours, mut theirs) = pair(Transport::Shm);
     // SAFETY: never read here; the kernel is asked to, and refuses.
     let nowhere = unsafe { std::slice::from_raw_parts(std::ptr::without_provenance::<u8>(1 << 46), BYTES) };

@@ -109,7 +109,7 @@ fn what_needs_an_order_is_refused() {
 }
 
 proptest! {
-    /// All gradients are exchanged once a pass that synchronises, and the plan can be executed and read again.
+    /// All gradients are exchanged once a pass that synchronizes, and the plan can be executed and read again.
     #[test]
     fn every_gradient_is_exchanged(
         blocks in 0u32..4,

@@ -1,4 +1,4 @@
-//! Plans of models whose experts are divided among neighbouring ranks.
+//! Plans of models whose experts are divided among neighboring ranks.
 use std::collections::BTreeMap;
 
 use crate::blocks;
@@ -108,11 +108,11 @@ fn experts_that_no_other_rank_has_stay() {
 }
 
 #[test]
-fn what_is_not_modelled_is_refused() {
+fn what_is_not_modeled_is_refused() {
     let refused = |world, options: &IterationOptions| build(&model(), world, options).unwrap_err().to_string();
     assert!(refused(6, &options(Sharding::None, 4)).contains("do not divide 6 workers"));
     let hsdp = IterationOptions { group: Some(4), ..options(Sharding::Hsdp, 4) };
-    assert!(refused(8, &hsdp).contains("expert-parallel: is not modelled with hsdp"));
+    assert!(refused(8, &hsdp).contains("expert-parallel: is not modeled with hsdp"));
     let rounds = IterationOptions { sync_every: 2, ..options(Sharding::None, 4) };
     assert!(refused(8, &rounds).contains("sync-every"));
 }

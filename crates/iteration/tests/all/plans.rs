@@ -169,7 +169,7 @@ fn states_are_those_that_were_recorded() {
 }
 
 #[test]
-fn accumulation_synchronises_at_the_end_or_in_between() {
+fn accumulation_synchronizes_at_the_end_or_in_between() {
     let count = |sharding, synchronize, collective| {
         let options = IterationOptions { accumulate: 3, synchronize, ..options(sharding) };
         let plan = build(&model(2, 64), 8, &options).unwrap();

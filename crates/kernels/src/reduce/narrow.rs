@@ -1,5 +1,5 @@
 //! Conversions between binary32 and the 16-bit types, without branches or tables, so that loops over them can be
-//! vectorised on any machine.
+//! vectorized on any machine.
 
 /// Exact. Words are in native byte order: which half comes first does not matter as long as they are put back.
 #[inline(always)]
@@ -32,7 +32,7 @@ fn round_bfloat16(value: f32) -> u32 {
     bits.wrapping_add(0x7fff + ((bits >> 16) & 1))
 }
 
-/// Exact, except that a signalling NaN becomes quiet.
+/// Exact, except that a signaling NaN becomes quiet.
 #[inline(always)]
 pub fn widen_float16(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;

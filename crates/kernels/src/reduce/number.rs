@@ -1,6 +1,6 @@
 //! Types with native arithmetic.
 
-/// The arithmetic on one value. Loops over it are vectorised when compiled for wider machines.
+/// The arithmetic on one value. Loops over it are vectorized when compiled for wider machines.
 pub trait Number: Copy {
     /// The converted form of a factor.
     type Factor: Copy;

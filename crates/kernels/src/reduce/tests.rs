@@ -58,7 +58,7 @@ proptest! {
 proptest! {
     #[test]
     fn an_average_of_integers_is_the_quotient_toward_zero(
-        // Exact quotients, their neighbours, and random values.
+        // Exact quotients, their neighbors, and random values.
         values in prop::collection::vec((any::<i64>(), -1..=1i64, any::<bool>()), 1..40),
         ranks in prop_oneof![2..5000i64, Just(i64::from(u32::MAX))],
     ) {

@@ -131,10 +131,7 @@ impl Cluster {
         if let Some(Fabric { shape, .. }) = &self.fabric {
             let wrong = |feature: &str, places: &str| {
                 let name = shape.name();
-                Err(Problem::new(
-                    "switch",
-                    format!("{feature} is modelled in {places}, not in {name}; set it to false"),
-                ))
+                Err(Problem::new("switch", format!("{feature} is modeled in {places}, not in {name}; set it to false")))
             };
             if self.switch.multicast && !shape.can_multicast() {
                 return wrong("multicast", "one switch, racks and leaf-spine fabrics");

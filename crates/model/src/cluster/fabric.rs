@@ -14,7 +14,7 @@ pub enum Shape {
         oversubscription: f64,
     },
     /// A leaf-spine network in which every GPU has a NIC of its own and the NICs with the same number in their nodes
-    /// share a leaf ("rail-optimised").
+    /// share a leaf ("rail-optimized").
     Rails {
         /// Nodes that share the leaves of their rails.
         nodes_per_leaf: u32,
@@ -57,7 +57,7 @@ impl Shape {
         matches!(self, Shape::LeafSpine { .. } | Shape::FatTree { .. })
     }
 
-    /// Whether multicasts in it are modelled.
+    /// Whether multicasts in it are modeled.
     #[must_use]
     pub fn can_multicast(&self) -> bool {
         matches!(self, Shape::LeafSpine { .. })

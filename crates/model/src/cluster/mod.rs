@@ -187,7 +187,7 @@ pub struct Cluster {
     /// Latency between two ranks of a node, one way.
     pub intra_latency: Time,
     /// Rate at which a rank or server itself processes the bytes of a message to or from another node, each way: copies
-    /// between a GPU's memory and the host's, serialisation. `None`: it takes no time.
+    /// between a GPU's memory and the host's, serialization. `None`: it takes no time.
     pub host_bandwidth: Option<Rate>,
     /// Rate at which a rank or server adds what it receives. `None`: additions take no time.
     pub reduction_bandwidth: Option<Rate>,

@@ -56,7 +56,7 @@ pub(crate) fn shown(name: &str) -> String {
 }
 
 /// Cuts out the middle, because both ends of a path or of a message say more, and replaces characters that could break
-/// the line or recolour the terminal with question marks.
+/// the line or recolor the terminal with question marks.
 pub(crate) fn shorten(text: &str, longest: usize) -> String {
     let harmless = |c: char| if is_unprintable(c) { '?' } else { c };
     if text.chars().nth(longest).is_none() {

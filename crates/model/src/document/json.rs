@@ -17,7 +17,7 @@ pub(crate) struct Format {
     pub hint: fn(&str) -> Option<&'static str>,
 }
 
-/// All kinds, to recognise one given where another is expected.
+/// All kinds, to recognize one given where another is expected.
 const KINDS: &[(&str, &str)] = &[
     ("paceline-trace", "a trace"),
     ("paceline-cluster", "a cluster file (--cluster)"),

@@ -143,7 +143,7 @@ fn check_worker(
     }
     // Times read from a file have been checked individually; scaled and shifted ones have not.
     if backward.max(optimizer_s) > seconds::longest() {
-        return Err(Problem::new(place, "its backward pass or optimiser takes longer than a day"));
+        return Err(Problem::new(place, "its backward pass or optimizer takes longer than a day"));
     }
     let trace = WorkerTrace { forward, gradients, backward, optimizer: optimizer_s };
     Ok(CheckedWorker { trace, sizes, needed })

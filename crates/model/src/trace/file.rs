@@ -37,7 +37,7 @@ pub struct TraceFile {
     /// The hardware.
     #[serde(default, deserialize_with = "text")]
     pub device: String,
-    /// The library that synchronised gradients; empty: none.
+    /// The library that synchronized gradients; empty: none.
     #[serde(default, deserialize_with = "text")]
     pub library: String,
     /// At least one.

@@ -160,7 +160,7 @@ pub struct Trace {
     pub dtype: Dtype,
     /// The hardware on which it was recorded.
     pub device: String,
-    /// The library that synchronised gradients while it was recorded, by its name among libraries; empty if none did.
+    /// The library that synchronized gradients while it was recorded, by its name among libraries; empty if none did.
     pub library: String,
     /// In the order in which the forward pass first needs them, followed by those that no layer needs (distributed
     /// only).

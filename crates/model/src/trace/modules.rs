@@ -7,7 +7,7 @@
 //! multiply-adds (0.35e9 and 0.62e9) the network-heavy one would also be the more compute-heavy. Their structure is
 //! Inception-v3's (C. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", arXiv:1512.00567, as
 //! in TensorFlow's slim/nets/inception_v3.py: Mixed_5d and Mixed_6e); a convolution has a weight and batch
-//! normalisation's beta, but no gamma.
+//! normalization's beta, but no gamma.
 use std::collections::HashSet;
 
 use super::Trace;

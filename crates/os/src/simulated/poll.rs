@@ -208,7 +208,7 @@ pub mod epoll {
     use super::*;
     pub use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags};
 
-    /// Where events go: initialised or not.
+    /// Where events go: initialized or not.
     pub trait Buffer {
         /// The result.
         type Output;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use corosensei::stack::{Stack, StackPointer};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
-/// Enough for the runtime's deepest calls in an unoptimised build. Pages that are not touched cost nothing.
+/// Enough for the runtime's deepest calls in an unoptimized build. Pages that are not touched cost nothing.
 const BYTES: usize = 512 << 10;
 const GUARD: usize = 4096;
 

@@ -1,7 +1,7 @@
 //! TCP connections: buffers at both ends, a network in between, and all the ways in which a connection can end.
 //!
 //! Each end is a [`Stream`]. What one writes is in the `flight` of the other until it arrives and there is room in its `inbox`;
-//! until that is acknowledged it counts against the writer's buffer. Acknowledgements need a way back of their own.
+//! until that is acknowledged it counts against the writer's buffer. Acknowledgments need a way back of their own.
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;

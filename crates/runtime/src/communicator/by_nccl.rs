@@ -130,7 +130,7 @@ fn refusal(ranks: &[u32], candidates: &[std::result::Result<Candidate, String>])
             return Some(format!("ranks {other} and {rank} share a device"));
         }
         if let Some((other, first)) = seen.first().filter(|(_, first)| first.version != candidate.version) {
-            let (theirs, ours) = (Nccl::spelt(first.version), Nccl::spelt(candidate.version));
+            let (theirs, ours) = (Nccl::spelled(first.version), Nccl::spelled(candidate.version));
             return Some(format!("rank {other} has NCCL {theirs}, rank {rank} {ours}"));
         }
         seen.push((rank, candidate));

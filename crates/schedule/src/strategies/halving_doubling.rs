@@ -6,9 +6,9 @@
 //! splits the vector: the *keeper* g adds the half that it keeps in the first halving, the *helper* g+P the half that
 //! it gives away. So folding costs S/2B at the start and at the end instead of S/B, and no element is sent twice.
 //!
-//! Of an all-reduce, the first halving is between neighbours, and who holds which part in the middle does not matter. In
-//! the halves, worker r owns shard r, and parts are neighbouring shards: the first halving is between the lower and the
-//! upper half of the workers, pairs are neighbours (as in MPICH's `MPI_Reduce_scatter_block`), and the keeper hands the
+//! Of an all-reduce, the first halving is between neighbors, and who holds which part in the middle does not matter. In
+//! the halves, worker r owns shard r, and parts are neighboring shards: the first halving is between the lower and the
+//! upper half of the workers, pairs are neighbors (as in MPICH's `MPI_Reduce_scatter_block`), and the keeper hands the
 //! helper its shard at the end of a reduce-scatter, and takes it at the start of an all-gather. By default a message is all
 //! that one worker has for another; with smaller pieces, lanes are binomial trees to the owner of each piece of a shard.
 use crate::chunk::Chunk;

@@ -5,7 +5,7 @@
 //! multicast, the switch aggregates the workers' gradients, or both. An aggregation of more workers than the switch's
 //! radix becomes several switches, each of which sends a partial sum.
 //!
-//! Servers only add; the optimiser runs on the workers. A push without gradient (`pull_only`) is an empty message.
+//! Servers only add; the optimizer runs on the workers. A push without gradient (`pull_only`) is an empty message.
 use std::sync::Arc;
 
 use crate::chunk::Chunk;

@@ -84,7 +84,7 @@ enum Below {
     Racks,
 }
 
-/// Adds switches above `count` neighbours from `first` on until one is left.
+/// Adds switches above `count` neighbors from `first` on until one is left.
 fn join(all: &mut Vec<Switch>, mut first: u32, mut count: u32, mut below: Below, radix: u32, stand: Stand) {
     while count > 1 || below != Below::Switches {
         let leaf = below == Below::Nodes;
@@ -104,8 +104,8 @@ fn join(all: &mut Vec<Switch>, mut first: u32, mut count: u32, mut below: Below,
     }
 }
 
-/// Adds switches above each of these parts, of neighbours from `first` on; the first of their highest ones, which follow all
-/// others, so that they are neighbours.
+/// Adds switches above each of these parts, of neighbors from `first` on; the first of their highest ones, which follow all
+/// others, so that they are neighbors.
 fn join_each(
     all: &mut Vec<Switch>,
     mut first: u32,

@@ -45,7 +45,7 @@ pub(super) struct Draws(Random);
 
 impl Draws {
     /// Each iteration has its own stream, so that the same iteration under two policies gets the same draws. Streams of
-    /// SplitMix64 with neighbouring seeds are shifted copies of one another, so the iteration number is hashed.
+    /// SplitMix64 with neighboring seeds are shifted copies of one another, so the iteration number is hashed.
     pub fn new(seed: u64, iteration: u32) -> Draws {
         let mixed = |state: u64| Random::new(state).next();
         Draws(Random::new(mixed(seed) ^ mixed(!u64::from(iteration))))
@@ -89,7 +89,7 @@ impl Draws {
 
     /// The latest of `processes`: a process's lateness is the sum of its preemptions, a Poisson process over its
     /// contention. The contention periods of all processes are laid end to end, so the preemptions of one are
-    /// neighbours. `cycle`: every process then waits for its next turn, each in its own phase; 0 for no turns.
+    /// neighbors. `cycle`: every process then waits for its next turn, each in its own phase; 0 for no turns.
     pub fn latest(
         &mut self,
         processes: u32,

@@ -77,7 +77,7 @@ impl Workload {
         }
     }
 
-    /// The buckets of tensors that are ready at the same time: neighbours, up to the threshold.
+    /// The buckets of tensors that are ready at the same time: neighbors, up to the threshold.
     pub fn fuse(&self, tensors: &[Tensor]) -> Vec<Fused> {
         let mut buckets: Vec<Fused> = Vec::new();
         for tensor in tensors {

@@ -178,7 +178,7 @@ pub(crate) struct Middle {
 type Key = (u32, u32, u64);
 
 /// A switch of a fabric as routes see it.
-struct Neighbour {
+struct Neighbor {
     link: u32,
     switch: u32,
 }
@@ -207,7 +207,7 @@ pub(crate) struct Fabric {
     seed: u64,
     /// The switch of each NIC.
     switch_of: Vec<u32>,
-    neighbours: Vec<Vec<Neighbour>>,
+    neighbors: Vec<Vec<Neighbor>>,
     /// For each switch as the destination, the distance from each; computed when it is needed.
     distances: Vec<OnceCell<Vec<u16>>>,
     known: RefCell<HashMap<Key, Middle>>,
@@ -229,10 +229,10 @@ impl Fabric {
         switch_of: Vec<u32>,
         seed: u64,
     ) -> Self {
-        let mut neighbours: Vec<Vec<Neighbour>> = graph.switches.iter().map(|_| Vec::new()).collect();
+        let mut neighbors: Vec<Vec<Neighbor>> = graph.switches.iter().map(|_| Vec::new()).collect();
         for (edge, link) in graph.edges.iter().zip(links) {
             if let &Some(link) = link {
-                neighbours[edge.from as usize].push(Neighbour { link, switch: edge.to });
+                neighbors[edge.from as usize].push(Neighbor { link, switch: edge.to });
             }
         }
         let first = |kinds: [SwitchKind; 2]| {
@@ -250,8 +250,8 @@ impl Fabric {
             dragonfly: matches!(description.shape, Shape::Dragonfly { .. }),
             seed,
             switch_of,
-            distances: neighbours.iter().map(|_| OnceCell::new()).collect(),
-            neighbours,
+            distances: neighbors.iter().map(|_| OnceCell::new()).collect(),
+            neighbors,
             known: RefCell::default(),
             links: RefCell::default(),
             first_of: RefCell::default(),
@@ -313,7 +313,7 @@ impl Fabric {
         Some(most)
     }
 
-    /// Tree number `number`, counted over and over; `None`: none has all its links, or switches form no levels. Neighbours share
+    /// Tree number `number`, counted over and over; `None`: none has all its links, or switches form no levels. Neighbors share
     /// as few links as possible.
     pub fn tree(&self, number: u32) -> Option<Tree> {
         let found = match &self.whole {
@@ -332,8 +332,8 @@ impl Fabric {
             Stand::Top => first_top + tree.top,
         };
         let to = switch(to);
-        let found = self.neighbours[switch(from) as usize].iter().find(|neighbour| neighbour.switch == to);
-        found.map(|neighbour| neighbour.link)
+        let found = self.neighbors[switch(from) as usize].iter().find(|neighbor| neighbor.switch == to);
+        found.map(|neighbor| neighbor.link)
     }
 
     /// Latency of the switches from a node up to this one, in picoseconds.
@@ -362,16 +362,16 @@ impl Fabric {
     /// Links are removed in both directions, so the way back is as long.
     fn distances(&self, to: u32) -> &[u16] {
         self.distances[to as usize].get_or_init(|| {
-            let mut distances = vec![FAR; self.neighbours.len()];
+            let mut distances = vec![FAR; self.neighbors.len()];
             distances[to as usize] = 0;
             let mut reached = vec![to];
             let mut at = 0;
             while let Some(&switch) = reached.get(at) {
                 at += 1;
-                for neighbour in &self.neighbours[switch as usize] {
-                    if distances[neighbour.switch as usize] == FAR {
-                        distances[neighbour.switch as usize] = distances[switch as usize] + 1;
-                        reached.push(neighbour.switch);
+                for neighbor in &self.neighbors[switch as usize] {
+                    if distances[neighbor.switch as usize] == FAR {
+                        distances[neighbor.switch as usize] = distances[switch as usize] + 1;
+                        reached.push(neighbor.switch);
                     }
                 }
             }
@@ -380,7 +380,7 @@ impl Fabric {
     }
 
     /// Whether two NICs are on the same switch.
-    pub fn are_neighbours(&self, from: u32, to: u32) -> bool {
+    pub fn are_neighbors(&self, from: u32, to: u32) -> bool {
         self.switch_of[from as usize] == self.switch_of[to as usize]
     }
 
@@ -453,17 +453,17 @@ impl Fabric {
         let distances = self.distances(to);
         let mut at = from;
         while at != to {
-            let next = |n: &&Neighbour| distances[n.switch as usize] < distances[at as usize];
-            let closer = self.neighbours[at as usize].iter().filter(next);
+            let next = |n: &&Neighbor| distances[n.switch as usize] < distances[at as usize];
+            let closer = self.neighbors[at as usize].iter().filter(next);
             random = mixed(random);
             let count = closer.clone().count() as u64;
             let turn = (random % count.max(1)) as usize;
             // Of several that are equally loaded, the hash decides.
-            let mut chosen: Option<(f64, &Neighbour)> = None;
-            for neighbour in closer.clone().skip(turn).chain(closer.take(turn)) {
-                let loaded = load.map_or(0.0, |load| load(neighbour.link));
+            let mut chosen: Option<(f64, &Neighbor)> = None;
+            for neighbor in closer.clone().skip(turn).chain(closer.take(turn)) {
+                let loaded = load.map_or(0.0, |load| load(neighbor.link));
                 if chosen.is_none_or(|(least, _)| loaded < least) {
-                    chosen = Some((loaded, neighbour));
+                    chosen = Some((loaded, neighbor));
                 }
             }
             let Some((_, next)) = chosen else { return };
@@ -475,7 +475,7 @@ impl Fabric {
     /// Replaces a route by one over a random third switch if that promises less waiting: hops times the load of the
     /// first link (UGAL-L: A. Singh, "Load-Balanced Routing in Interconnection Networks", 2005).
     fn detour(&self, from: u32, to: u32, random: u64, load: &impl Fn(u32) -> f64, route: &mut Vec<u32>) {
-        let third = (random % self.neighbours.len() as u64) as u32;
+        let third = (random % self.neighbors.len() as u64) as u32;
         if self.distances(to)[third as usize] == FAR || third == from || third == to {
             return;
         }

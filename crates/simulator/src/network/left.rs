@@ -2,8 +2,8 @@
 //!
 //! Adaptive routing spreads what leaves a switch over all links that lead on, so what counts is how much they carry together,
 //! not which of them is slow: as long as that is more than the NICs below can send, nothing takes longer. The bounds are
-//! those of the cuts around a switch with nodes and around a pod, so less of a link never leaves more, and one per cent less
-//! of it leaves at most one per cent less.
+//! those of the cuts around a switch with nodes and around a pod, so less of a link never leaves more, and one percent less
+//! of it leaves at most one percent less.
 use paceline_model::cluster::{Degraded, Routing, Shape};
 use paceline_model::{Cluster, Rate, cluster};
 use paceline_schedule::{Bucket, Schedule, Step};
@@ -210,7 +210,7 @@ impl NetworkLinks {
     /// The links between switches, each with all its parallel ones.
     fn between(&self) -> Vec<Between> {
         let numbers: Vec<u32> = self.links_between().step_by(self.channels() as usize).collect();
-        // Both directions of a link are neighbours.
+        // Both directions of a link are neighbors.
         let end = |at: usize| match self.links[numbers[at] as usize].name {
             LinkName::Between { from, id, .. } => (from.kind, id),
             _ => unreachable!("links of a fabric are between switches"),

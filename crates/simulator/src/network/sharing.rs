@@ -16,7 +16,7 @@ const SAME: f64 = 1e-10;
 /// Relative rounding error of equal shares: far less than [`SAME`].
 const ROUNDING: f64 = 1e-13;
 
-/// After so many rounds, all neighbours join in each.
+/// After so many rounds, all neighbors join in each.
 const PATIENCE: u32 = 4;
 
 /// A link that a path crosses, and the path's place among the link's users.

@@ -120,7 +120,7 @@ pub(crate) struct Placed {
 
 /// One of several jobs.
 pub(crate) struct PlacedJob {
-    /// In rank order; the ranks of a node are neighbours.
+    /// In rank order; the ranks of a node are neighbors.
     pub workers: Range<u32>,
     /// Latency between nodes and inside one, in picoseconds.
     pub latency: (u64, u64),
@@ -531,9 +531,9 @@ impl NetworkLinks {
         }
         let rate = |link: u32| if link == NONE { 0.0 } else { self.links[link as usize].ps_per_byte };
         let mut slowest = rate(link(0));
-        let neighbours = fabric.are_neighbours(self.card(from), self.card(to));
+        let neighbors = fabric.are_neighbors(self.card(from), self.card(to));
         if stage == OUT {
-            let (next, more) = if neighbours { (IN, fabric.latency(Middle::default())) } else { (MIDDLE, 0) };
+            let (next, more) = if neighbors { (IN, fabric.latency(Middle::default())) } else { (MIDDLE, 0) };
             return Hop { link: link(OUT), slowest, latency: route.latency + more, next: Some(next) };
         }
         // An adaptive route is decided at the first switch, where the message takes its link at once.
@@ -604,7 +604,7 @@ impl NetworkLinks {
         if self.copies { self.host_out(role) + 1 } else { NONE }
     }
 
-    /// The adder of a role, modelled as a link that every byte passes. Only if `adds`.
+    /// The adder of a role, modeled as a link that every byte passes. Only if `adds`.
     pub fn adder(&self, role: u32) -> u32 {
         let roles = self.roles.workers + self.roles.servers;
         self.role_out(roles) + if self.copies { 2 * roles } else { 0 } + role

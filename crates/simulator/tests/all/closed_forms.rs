@@ -389,7 +389,7 @@ fn host_copies_bound_what_the_card_would_carry() {
     assert!(inside < 2.0 * 32e6 * 8.0 / 1e12, "{inside}");
 }
 
-/// Additions are serialised at each role, and copies of sums cost none.
+/// Additions are serialized at each role, and copies of sums cost none.
 #[test]
 fn additions_take_as_long_as_their_bytes() {
     let trace = Trace::all_reduce(32_000_000, 1).unwrap();

@@ -226,7 +226,7 @@ fn balanced_processes_scale_with_the_same_cache() {
     assert_eq!(found.coordination.unwrap().latest_s, 0.0);
 }
 
-/// Buckets of neighbours up to the size, each begun when its last tensor is ready and the one before is over.
+/// Buckets of neighbors up to the size, each begun when its last tensor is ready and the one before is over.
 fn issued_one_at_a_time(options: &Options) -> f64 {
     let (trace, cluster) = (trace(), summit());
     let worker = &trace.workers[0];

@@ -187,7 +187,7 @@ fn mistakes_are_named() {
     assert!(refused(&torus, 7).contains("7 nodes do not fit into the torus"), "{}", refused(&torus, 7));
 }
 
-/// A fabric whose switches can do all that is modelled.
+/// A fabric whose switches can do all that is modeled.
 fn able(shape: Shape) -> Cluster {
     let mut cluster = cluster(shape, Routing::Ecmp);
     let shape = &cluster.fabric.as_ref().unwrap().shape;

@@ -28,6 +28,6 @@ fn many_tensors_in_one_layer_take_no_time() {
     let trace = Trace::all_reduce(4_000_000, 300_000).unwrap();
     let start = std::time::Instant::now();
     simulate(&trace, &Cluster::default(), &Options::new("ring", 2)).unwrap();
-    // Under a second optimised, a few seconds otherwise; comparing all pairs took minutes.
+    // Under a second optimized, a few seconds otherwise; comparing all pairs took minutes.
     assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
 }

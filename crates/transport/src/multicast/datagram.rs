@@ -19,7 +19,7 @@ pub const OVERHEAD: usize = BODY + CODE;
 /// Flag: the datagram ends the message.
 const LAST: u16 = 1;
 
-/// The key with which the ranks of a job sign and recognise their datagrams.
+/// The key with which the ranks of a job sign and recognize their datagrams.
 pub struct Key {
     session: [u8; 8],
     mac: Hmac<Sha256>,

@@ -5,7 +5,7 @@
 //! of the slot's cache lines, and nothing else is shared.
 //!
 //! For a zero-copy send, the slot holds an address instead of a payload. The writer may cancel it until the slot is
-//! released. The reader checks for that after copying and discards what it copied from a cancelled fragment: the operation of
+//! released. The reader checks for that after copying and discards what it copied from a canceled fragment: the operation of
 //! the owner has failed, and the memory may have been reused.
 use std::io;
 
@@ -23,7 +23,7 @@ const KIND_AT: usize = 4;
 const HEADER_AT: usize = 8;
 const INLINE: u32 = 0;
 const ZERO_COPY: u32 = 1;
-const CANCELLED: u32 = 2;
+const CANCELED: u32 = 2;
 /// Largest zero-copy send: the reader copies it in one go, before it serves other channels.
 const LARGEST_ZERO_COPY: usize = crate::channel::LARGEST_FRAGMENT;
 /// Payloads to combine are copied in parts of this size, which stay in the cache in between.
@@ -129,10 +129,10 @@ impl ShmChannel {
         true
     }
 
-    /// Copies a zero-copy fragment from the peer; `false` if it was cancelled.
+    /// Copies a zero-copy fragment from the peer; `false` if it was canceled.
     fn fetch(&mut self, slot: usize, bytes: usize, sink: Sink<'_>) -> io::Result<bool> {
         let kind = self.incoming.map.word(slot + KIND_AT);
-        if kind.load(Ordering::Acquire) == CANCELLED && !matches!(sink, Sink::Drop) {
+        if kind.load(Ordering::Acquire) == CANCELED && !matches!(sink, Sink::Drop) {
             return Ok(false);
         }
         let memory = self.memory.ok_or_else(|| io::Error::other("the peer offers memory that cannot be read"))?;
@@ -153,10 +153,10 @@ impl ShmChannel {
         };
         // The copy is older than this check, and the owner cancels before it reuses the memory.
         fence(Ordering::SeqCst);
-        let cancelled = kind.load(Ordering::Acquire) == CANCELLED;
+        let canceled = kind.load(Ordering::Acquire) == CANCELED;
         match copied {
-            _ if cancelled => {
-                paceline_os::reached!("shm: send cancelled while it was read");
+            _ if canceled => {
+                paceline_os::reached!("shm: send canceled while it was read");
                 Ok(false)
             }
             Ok(()) => Ok(true),
@@ -173,7 +173,7 @@ impl Drop for ShmChannel {
         for number in (0..out).map(|back| self.written.wrapping_sub(1 + back)) {
             let slot = Self::slot(self.outgoing_ring, self.fragment, number);
             let kind = self.outgoing.map.word(slot + KIND_AT);
-            let _ = kind.compare_exchange(ZERO_COPY, CANCELLED, Ordering::SeqCst, Ordering::Relaxed);
+            let _ = kind.compare_exchange(ZERO_COPY, CANCELED, Ordering::SeqCst, Ordering::Relaxed);
         }
         // As in `cancel`.
         fence(Ordering::SeqCst);
@@ -213,19 +213,19 @@ impl Channel for ShmChannel {
     fn cancel(&mut self, ticket: SendTicket) {
         if !self.is_complete(ticket) {
             let slot = Self::slot(self.outgoing_ring, self.fragment, ticket.0);
-            self.outgoing.map.word(slot + KIND_AT).store(CANCELLED, Ordering::SeqCst);
+            self.outgoing.map.word(slot + KIND_AT).store(CANCELED, Ordering::SeqCst);
             // What the caller now writes to its memory must not be seen before that.
             fence(Ordering::SeqCst);
         }
     }
 
     fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
-        // Cancelled fragments are skipped, so that they do not block the ones behind them.
+        // Canceled fragments are skipped, so that they do not block the ones behind them.
         let kind = |slot: usize| self.incoming.map.word(slot + KIND_AT).load(Ordering::Relaxed);
         let slot = Self::slot(self.incoming_ring, self.fragment, self.read);
         let here = |slot: usize| self.incoming.map.word(slot).load(Ordering::Acquire) == self.read.wrapping_add(1);
-        if here(slot) && kind(slot) == CANCELLED {
-            paceline_os::reached!("shm: cancelled send skipped");
+        if here(slot) && kind(slot) == CANCELED {
+            paceline_os::reached!("shm: canceled send skipped");
             self.release(true);
             return self.front();
         }

@@ -58,16 +58,16 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A segment in modelled memory; its owner's memory can be read if `readable`.
+    /// A segment in modeled memory; its owner's memory can be read if `readable`.
     #[cfg(loom)]
-    pub(super) fn modelled(ranks: u32, readable: bool) -> Segment {
+    pub(super) fn modeled(ranks: u32, readable: bool) -> Segment {
         let slots = (0..ranks as usize).flat_map(|writer| {
             let ring = HEAD + writer * ring_bytes(ranks);
             (0..SLOTS as usize).map(move |slot| ring + RING_HEAD + slot * (SLOT_HEAD + fragment(ranks)))
         });
         let heads = (0..ranks as usize).map(|writer| HEAD + writer * ring_bytes(ranks));
         let words = heads.flat_map(|head| [head, head + RING_READS]).chain([SLEEPING, WAITS_ON]);
-        Segment { map: Mapping::modelled(words, slots), ranks, memory: readable.then_some(PeerMemory) }
+        Segment { map: Mapping::modeled(words, slots), ranks, memory: readable.then_some(PeerMemory) }
     }
 
     /// Creates this rank's segment, with a ring for each of `ranks` ranks of the host. The file stays open so that

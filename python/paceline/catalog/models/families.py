@@ -18,7 +18,7 @@ from paceline.catalog.models.blocks import (
 )
 from paceline.catalog.models.composites import language_part
 from paceline.catalog.models.config import Config
-from paceline.catalog.models.heads import decoder_layers, head_of, labelling
+from paceline.catalog.models.heads import decoder_layers, head_of, labeling
 from paceline.catalog.models.layers import Activations, Layer, Matmul, Model, Tensor
 from paceline.errors import InvalidArgumentError
 
@@ -171,15 +171,15 @@ def _bert_head(config: Config, tokens: int, hidden: int, words: Tensor) -> list[
     if what == "none":
         return [pooler]
     if what == "relation":
-        return [pooler, labelling("model.relation", 1, hidden, 2)]
+        return [pooler, labeling("model.relation", 1, hidden, 2)]
     if what == "choice":
-        return [pooler, labelling("model.head", 1, hidden, 1)]
+        return [pooler, labeling("model.head", 1, hidden, 1)]
     if what == "sequence":
         if config.kind == "roberta":
-            return [labelling("model.head", 1, hidden, config.labels(), more=_dense(hidden))]
-        return [pooler, labelling("model.head", 1, hidden, config.labels())]
+            return [labeling("model.head", 1, hidden, config.labels(), more=_dense(hidden))]
+        return [pooler, labeling("model.head", 1, hidden, config.labels())]
     if what in ("tokens", "answers"):
-        return [labelling("model.head", tokens, hidden, config.labels())]
+        return [labeling("model.head", tokens, hidden, config.labels())]
     tied = words if config.flag("tie_word_embeddings", default=True) else None
     rows = config.whole("max_predictions_per_seq", tokens)
     more = (*dense, *linear("model.relation", hidden, 2, bias=True)) if what == "pretraining" else ()
@@ -231,7 +231,7 @@ def _t5(config: Config, tokens: int) -> list[Layer]:
     if what == "encoder":
         return half
     if what == "tokens":
-        return [*half, labelling("model.head", tokens, hidden, config.labels())]
+        return [*half, labeling("model.head", tokens, hidden, config.labels())]
     both = [
         *half,
         embedding_layer("model.decoder.embed", tokens, hidden, (), words),
@@ -243,8 +243,8 @@ def _t5(config: Config, tokens: int) -> list[Layer]:
         return [*both, *head_layers(tokens, hidden, vocabulary, 0, tied)]
     if what == "sequence":
         # Of the token that ends the sequence.
-        return [*both, labelling("model.head", 1, hidden, config.labels(), more=_dense(hidden))]
-    return both if what == "none" else [*both, labelling("model.head", tokens, hidden, config.labels())]
+        return [*both, labeling("model.head", 1, hidden, config.labels(), more=_dense(hidden))]
+    return both if what == "none" else [*both, labeling("model.head", tokens, hidden, config.labels())]
 
 
 def _bart(config: Config, tokens: int) -> list[Layer]:
@@ -300,8 +300,8 @@ def _bart(config: Config, tokens: int) -> list[Layer]:
         return [*both, *head_layers(tokens, hidden, vocabulary, 0, words if tied else None)]
     if what == "sequence":
         # Of the token that ends the sequence.
-        return [*both, labelling("model.head", 1, hidden, config.labels(3), more=_dense(hidden))]
-    return both if what == "none" else [*both, labelling("model.head", tokens, hidden, 2)]
+        return [*both, labeling("model.head", 1, hidden, config.labels(3), more=_dense(hidden))]
+    return both if what == "none" else [*both, labeling("model.head", tokens, hidden, 2)]
 
 
 def _without_work(layer: Layer) -> Layer:
@@ -355,7 +355,7 @@ def _transfo_xl(config: Config, tokens: int) -> list[Layer]:
     if what == "none":
         return body
     if what == "sequence":
-        return [*body, labelling("model.head", tokens, width, config.labels(), bias=False)]
+        return [*body, labeling("model.head", tokens, width, config.labels(), bias=False)]
     return [
         *body,
         Layer(
@@ -404,9 +404,9 @@ def _vit_head(config: Config, tokens: int, hidden: int, channels: int) -> Layer:
         return Layer("model.pooler", pooler, 1, hidden, (Matmul(1, hidden, width),))
     if head.what == "patches":
         pixels = channels * config.whole("encoder_stride", 16) ** 2
-        return labelling("model.head", tokens - 1, hidden, pixels)
+        return labeling("model.head", tokens - 1, hidden, pixels)
     # Without `architectures`, the classes of ImageNet.
-    return labelling("model.head", 1, hidden, config.labels(1000 if head.is_assumed else 2))
+    return labeling("model.head", 1, hidden, config.labels(1000 if head.is_assumed else 2))
 
 
 _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {

@@ -169,7 +169,7 @@ def architecture_of(kind: str, end: str) -> str:
     return f"{BASES[kind][0]}{'LMHeadModel' if kind == 'gpt2' and end == 'ForCausalLM' else end}"
 
 
-def labelling(
+def labeling(
     name: str, rows: int, hidden: int, labels: int, *, bias: bool = True, more: tuple[Tensor, ...] = ()
 ) -> Layer:
     """Return a layer that gives so many rows a score for each label; `more`: other tensors of it, each a matrix."""
@@ -191,14 +191,14 @@ def _decoder_head(config: Config, tokens: int, hidden: int, vocabulary: int, tie
     if what in ("words", "two heads"):
         yield from head_layers(tokens, hidden, vocabulary, 0, tied)
     if what == "two heads":
-        yield labelling("model.choices", 1, hidden, 1)
+        yield labeling("model.choices", 1, hidden, 1)
     if what == "sequence":
         # Every token gets scores, and those of the last one count.
-        yield labelling("model.head", tokens, hidden, config.labels(), bias=False)
+        yield labeling("model.head", tokens, hidden, config.labels(), bias=False)
     if what == "tokens":
-        yield labelling("model.head", tokens, hidden, config.labels())
+        yield labeling("model.head", tokens, hidden, config.labels())
     if what == "answers":
-        yield labelling("model.head", tokens, hidden, 2)
+        yield labeling("model.head", tokens, hidden, 2)
 
 
 def decoder_layers(

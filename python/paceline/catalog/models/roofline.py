@@ -38,7 +38,7 @@ def element_bytes(precision: str) -> int:
 
 
 def is_split(size: int, gpus_per_node: int) -> bool:
-    """Whether some groups of so many neighbouring GPUs are on two nodes, and others on one."""
+    """Whether some groups of so many neighboring GPUs are on two nodes, and others on one."""
     return 1 < size < gpus_per_node and gpus_per_node % size != 0
 
 
@@ -136,7 +136,7 @@ class Roofline:
         return (ranks - 1) * _RING_HOP_S + max(inside, between)
 
     def pass_around(self, moved_bytes: float, ranks: int, links: Links | None, *, gpus: int) -> float:
-        """Time in which each rank sends so many bytes to its neighbour, piece by piece; `gpus`: of all of them."""
+        """Time in which each rank sends so many bytes to its neighbor, piece by piece; `gpus`: of all of them."""
         rate = self.hardware.bus_bandwidth
         if links is not None and (rate is None or gpus > links.gpus_per_node):
             rate = links.card

@@ -238,7 +238,7 @@ def _check_context(model: Model, hardware: Hardware, context: int) -> None:
     attentions = [layer.attention for layer in model.layers if layer.attention is not None]
     if model.family == "vit" or not all(one.exchanged for one in attentions):
         raise InvalidArgumentError(
-            f"is not modelled for {model.name}: it is for models of text whose attention is within one sequence",
+            f"is not modeled for {model.name}: it is for models of text whose attention is within one sequence",
             setting="context_parallel",
         )
     if model.sequence % context:

@@ -224,7 +224,7 @@ def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:
     grouped = [one for one in values.get("sharding", ()) if in_groups(one)]
     if grouped and min(experts) > 1:
         raise InvalidArgumentError(
-            f"{grouped[0]} is not modelled with experts on several GPUs; leave it out, or add 1 to --expert-parallel",
+            f"{grouped[0]} is not modeled with experts on several GPUs; leave it out, or add 1 to --expert-parallel",
             setting="sharding",
         )
     product_of_all = product(tensors, stages, parts, experts, contexts)

@@ -198,7 +198,7 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
         if draft.gpus_per_rank > 1
     )
     notes += tuple(
-        f"{draft.name}: {draft.scenario.workload.context} neighbouring workers share every sample"
+        f"{draft.name}: {draft.scenario.workload.context} neighboring workers share every sample"
         for draft in drafts
         if draft.scenario.workload is not None and draft.scenario.workload.context > 1
     )
@@ -404,7 +404,7 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
     given = {key: value for key, value in entry.items() if key in allowed}
     if given.get("pipeline_parallel", 1) != 1:
         raise InvalidArgumentError(
-            f"{where}: pipeline_parallel: is not modelled for several jobs, because one stage of a pipeline is "
+            f"{where}: pipeline_parallel: is not modeled for several jobs, because one stage of a pipeline is "
             "simulated; leave it out, and forecast the job by itself"
         )
     used = own.replace(gpus_per_node=gpus) if "gpus_per_node" in entry else own

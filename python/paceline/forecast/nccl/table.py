@@ -85,7 +85,7 @@ def draw(answers: Sequence[Answer], path: Path) -> None:
             sizes = [it.size for it in answer.times]
             rates = [it.bus_bandwidth / 1e9 for it in answer.times]
             look = looks[name]
-            axes.plot(sizes, rates, label=name, color=look.colour, marker=look.marker, markersize=4)
+            axes.plot(sizes, rates, label=name, color=look.color, marker=look.marker, markersize=4)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _place: units.size(value))
         axes.set(xlabel="size", ylabel="bus bandwidth, GB/s", title=f"NCCL on {answers[0].cluster}")

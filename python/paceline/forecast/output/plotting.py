@@ -36,7 +36,7 @@ _AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
     ("workers", "workers", 1.0, lambda value: units.count(value, "worker")),
     ("bandwidth_bps", "bandwidth of a node (Gbit/s)", 1e9, units.rate),
     ("latency_s", "latency (us)", 1e-6, lambda value: f"latency {units.duration(value)}"),
-    ("compute_speedup", "compute speed-up", 1.0, lambda value: f"compute {value:g} times as fast"),
+    ("compute_speedup", "compute speedup", 1.0, lambda value: f"compute {value:g} times as fast"),
     ("servers", "parameter servers", 1.0, lambda value: units.count(value, "server")),
     ("bucket_size", "bucket size (MB)", 1e6, _size),
     ("library", "", 1.0, str),
@@ -271,21 +271,21 @@ def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, v
         known = [(x, y) for x, y in points if y is not None]
         look = style.strategy(members[0].strategy)
         if len(sharded) > 1 and members[0].sharded is not None:
-            # Of one strategy, shardings have the colours; of several, they have the dashes.
+            # Of one strategy, shardings have the colors; of several, they have the dashes.
             place = sharded.index(members[0].sharded.sharding)
             look = style.coordinator(place) if one_strategy else replace(look, line=(0.0, (2.0 + place, 1.0)))
         if several and (own := members[0].coordinator) is not None:
-            # Of one strategy, coordinators have the colours; of several, they have the dashes.
+            # Of one strategy, coordinators have the colors; of several, they have the dashes.
             place = coordinators.index(own)
             dashes = (0.0, (2.0 + place, 1.0))
             look = style.coordinator(place) if one_strategy else replace(look, line=dashes)
         if look in seen:
-            # What differs else: of one strategy it has the colours, of several the dashes.
+            # What differs else: of one strategy it has the colors, of several the dashes.
             place = len(seen)
             look = style.coordinator(place) if one_strategy else replace(look, line=(0.0, (2.0 + place, 1.0)))
         seen.append(look)
         if name == "servers" and not members[0].servers and known:
-            levels.append((axes.axhline(known[0][1], color=look.colour, linewidth=1.8), series_name))
+            levels.append((axes.axhline(known[0][1], color=look.color, linewidth=1.8), series_name))
             continue
         lines.append(style.Line(series_name, [x for x, _ in known], [y for _, y in known], look))
     return [*style.draw_lines(axes, lines), *levels]

@@ -1,11 +1,11 @@
-"""How every picture and page looks: one palette, one meaning per colour, and marks that say where a value comes from.
+"""How every picture and page looks: one palette, one meaning per color, and marks that say where a value comes from.
 
-- A colour says what: a strategy, a system, a coordinator, or what time is spent on. No colour means two things.
+- A color says what: a strategy, a system, a coordinator, or what time is spent on. No color means two things.
 - A mark says where from: lines and filled marks are simulated; hollow marks are published or measured.
-- Lines that coincide are drawn as one, in the colours of all of them, with all their names.
+- Lines that coincide are drawn as one, in the colors of all of them, with all their names.
 - Throughput over workers has either linear or logarithmic axes, both of them, so that linear scaling is a line.
 
-Colours are from Paul Tol's schemes (SRON/EPS/TN/09-002), which colour-blind readers can distinguish: strategies from
+Colors are from Paul Tol's schemes (SRON/EPS/TN/09-002), which color-blind readers can distinguish: strategies from
 "muted", systems from "bright" and "dark", coordinators from "vibrant", parts of an iteration from "light".
 """
 
@@ -108,9 +108,9 @@ _DASH = 5.0
 
 @dataclass(frozen=True)
 class Look:
-    """The colour, line and marker of a series."""
+    """The color, line and marker of a series."""
 
-    colour: str
+    color: str
     line: Any = "-"
     marker: str = "o"
 
@@ -134,19 +134,19 @@ def strategy(name: str) -> Look:
     names = list(STRATEGIES)
     if name in STRATEGIES:
         return Look(STRATEGIES[name], marker=_MARKERS[names.index(name) % len(_MARKERS)])
-    place = sum(map(ord, name))  # A new strategy has its own colour once it is in the table.
+    place = sum(map(ord, name))  # A new strategy has its own color once it is in the table.
     return Look(_MORE_STRATEGIES[place % len(_MORE_STRATEGIES)], marker=_MARKERS[place % len(_MARKERS)])
 
 
 def systems(names: Iterable[str]) -> dict[str, Look]:
-    """Return the looks of systems: their own, or the next free colour for names that are not in the table."""
+    """Return the looks of systems: their own, or the next free color for names that are not in the table."""
     looks: dict[str, Look] = {}
     known, more = [name.lower() for name in SYSTEMS], list(_MORE_SYSTEMS)
-    colours = list(SYSTEMS.values())
+    colors = list(SYSTEMS.values())
     for place, name in enumerate(dict.fromkeys(names)):
         if name.lower() in known:
             own = known.index(name.lower())
-            looks[name] = Look(colours[own], marker=_MARKERS[own])
+            looks[name] = Look(colors[own], marker=_MARKERS[own])
         else:
             looks[name] = Look(more[place % len(more)], marker=_MARKERS[(len(known) + place) % len(_MARKERS)])
     return looks
@@ -172,7 +172,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line], *, width: float = 1.8, size: float = 5.0) -> list[Entry]:
-    """Draw simulated series; return legend entries. Lines that coincide are one, dashed in the colours of all."""
+    """Draw simulated series; return legend entries. Lines that coincide are one, dashed in the colors of all."""
     entries: list[Entry] = []
     groups = _coinciding(lines)
     for number, group in enumerate(groups):
@@ -182,7 +182,7 @@ def draw_lines(axes: Axes, lines: Sequence[Line], *, width: float = 1.8, size: f
             group = [replace(group[0], look=look, label=f"{group[0].label} (on {below.label})")]  # noqa: PLW2901
         handles = []
         for place, line in enumerate(group):
-            own: dict[str, Any] = {"color": line.look.colour, "linewidth": width}
+            own: dict[str, Any] = {"color": line.look.color, "linewidth": width}
             dashes = line.look.line if len(group) == 1 else (_DASH * place, (_DASH, _DASH * (len(group) - 1)))
             marks: dict[str, Any] = {"marker": line.look.marker, "markersize": size}
             every = (place % max(1, len(line.x)), len(group)) if len(line.x) > len(group) else None
@@ -222,7 +222,7 @@ def _is_part(line: Line, longer: Line) -> bool:
 def _key(look: Look, size: float) -> Any:  # noqa: ANN401
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], color=look.colour, marker=look.marker, markersize=size)
+    return Line2D([], [], color=look.color, marker=look.marker, markersize=size)
 
 
 def draw_published(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> None:
@@ -236,9 +236,9 @@ def hollow(look: Look) -> dict[str, Any]:
         "marker": look.marker,
         "markersize": 9,
         "markerfacecolor": "white",
-        "markeredgecolor": look.colour,
+        "markeredgecolor": look.color,
         "markeredgewidth": 1.8,
-        "color": look.colour,
+        "color": look.color,
     }
 
 
@@ -251,8 +251,8 @@ def hollow_key(look: Look) -> Any:  # noqa: ANN401
 
 def sources(published: str = "published") -> list[Entry]:
     """Return legend entries that say which marks are published and which are simulated."""
-    grey = Look("#555555")
-    return [(hollow_key(grey), published), (_key(grey, 5.0), "simulated")]
+    gray = Look("#555555")
+    return [(hollow_key(gray), published), (_key(gray, 5.0), "simulated")]
 
 
 def legend(on: Any, entries: Sequence[Entry], **settings: Any) -> None:  # noqa: ANN401

@@ -61,7 +61,7 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     if varies([result.latency_s for result in results]):
         columns.append((Column("latency"), lambda result, _: units.duration(result.latency_s)))
     if varies([result.compute_speedup for result in results]):
-        columns.append((Column("compute\nspeed-up"), lambda result, _: f"{result.compute_speedup:g}"))
+        columns.append((Column("compute\nspeedup"), lambda result, _: f"{result.compute_speedup:g}"))
     if any(result.sharded is not None for result in results):
         columns.append((Column("sharding", left=True), lambda result, _: sharding_label(result)))
     if varies([result.compression for result in results]) or any(compression.changes_row(result) for result in results):
@@ -121,7 +121,7 @@ def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[
         ]
     if any(len(group.results) > 1 for group in groups):
         first = named(groups[0].results[0], groups[0], prose=False)
-        columns.append((Column(f"speed-up\nover {first}"), _speedup))
+        columns.append((Column(f"speedup\nover {first}"), _speedup))
     if any(result.compute_s > 0 for result in results):
         exposed = f"exposed comm.\n{time[1]}"
         columns.append((Column(exposed), lambda result, _: units.in_unit(result.exposed_communication_s, time)))

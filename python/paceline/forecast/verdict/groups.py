@@ -1,7 +1,7 @@
 """Rows that compete: forecasts of one configuration.
 
 What competes within a configuration is what a user chooses: strategy, number of servers, bucket size. Everything else
-that varies (trace, workers, network, compute speed-up) makes another configuration.
+that varies (trace, workers, network, compute speedup) makes another configuration.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _ways(result: Result) -> tuple[str | int | None, ...]:
 def grouped(
     scenarios: Sequence[Scenario], results: Sequence[Result], *, meant: frozenset[str] = frozenset(EXTRAS)
 ) -> list[Group]:
-    """One group per trace, library, workers, bandwidth, latency and compute speed-up, in order."""
+    """One group per trace, library, workers, bandwidth, latency and compute speedup, in order."""
     traces: list[Trace] = []
     groups: dict[tuple[int, str, int, float, float, float], Group] = {}
     for scenario, result in zip(scenarios, results, strict=True):

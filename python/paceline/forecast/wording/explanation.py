@@ -38,7 +38,7 @@ def _row(of: Explanation) -> str:
             ("trace", result.trace),
             ("bandwidth_bps", units.rate(result.bandwidth_bps)),
             ("latency_s", f"latency {units.duration(result.latency_s)}"),
-            ("compute_speedup", f"compute speed-up {result.compute_speedup:g}"),
+            ("compute_speedup", f"compute speedup {result.compute_speedup:g}"),
         )
         if rows.varies([getattr(one, name) for one in firsts])
     ]

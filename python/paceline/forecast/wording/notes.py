@@ -23,7 +23,7 @@ def ranks(tensor: int, stages: int) -> str:
 
 def shared_samples(ways: int) -> str:
     """Return that context-parallel ranks train the same samples."""
-    return f"{ways} neighbouring workers share every sample; batches are theirs together"
+    return f"{ways} neighboring workers share every sample; batches are theirs together"
 
 
 def two_libraries(without: str, under: str, option: str) -> str:

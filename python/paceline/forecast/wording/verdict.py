@@ -27,7 +27,7 @@ def sentences(verdicts: Sequence[Verdict]) -> list[str]:
 def _sentences(one: Verdict) -> list[str]:
     group, fastest = one.group, one.fastest
     if one.is_empty:
-        return ["nothing to synchronise: an iteration takes no time"] if group.results[0].iteration_s <= 0 else []
+        return ["nothing to synchronize: an iteration takes no time"] if group.results[0].iteration_s <= 0 else []
     if one.is_of_library:
         return [*_of_the_library(one), *_still(one), *_others(one), _bound(one)]
     lines = [_ranking(group, fastest), *_compared(group, fastest), *_still(one), _bound(one)]
@@ -121,7 +121,7 @@ def _bound(one: Verdict) -> str:
 def _where(group: Group) -> str:
     """Say which configuration is meant."""
     first = group.results[0]
-    speed = f", compute speed-up {first.compute_speedup:g}" if first.compute_speedup != 1 else ""
+    speed = f", compute speedup {first.compute_speedup:g}" if first.compute_speedup != 1 else ""
     wait = f", latency {units.duration(first.latency_s)}" if first.latency_s else ""
     workload = group.scenarios[0].workload
     each = ", one a node" if group.scenarios[0].one_a_node and first.workers > 1 else ""

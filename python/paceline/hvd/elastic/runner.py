@@ -33,7 +33,7 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     - When ranks are about to join or leave, `state.commit()` raises `HostsUpdatedInterrupt`; nothing is lost.
 
     Then the ranks form a new world (`hvd.rank()` and `hvd.size()` may have changed), the reset callbacks run, the state
-    is synchronised, and the function is called again. It must find its progress in the state. Without `paceline run
+    is synchronized, and the function is called again. It must find its progress in the state. Without `paceline run
     --elastic`, or another launcher with a driver, the function is called once, and its error is raised.
 
     Args:

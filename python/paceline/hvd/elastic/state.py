@@ -113,7 +113,7 @@ class State:
 
 
 _PICKLES = (pickle.PicklingError, TypeError, AttributeError)
-"""Errors that pickle raises for an object that it cannot serialise."""
+"""Errors that pickle raises for an object that it cannot serialize."""
 
 
 def _no_pickle(objects: dict[str, Any], error: Exception) -> Exception:
@@ -132,7 +132,7 @@ def _no_pickle(objects: dict[str, Any], error: Exception) -> Exception:
 class ObjectState(State):
     """Python objects as attributes.
 
-    Objects are copied with `copy.deepcopy` at each commit, and pickled when ranks synchronise.
+    Objects are copied with `copy.deepcopy` at each commit, and pickled when ranks synchronize.
 
     Example:
         >>> state = hvd.elastic.ObjectState(epoch=0, batch=0)
@@ -204,7 +204,7 @@ class HostsUpdatedInterrupt(WorldChange, RuntimeError):
         """Create the exception.
 
         Args:
-            skip_sync: Horovod's flag for a change in which no rank joins; here ranks are always synchronised.
+            skip_sync: Horovod's flag for a change in which no rank joins; here ranks are always synchronized.
         """
         super().__init__("ranks are about to join or leave; hvd.elastic.run continues with them")
         self.skip_sync = skip_sync

@@ -1,4 +1,4 @@
-"""Reads logs of other benchmarks, whose format is recognised from their contents.
+"""Reads logs of other benchmarks, whose format is recognized from their contents.
 
 | module | reads |
 | --- | --- |
@@ -33,9 +33,9 @@ class _Reader(Protocol):
 
 
 _FORMATS: tuple[tuple[Callable[[list[str]], bool], _Reader], ...] = (
-    (tf_cnn.recognised, tf_cnn.read),
-    (nccl.recognised, nccl.read),
-    (osu.recognised, osu.read),
+    (tf_cnn.recognized, tf_cnn.read),
+    (nccl.recognized, nccl.read),
+    (osu.recognized, osu.read),
 )
 
 
@@ -48,7 +48,7 @@ def read_log(path: Path) -> list[Read]:
     lines = cleaned(text)
     try:
         benchmarks = [
-            one for recognised, read in _FORMATS if recognised(lines) for one in read(lines, ended=text[-1] in "\r\n")
+            one for recognized, read in _FORMATS if recognized(lines) for one in read(lines, ended=text[-1] in "\r\n")
         ]
     except ReadError as error:
         raise InvalidArgumentError(f"--read {path}:{error.line}: {error}") from None

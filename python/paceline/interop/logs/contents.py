@@ -46,7 +46,7 @@ class Read:
     batch: int | None = None
     """Batch size per device."""
     way: str | None = None
-    """The log's name for the synchronisation of variables."""
+    """The log's name for the synchronization of variables."""
     total_images_per_s: float | None = None
     uncertainty: float | None = None
     jitter: float | None = None

@@ -63,8 +63,8 @@ class _Table:
         return self.words.index("time")
 
 
-def recognised(lines: list[str]) -> bool:
-    """Recognise it by its column headings."""
+def recognized(lines: list[str]) -> bool:
+    """Recognize it by its column headings."""
     return any(_HEADING.search(line) for line in lines)
 
 

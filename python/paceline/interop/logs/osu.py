@@ -41,8 +41,8 @@ class _Table:
     infinite: int = 0
 
 
-def recognised(lines: list[str]) -> bool:
-    """Recognise it by its title."""
+def recognized(lines: list[str]) -> bool:
+    """Recognize it by its title."""
     return any("OSU" in line and re.search(r"#.*\bOSU\b", line) for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""Lines as people paste them: coloured, quoted, indented, behind the prefix of a launcher or of a logger."""
+"""Lines as people paste them: colored, quoted, indented, behind the prefix of a launcher or of a logger."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 import re
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
-"""Control sequences of terminals (ECMA-48, 5.4 and 8.3.89), such as colours and titles."""
+"""Control sequences of terminals (ECMA-48, 5.4 and 8.3.89), such as colors and titles."""
 _LONGEST = 4096
 """Number of characters of a line that are parsed; no result is longer."""
 _THOUSANDS = re.compile(r"(?<!\S)\d{1,3}(?:,\d{3})+(?=[.\s]|$)")
@@ -23,7 +23,7 @@ def decoded(content: bytes) -> str:
 
 
 def cleaned(text: str) -> list[str]:
-    """Return the lines without colours; the bars of tables become spaces, and commas between digits nothing."""
+    """Return the lines without colors; the bars of tables become spaces, and commas between digits nothing."""
     lines = (_ESCAPE.sub("", line[:_LONGEST]).replace("|", " ").rstrip() for line in text.splitlines())
     return [_THOUSANDS.sub(lambda number: number[0].replace(",", ""), line) for line in lines]
 

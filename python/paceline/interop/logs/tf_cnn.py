@@ -26,8 +26,8 @@ class _Run:
     """The line of the batch size per device."""
 
 
-def recognised(lines: list[str]) -> bool:
-    """Recognise it by its lines of rates."""
+def recognized(lines: list[str]) -> bool:
+    """Recognize it by its lines of rates."""
     return any("images/sec:" in line for line in lines)
 
 

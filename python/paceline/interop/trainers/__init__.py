@@ -1,4 +1,4 @@
-"""Files that trainers read, recognised so that an error can say which options say the same.
+"""Files that trainers read, recognized so that an error can say which options say the same.
 
 | module | what it does |
 | --- | --- |
@@ -14,12 +14,12 @@ from paceline._internal.documents import read_small
 from paceline.interop.trainers.options import Meaning, meaning
 from paceline.interop.trainers.text import values
 
-__all__ = ["Meaning", "explained", "recognised"]
+__all__ = ["Meaning", "explained", "recognized"]
 
 _MOST = 1 << 20
 
 
-def recognised(path: Path) -> Meaning | None:
+def recognized(path: Path) -> Meaning | None:
     """Return what a trainer's file says; None if it is no such file, or cannot be read."""
     try:
         if not path.is_file():
@@ -31,7 +31,7 @@ def recognised(path: Path) -> Meaning | None:
 
 def explained(path: Path) -> str | None:
     """Return the error about a trainer's file where a file of Paceline's is expected; None if it is none."""
-    found = recognised(path)
+    found = recognized(path)
     if found is None:
         return None
     words = f"; options say the same: {found.command}"

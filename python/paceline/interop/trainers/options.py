@@ -56,8 +56,8 @@ class Meaning:
 
 def meaning(found: Values, path: Path) -> Meaning | None:
     """Return what the values of a file mean; None if they are no trainer's."""
-    for recognised, read in _TRAINERS:
-        if recognised(found):
+    for recognized, read in _TRAINERS:
+        if recognized(found):
             return read(found, path)
     return None
 
@@ -214,11 +214,11 @@ def _torchtitan(found: Values, path: Path) -> Meaning:
     return result
 
 
-def _adapter(result: Meaning, kind: object, *, quantised: bool) -> None:
+def _adapter(result: Meaning, kind: object, *, quantized: bool) -> None:
     if str(kind) in ("lora", "qlora", "oft", "freeze"):
         result.left_out.append(f"{kind}, since a forecast trains all weights")
-    if quantised:
-        result.left_out.append("quantised weights")
+    if quantized:
+        result.left_out.append("quantized weights")
 
 
 def _axolotl(found: Values, path: Path) -> Meaning:
@@ -235,7 +235,7 @@ def _axolotl(found: Values, path: Path) -> Meaning:
     result.take("context-parallel", _whole(found.get("context_parallel_size")), unless=1)
     _beside(found.get("deepspeed"), path, result)
     result.options.setdefault("sharding", "none")
-    _adapter(result, found.get("adapter"), quantised=True in (found.get("load_in_4bit"), found.get("load_in_8bit")))
+    _adapter(result, found.get("adapter"), quantized=True in (found.get("load_in_4bit"), found.get("load_in_8bit")))
     if "8bit" in str(found.get("optimizer")):
         result.left_out.append(f"the optimizer {found['optimizer']}")
     return result
@@ -251,7 +251,7 @@ def _llamafactory(found: Values, path: Path) -> Meaning:
     result.take("checkpointing", "full" if recomputed else None)  # on by default
     _beside(found.get("deepspeed"), path, result)
     result.options.setdefault("sharding", "zero3" if found.get("fsdp") else "none")
-    _adapter(result, found.get("finetuning_type"), quantised=found.get("quantization_bit") is not None)
+    _adapter(result, found.get("finetuning_type"), quantized=found.get("quantization_bit") is not None)
     return result
 
 

@@ -53,7 +53,7 @@ def train(
         workers_per_host: Workers on each of `hosts`.
         servers: Parameter servers, on the workers' nodes in turn; by default one for each node.
         loss: Maps (outputs, targets) to a mean over the batch; by default cross entropy.
-        seed: Seed of the model's initialisation.
+        seed: Seed of the model's initialization.
         cpus_per_worker: CPUs that Ray reserves for each worker.
         settings: Time limits and network.
         timeout_s: Seconds in which a step must end; by default `settings.timeout_s`.

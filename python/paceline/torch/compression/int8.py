@@ -1,7 +1,7 @@
 """int8: one byte for each value, and a scale for each block of 256; two exchanges, as in an all-reduce.
 
-Each rank adds up a part of the values: an all-to-all brings it everybody's, quantised; an all-gather distributes the
-sums, quantised again. What each quantisation loses is added before the next one (H. Tang et al., "1-bit Adam:
+Each rank adds up a part of the values: an all-to-all brings it everybody's, quantized; an all-gather distributes the
+sums, quantized again. What each quantization loses is added before the next one (H. Tang et al., "1-bit Adam:
 Communication efficient large-scale training with Adam's convergence speed", ICML 2021, section 4, with 8 bits).
 """
 
@@ -26,18 +26,18 @@ class Int8State:
 
         Args:
             group: The ranks that average; None: the default group.
-            error_feedback: Whether what quantisation loses is added to the next step's values.
+            error_feedback: Whether what quantization loses is added to the next step's values.
         """
         self.group, self.error_feedback = group, error_feedback
         self.residuals = Residuals()
         self.of_sums: dict[int, Tensor] = {}
-        """What the second quantisation lost, by bucket."""
+        """What the second quantization lost, by bucket."""
 
 
 def int8_hook(state: Int8State, bucket: GradBucket) -> Future[Tensor]:
     """Average a bucket's gradients in 8 bits. A DDP communication hook.
 
-    A value is wrong by at most half a step of each quantisation: 1/254 of the largest magnitude in its block. Values
+    A value is wrong by at most half a step of each quantization: 1/254 of the largest magnitude in its block. Values
     that are not finite make their block NaN, on all ranks. As its callback starts a collective, wrap it on this
     backend: `in_order(int8_hook)`.
 
@@ -59,7 +59,7 @@ def int8_hook(state: Int8State, bucket: GradBucket) -> Future[Tensor]:
     if state.error_feedback:
         values = state.residuals.of(bucket)
         values.add_(buffer)
-    sent = _quantised(torch.nn.functional.pad(values, (0, world * part - len(buffer))).view(world, part))
+    sent = _quantized(torch.nn.functional.pad(values, (0, world * part - len(buffer))).view(world, part))
     if state.error_feedback:
         values.sub_(_restored(sent, part).view(-1)[: len(buffer)])
     received = torch.empty_like(sent)
@@ -72,7 +72,7 @@ def int8_hook(state: Int8State, bucket: GradBucket) -> Future[Tensor]:
         left = state.of_sums.get(index)
         if state.error_feedback and left is not None and left.shape == mean.shape:
             mean.add_(left)
-        own = _quantised(mean)
+        own = _quantized(mean)
         if state.error_feedback:
             lost = mean.sub_(_restored(own, part))
             if left is not None and left.shape == lost.shape:
@@ -91,8 +91,8 @@ def int8_hook(state: Int8State, bucket: GradBucket) -> Future[Tensor]:
     return averaged
 
 
-def _quantised(values: Tensor) -> Tensor:
-    """Return bytes, row by row: the quantised values, then the scales of their blocks."""
+def _quantized(values: Tensor) -> Tensor:
+    """Return bytes, row by row: the quantized values, then the scales of their blocks."""
     blocks = values.to(torch.float32).view(len(values), -1, BLOCK)
     scales = blocks.abs().amax(-1) / _LARGEST
     # A block of zeros has no scale; what is not finite makes the scale, and so the block, NaN or infinite.

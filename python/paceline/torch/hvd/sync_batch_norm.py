@@ -1,4 +1,4 @@
-"""Batch normalisation with the statistics of all ranks' batches."""
+"""Batch normalization with the statistics of all ranks' batches."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Context = Any
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation over the joint batch of all ranks.
+    """Batch normalization over the joint batch of all ranks.
 
-    Batches of the ranks may differ in size. In evaluation it is plain batch normalisation. It works on any device;
+    Batches of the ranks may differ in size. In evaluation it is plain batch normalization. It works on any device;
     Horovod's needs GPUs. Means and variances are merged as by Chan, Golub and LeVeque (1979), because differences of
     sums of squares lose digits.
 
@@ -48,7 +48,7 @@ class SyncBatchNorm(_BatchNorm):
             momentum: Weight of a new batch in the running statistics; None for the plain average over all batches.
             affine: Whether to learn a scale and a shift.
             track_running_stats: Whether to keep running statistics for evaluation.
-            process_set: The ranks whose batches are normalised together.
+            process_set: The ranks whose batches are normalized together.
         """
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.process_set = process_set
@@ -58,7 +58,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected an input of at least 2 dimensions, (N, C, ...), got {input.dim()}")
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the normalised input.
+        """Return the normalized input.
 
         Args:
             input: Tensor of shape (N, C, ...), at least 2 dimensions.
@@ -81,11 +81,11 @@ class SyncBatchNorm(_BatchNorm):
             if self.momentum is None:
                 factor = 1.0 / float(self.num_batches_tracked)
         running = (self.running_mean, self.running_var) if tracks else (None, None)
-        result = _Normalise.apply(input, self.weight, self.bias, *running, self.eps, factor, self.process_set)
+        result = _Normalize.apply(input, self.weight, self.bias, *running, self.eps, factor, self.process_set)
         return cast(Tensor, result)
 
 
-class _Normalise(torch.autograd.Function):
+class _Normalize(torch.autograd.Function):
     """Forward gathers counts, means and variances; backward sums the terms of the statistics' gradient."""
 
     @staticmethod
@@ -121,16 +121,16 @@ class _Normalise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, mean, invstd = ctx.saved_tensors
-        grad, centred = grads[0].to(mean.dtype), input - _channels(mean, input)
+        grad, centered = grads[0].to(mean.dtype), input - _channels(mean, input)
         dims = _others(input)
-        sums = torch.stack([grad.sum(dims), (grad * centred).sum(dims)])
+        sums = torch.stack([grad.sum(dims), (grad * centered).sum(dims)])
         own = sums.clone()
         found: Tensor | None = None
         if ctx.needs_input_grad[0]:
             terms = ReduceArgs(Operator.Sum, 1.0, 1.0, ctx.process_set)
             total = terms.begin(sums, "sync_batch_norm.gradient", in_place=True, waits=True)() / ctx.count
             slope = _channels(total[1] * invstd * invstd, input)
-            found = grad - _channels(total[0], input) - centred * slope
+            found = grad - _channels(total[0], input) - centered * slope
             found = (found * _channels(invstd if weight is None else invstd * weight, input)).to(input.dtype)
         by_weight = (own[1] * invstd).to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
         by_bias = own[0].to(weight.dtype) if weight is not None and ctx.needs_input_grad[2] else None

@@ -1,6 +1,6 @@
 """Watches the closure of `optimizer.step(closure)`, which runs forward and backward inside the step.
 
-Lightning's automatic optimisation calls every optimizer like this. The optimizer's own work begins when the closure
+Lightning's automatic optimization calls every optimizer like this. The optimizer's own work begins when the closure
 returns.
 """
 

@@ -24,8 +24,8 @@ def job_size() -> int:
     return max(launched, torch.distributed.get_world_size() if distributed else 1)
 
 
-def synchronising_library(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Return the library that synchronises gradients, as `paceline list libraries` has it; empty if none is known."""
+def synchronizing_library(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Return the library that synchronizes gradients, as `paceline list libraries` has it; empty if none is known."""
     if isinstance(model, nn.parallel.DistributedDataParallel):
         backend = str(torch.distributed.get_backend(model.process_group))
         return "ddp-gloo" if backend == "gloo" else "ddp"

@@ -18,7 +18,7 @@ from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 from paceline.torch.recorder.communication_hooks import RankStepHooks
 from paceline.torch.recorder.fsdp2 import ShardedUnits
 from paceline.torch.recorder.modules import class_name, has_fsdp2, is_compiled_in_place, unwrapped
-from paceline.torch.recorder.provenance import describe_environment, device_name, job_size, synchronising_library
+from paceline.torch.recorder.provenance import describe_environment, device_name, job_size, synchronizing_library
 from paceline.torch.recorder.states import state_size
 from paceline.torch.recorder.step import Event, EventKind, take_apart
 from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
@@ -118,7 +118,7 @@ class Recorder:
         self._bare_before = 0
         self._logs: list[list[RawEvent]] = []
         self._remarks: list[str] = _remarks(model) if self._distributed else []
-        self._library = synchronising_library(model, optimizer) if simulation is None else ""
+        self._library = synchronizing_library(model, optimizer) if simulation is None else ""
         if simulation is not None and isinstance(model, nn.parallel.DistributedDataParallel):
             self._library = "ddp"
         self._state_size: float | None = None
@@ -516,7 +516,7 @@ def record(
 def _device_of(model: nn.Module) -> torch.device:
     devices = {parameter.device for parameter in model.parameters()}
     if not devices:
-        raise ValueError("the model has no parameters, hence no gradients to synchronise")
+        raise ValueError("the model has no parameters, hence no gradients to synchronize")
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
         raise ValueError(

@@ -90,7 +90,7 @@ class StepTimes:
 
 
 def take_apart(events: Sequence[Event], table: ModuleTable) -> StepTimes | None:
-    """Split one step into durations; None if it computed no gradient, and there is nothing to synchronise."""
+    """Split one step into durations; None if it computed no gradient, and there is nothing to synchronize."""
     passes = _passes(_without_foreign_backwards(events))
     while passes and not _of(passes[-1], EventKind.GRADIENT):
         passes.pop()  # a forward after the last backward counts as optimizer time

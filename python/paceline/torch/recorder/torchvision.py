@@ -17,8 +17,8 @@ from paceline.torch.recorder.recorder import Recorder
 # (references/classification/train.py), for googlenet those of the paper (Szegedy et al. 2014, section 5).
 _AUXILIARY_WEIGHT = {"aux_logits": 0.4, "aux_logits1": 0.3, "aux_logits2": 0.3}
 
-# Their default initialisation (truncated normal) is slow, and does not affect step times.
-_SLOW_TO_INITIALISE = ("googlenet", "inception_v3")
+# Their default initialization (truncated normal) is slow, and does not affect step times.
+_SLOW_TO_INITIALIZE = ("googlenet", "inception_v3")
 
 
 class UnknownModelError(PacelineError, ValueError):
@@ -49,7 +49,7 @@ def default_image_size(name: str) -> int:
 def build(name: str, image_size: int) -> nn.Module:
     """Return the model for images of `image_size` pixels, with random weights, in training mode."""
     options: dict[str, Any] = {}
-    if name in _SLOW_TO_INITIALISE:
+    if name in _SLOW_TO_INITIALIZE:
         options["init_weights"] = False
     if name.startswith("vit_"):
         options["image_size"] = image_size

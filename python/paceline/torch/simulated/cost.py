@@ -87,7 +87,7 @@ class Timer:
             args: Its arguments.
             kwargs: Its arguments by name.
             out: Its result.
-            fuse: Whether memory-bound operators are fused with their neighbours, as torch.compile does.
+            fuse: Whether memory-bound operators are fused with their neighbors, as torch.compile does.
             streams: Whether it is an optimizer's operator.
         """
         name = func._schema.name.partition("::")[2]

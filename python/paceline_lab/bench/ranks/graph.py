@@ -45,7 +45,7 @@ def layers_of(model: nn.Module, image_size: int) -> list[Fields]:
         # On the device `meta` only shapes are computed. ShapeProp prints errors that it also raises.
         with contextlib.redirect_stderr(io.StringIO()):
             traced = fx.symbolic_trace(copy.deepcopy(model)).to("meta")
-            # Two images: in training mode, batch normalisation refuses a single value per channel.
+            # Two images: in training mode, batch normalization refuses a single value per channel.
             images = torch.zeros(2, 3, image_size, image_size, device="meta")
             ShapeProp(traced).propagate(images)
     except Exception as error:
@@ -142,10 +142,10 @@ def _adaptive(_: Any, node: fx.Node) -> Fields:  # noqa: ANN401
     return {"kind": "mean-pool", "size": size, "stride": size, "padding": [[0, 0], [0, 0]]}
 
 
-def _normalisation(module: nn.BatchNorm2d, _: fx.Node) -> Fields:
+def _normalization(module: nn.BatchNorm2d, _: fx.Node) -> Fields:
     if not module.affine:
-        raise UntranslatableError("batch normalisation without weights")
-    return {"kind": "batch-normalisation", "weighted": True, "epsilon": module.eps, "momentum": module.momentum}
+        raise UntranslatableError("batch normalization without weights")
+    return {"kind": "batch-normalization", "weighted": True, "epsilon": module.eps, "momentum": module.momentum}
 
 
 def _simple(kind: str) -> Callable[..., Fields]:
@@ -180,7 +180,7 @@ def _both(kind: str) -> Callable[[fx.Node], Fields]:
 
 _MODULES: dict[type[nn.Module], Callable[[Any, fx.Node], Fields]] = {
     nn.Conv2d: _convolution,
-    nn.BatchNorm2d: _normalisation,
+    nn.BatchNorm2d: _normalization,
     nn.Linear: lambda module, _: {"kind": "linear", "weighted": True, "bias": module.bias is not None},
     nn.MaxPool2d: _pooling("max"),
     nn.AvgPool2d: _pooling("mean"),

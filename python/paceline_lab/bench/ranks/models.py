@@ -30,7 +30,7 @@ class Mlp(nn.Sequential):
 
 
 class Cnn(nn.Sequential):
-    """Two convolutions with batch normalisation, the second with a stride."""
+    """Two convolutions with batch normalization, the second with a stride."""
 
     def __init__(self, classes: int) -> None:
         """Make `classes` outputs."""

@@ -17,7 +17,7 @@ class RankSpec:
     """What to run, the same for all ranks of a run."""
 
     mode: str
-    """How gradients are synchronised: ddp, optimizer (Horovod's interface), horovod."""
+    """How gradients are synchronized: ddp, optimizer (Horovod's interface), horovod."""
     backend: str = ""
     """Backend of torch.distributed."""
     device: str = "cpu"

@@ -34,10 +34,10 @@ def cpu_s() -> float:
 class Stopwatch:
     """The stopwatch of one rank."""
 
-    def __init__(self, spec: RankSpec, rank: int, synchronise: Callable[[], object] = lambda: None) -> None:
-        """`synchronise` waits for the device."""
+    def __init__(self, spec: RankSpec, rank: int, synchronize: Callable[[], object] = lambda: None) -> None:
+        """`synchronize` waits for the device."""
         self.spec, self.rank = spec, rank
-        self._synchronise = synchronise
+        self._synchronize = synchronize
         self._seconds: list[float] = []
         self._inputs: list[float] = []
         self._losses: list[float] = []
@@ -52,14 +52,14 @@ class Stopwatch:
         for step in range(self.spec.warmup):
             self._say(step=step - self.spec.warmup, loss=train(load(step)))
             checked()
-        self._synchronise()
+        self._synchronize()
         self._began_cpu, self._began = cpu_s(), time.perf_counter()
         for step in range(self.spec.warmup, self.spec.steps):
             begin = time.perf_counter()
             batch = load(step)
             loaded = time.perf_counter()
             loss = train(batch)
-            self._synchronise()
+            self._synchronize()
             now = time.perf_counter()
             self._seconds.append(now - begin)
             self._inputs.append(loaded - begin)
@@ -73,7 +73,7 @@ class Stopwatch:
         """Time a part of a step without communication."""
         begin = time.perf_counter()
         made = work()
-        self._synchronise()
+        self._synchronize()
         self._parts.setdefault(name, []).append(time.perf_counter() - begin)
         return made
 

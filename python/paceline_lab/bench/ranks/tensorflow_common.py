@@ -1,4 +1,4 @@
-"""Code shared by TensorFlow ranks, however they synchronise gradients."""
+"""Code shared by TensorFlow ranks, however they synchronize gradients."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Model:
         self.statistics = {
             f"{one['weights']}.{which}": np.full(torchs[f"{one['weights']}.weight"].shape, start, np.float32)
             for one in self.layers
-            if one["kind"] == "batch-normalisation"
+            if one["kind"] == "batch-normalization"
             for which, start in (("running_mean", 0.0), ("running_var", 1.0))
         }
         """Running means and variances; every rank has its own."""
@@ -58,15 +58,15 @@ class Model:
             inputs = [values[name] for name in one["inputs"]]
             if one["kind"] == "input":
                 values[one["name"]] = images
-            elif one["kind"] == "batch-normalisation":
-                values[one["name"]] = _normalised(one, inputs[0], weights, statistics)
+            elif one["kind"] == "batch-normalization":
+                values[one["name"]] = _normalized(one, inputs[0], weights, statistics)
             else:
                 values[one["name"]] = _KINDS[one["kind"]](one, inputs, weights)
         logits = values[self.layers[-1]["name"]]
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
 
 
-def _normalised(one: dict[str, Any], x: Any, weights: Weights, statistics: Weights | None) -> Any:  # noqa: ANN401
+def _normalized(one: dict[str, Any], x: Any, weights: Weights, statistics: Weights | None) -> Any:  # noqa: ANN401
     name = one["weights"]
     y, mean, variance = tf.compat.v1.nn.fused_batch_norm(
         x, weights[f"{name}.weight"], weights[f"{name}.bias"], epsilon=one["epsilon"], is_training=True

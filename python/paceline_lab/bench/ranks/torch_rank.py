@@ -42,7 +42,7 @@ def main() -> None:
         job.optimizer.step()
         return float(loss.detach())
 
-    stopwatch = Stopwatch(spec, rank, synchroniser(device))
+    stopwatch = Stopwatch(spec, rank, synchronizer(device))
     stopwatch.run(load, train, checker(stopwatch, model))
     final, choices = weights(model), job.choices()
     _alone(spec, load, stopwatch, device, traced=spec.traced and rank == 0 and spec.mode != "horovod")
@@ -50,7 +50,7 @@ def main() -> None:
     stopwatch.write(final, engine=f"torch {torch.__version__}", choices=choices)
 
 
-def synchroniser(device: torch.device) -> Callable[[], object]:
+def synchronizer(device: torch.device) -> Callable[[], object]:
     """Return a function that waits for the device."""
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 

@@ -1,4 +1,4 @@
-"""Gradient synchronisation in a PyTorch rank: DDP over a backend, or an optimizer with Horovod's interface."""
+"""Gradient synchronization in a PyTorch rank: DDP over a backend, or an optimizer with Horovod's interface."""
 
 from __future__ import annotations
 

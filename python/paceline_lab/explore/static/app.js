@@ -138,14 +138,14 @@ function merged(curves, values) {
 }
 
 // The spans of a timeline, one line a lane.
-function drawTimeline(timeline, colours) {
+function drawTimeline(timeline, colors) {
   const kinds = [...new Set(timeline.spans.map(span => span.category))];
   // A narrow legend has one entry a line.
   const below = innerWidth < 600 ? 60 + 20 * kinds.length : 90;
   Plotly.react("timeline", kinds.map(kind => {
     const own = timeline.spans.filter(span => span.category === kind);
     return {
-      type: "bar", orientation: "h", name: kind === "wait" ? "waiting" : kind, marker: { color: colours[kind] },
+      type: "bar", orientation: "h", name: kind === "wait" ? "waiting" : kind, marker: { color: colors[kind] },
       y: own.map(span => span.lane), base: own.map(span => 1e3 * span.begin_s), x: own.map(span => 1e3 * span.duration_s),
       hovertemplate: "%{x:.4g} ms from %{base:.4g}<extra>%{y}</extra>",
     };

@@ -23,7 +23,7 @@ function draw(answer) {
     const [curve] = group, name = group.map(it => it.sharding).join(" = ");
     return {
       x: curve.gpus, y: curve.per_gpu, name, mode: "lines+markers",
-      line: { color: answer.colours[curve.sharding], width: 2 },
+      line: { color: answer.colors[curve.sharding], width: 2 },
       marker: { size: 8, symbol: curve.fits.map(fits => fits ? "circle" : "circle-open") },
       customdata: curve.gpus.map((_, i) => [group.map(it => show(gb(it.peak_bytes[i]))).join(", "), curve.fits[i] ? "" : ", which do not fit"]),
       hovertemplate: `%{x} GPUs: %{y:.4g} ${rate}<br>%{customdata[0]} GB of memory%{customdata[1]}<extra>${name}</extra>`,
@@ -38,13 +38,13 @@ function draw(answer) {
 
   const rows = [...answer.rows].reverse(), labels = rows.map(row => row.label);
   // What a bar says stands at its end; the axis leaves room for it.
-  const bars = (id, parts, colours, value, unit, most, whole, text, more) => {
+  const bars = (id, parts, colors, value, unit, most, whole, text, more) => {
     const below = innerWidth < 600 ? 60 + 20 * Math.ceil(parts.length / 2) : 100;
     const ends = rows.map(row => ({ x: whole(row), y: row.label, xanchor: "left", showarrow: false, text: ` ${text(row)}`, font: { size: LABEL } }));
     const place = document.getElementById(id).clientWidth - room(labels) - LAYOUT.margin.r;
     const end = most * place / Math.max(place / 3, place - width(ends.map(one => one.text)) - 10);
     Plotly.react(id, parts.map(part => ({
-      type: "bar", orientation: "h", name: part, marker: { color: colours[part] }, y: labels, x: rows.map(row => value(row, part)),
+      type: "bar", orientation: "h", name: part, marker: { color: colors[part] }, y: labels, x: rows.map(row => value(row, part)),
       hovertemplate: `%{x:.4g} ${unit} ${part}<extra>%{y}</extra>`,
     })), {
       ...LAYOUT, height: 40 + below + 30 * rows.length, barmode: "stack",
@@ -56,21 +56,21 @@ function draw(answer) {
   const spent = ["computation", ...new Set(rows.flatMap(row => Object.keys(row.parts)))];
   const percent = mfu => mfu === null ? "" : `, MFU ${(100 * mfu).toFixed(0)} %`;
   document.getElementById("iteration-title").textContent = `An iteration on ${state.gpus} GPUs, fastest first`;
-  bars("iteration", spent, answer.colours, (row, part) => 1e3 * (part === "computation" ? row.compute_s : row.parts[part] ?? 0), "ms",
+  bars("iteration", spent, answer.colors, (row, part) => 1e3 * (part === "computation" ? row.compute_s : row.parts[part] ?? 0), "ms",
     1e3 * Math.max(...rows.map(row => row.iteration_s)), row => 1e3 * row.iteration_s,
     row => `${show(row.per_gpu)} ${answer.unit}${percent(row.mfu)}`);
 
   const capacity = gb(answer.capacity_bytes), peaks = rows.map(row => gb(row.peak_bytes));
   document.getElementById("memory-title").textContent = `Memory of a GPU of ${show(capacity)} GB`;
   const kinds = Object.keys(rows[0].memory).filter(kind => rows.some(row => row.memory[kind]));
-  bars("memory", kinds, answer.colours_of_memory, (row, kind) => gb(row.memory[kind]), "GB", Math.max(capacity, ...peaks),
+  bars("memory", kinds, answer.colors_of_memory, (row, kind) => gb(row.memory[kind]), "GB", Math.max(capacity, ...peaks),
     row => gb(row.peak_bytes), row => `${show(gb(row.peak_bytes))}${row.fits ? row.tight ? " tight" : "" : " does not fit"}`, {
     shapes: [{ type: "line", x0: capacity, x1: capacity, yref: "paper", y0: 0, y1: 1, line: { color: "#a00", width: 2, dash: "dash" } }],
   });
 
   const shown = answer.rows.find(row => row.sharding === answer.shown);
   document.getElementById("timeline-title").textContent = `One iteration of ${shown.label} on ${state.gpus} GPUs: the first rank`;
-  drawTimeline(answer.timeline, answer.colours);
+  drawTimeline(answer.timeline, answer.colors);
   const likely = shown.interval ? `${shown.label}: with a probability of 80 % ${show(shown.interval[0])} to ${show(shown.interval[1])} ${rate}; ` : "";
   document.getElementById("left-out").replaceChildren(
     `${likely}${answer.evidence}. Assumed: ${answer.assumed}.`, ...answer.notes.flatMap(note => [element("br"), `note: ${note}`]),

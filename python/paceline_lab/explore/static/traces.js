@@ -29,7 +29,7 @@ function draw(answer) {
   const trains = answer.ideal[0] !== null;
   const lines = merged(answer.curves, curve => curve.samples_per_s).map(group => ({
     x: group[0].workers, y: group[0].samples_per_s, name: group.map(it => it.strategy).join(" = "), mode: "lines+markers",
-    line: { color: answer.colours[group[0].strategy], width: 2 },
+    line: { color: answer.colors[group[0].strategy], width: 2 },
   }));
   if (trains) lines.unshift({ x: answer.curves[0].workers, y: answer.ideal, name: "linear scaling", mode: "lines", line: { color: "#999", width: 1 } });
   Plotly.react("curves", lines, {
@@ -57,7 +57,7 @@ function draw(answer) {
     x: 1e3 * Math.min(end, it.iteration_s), y: it.strategy, xanchor: "left", showarrow: false,
     text: ` ${it.iteration_s > end ? "… " : ""}${show(1e3 * it.iteration_s)}`,
   }));
-  Plotly.react("ranking", ["compute_s", "exposed_s"].map((key, place) => bar(key, parts[place], answer.colours[parts[place]])), {
+  Plotly.react("ranking", ["compute_s", "exposed_s"].map((key, place) => bar(key, parts[place], answer.colors[parts[place]])), {
     ...LAYOUT, height: 150 + 24 * ranked.length, barmode: "stack", annotations: ends,
     legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
     margin: { ...LAYOUT.margin, l: room(ranked.map(it => it.strategy)), b: 80 },
@@ -67,7 +67,7 @@ function draw(answer) {
   const { timeline } = answer;
   document.getElementById("timeline-title").textContent = `One iteration: ${timeline.strategy}, ${timeline.workers} workers, `
     + (timeline.workers > timeline.ranks ? `the first ${timeline.ranks} of them` : "all of them");
-  drawTimeline(timeline, answer.colours);
+  drawTimeline(timeline, answer.colors);
   document.getElementById("left-out").textContent = answer.left_out.length
     ? `Left out, because the switch does not do what they need: ${answer.left_out.join(", ")}` : "";
 }

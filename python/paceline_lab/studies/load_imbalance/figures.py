@@ -66,11 +66,11 @@ def _breakdown(results: Results) -> Any:  # noqa: ANN401
         names, width = _names(), 0.16
         for place, name in enumerate(names):
             bottom = [0.0] * len(GPUS)
-            for part, colour in _PARTS:
+            for part, color in _PARTS:
                 own = [getattr(results[Point(STRONG_NETWORK, name, gpus)], f"{part}_s") * 1e3 for gpus in GPUS]
                 at = [index + (place - 2) * (width + 0.015) for index in range(len(GPUS))]
                 label = part if place == 0 else None
-                axes.bar(at, own, width, bottom, color=colour, label=label)
+                axes.bar(at, own, width, bottom, color=color, label=label)
                 bottom = [low + high for low, high in zip(bottom, own, strict=True)]
             for x, top in zip(at, bottom, strict=True):
                 axes.text(x, top + 1, name, rotation=90, ha="center", va="bottom", fontsize=7)
@@ -95,7 +95,7 @@ def _gains(results: Results) -> Any:  # noqa: ANN401
                 if name != BASELINE:
                     own = [100 * gain(results, Point(network, name, gpus)) for gpus in GPUS]
                     look = style.coordinator(place)
-                    axes.plot(GPUS, own, color=look.colour, marker=look.marker, markersize=5, label=name)
+                    axes.plot(GPUS, own, color=look.color, marker=look.marker, markersize=5, label=name)
             _published(axes, network)
             axes.axhline(0, color="0.6", linewidth=0.8)
             _gpu_axis(axes, GPUS)
@@ -117,12 +117,12 @@ def _published(axes: Any, network: str) -> None:  # noqa: ANN401
     if network in PUBLISHED_RANGES:
         low, high = PUBLISHED_RANGES[network]
         label = f"{GRAPH}, published range"
-        axes.axhspan(low, high, color=style.coordinator(place).colour, alpha=0.12, linewidth=0, label=label)
+        axes.axhspan(low, high, color=style.coordinator(place).color, alpha=0.12, linewidth=0, label=label)
     singles = {(name, value) for name, value in PUBLISHED_MOST.items()} if network == STRONG_NETWORK else set()
     singles |= {(GRAPH, value) for value in PUBLISHED_GRAPH.get(network, ())}
     for name, value in sorted(singles):
-        colour = style.coordinator(_names().index(name)).colour
-        axes.axhline(value, color=colour, linestyle="--", linewidth=1, label="published, at most or on average")
+        color = style.coordinator(_names().index(name)).color
+        axes.axhline(value, color=color, linestyle="--", linewidth=1, label="published, at most or on average")
 
 
 def _gpu_axis(axes: Any, counts: tuple[int, ...]) -> None:  # noqa: ANN401
@@ -142,7 +142,7 @@ def _strong(results: Results) -> Any:  # noqa: ANN401
         for place, name in enumerate(_names()):
             own = [(results[Point(STRONG_NETWORK, name, gpus, STRONG)].samples_per_s or 0.0) / 1e3 for gpus in counts]
             look = style.coordinator(place)
-            axes.plot(counts, own, color=look.colour, marker=look.marker, markersize=5, label=name)
+            axes.plot(counts, own, color=look.color, marker=look.marker, markersize=5, label=name)
         axes.axvline(1536, color=style.REFERENCE, linestyle="--", linewidth=1, label="published: slight drop from here")
         _gpu_axis(axes, counts)
         axes.set(xlabel="GPUs", ylabel="thousand images/s", ylim=(0, None))

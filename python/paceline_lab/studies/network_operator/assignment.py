@@ -1,10 +1,10 @@
 """TensorFlow's assignment of tensors to servers in the authors' runs: round-robin over variables in creation order.
 
 The published byte shares of the least and most loaded server show which variables there were in addition to the tensors
-of the traces, among them the moving averages of batch normalisation:
+of the traces, among them the moving averages of batch normalization:
 
 - VGG-16 (0.918 on the most loaded of 4 servers, 0.859 of 8): four variables per convolution, as with batch
-  normalisation, and two per fully connected layer. Then one server of 4 holds everything except fc7.
+  normalization, and two per fully connected layer. Then one server of 4 holds everything except fc7.
 - ResNets (0.165 and 0.33 of 4 servers, 0.002 on the least loaded of 8): the variables of slim's resnet_v2, 16 per unit.
   Then one server of 4 or 8 holds the 3x3 convolutions of a whole block.
 - Inception-v3 (0.451 published for 4 servers, 0.292 for 8): four variables per convolution, and the auxiliary head's
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from paceline import Trace
 
-# Positions of a unit's variables: a batch normalisation has gamma, beta and two moving averages.
-_NORMALISATION = 4
+# Positions of a unit's variables: a batch normalization has gamma, beta and two moving averages.
+_NORMALIZATION = 4
 _UNIT = 16
 _SHORTCUT = 2
 # Two convolutions and a fully connected layer.
@@ -62,7 +62,7 @@ def _resnet_places(names: list[str]) -> dict[str, int]:
         if head != unit:
             base, unit = base + size, head
             size = _UNIT + (_SHORTCUT if head.endswith("unit_1") else 0)
-        first = base + _NORMALISATION
+        first = base + _NORMALIZATION
         if "/shortcut" in name:
             places[name] = first + (0 if name.endswith("weights") else 1)
             continue
@@ -70,7 +70,7 @@ def _resnet_places(names: list[str]) -> dict[str, int]:
         within = 0 if name.endswith("weights") else 1 if name.endswith("gamma") else 2
         if convolution == 2:
             within = min(within, 1)
-        places[name] = first + size - _UNIT + convolution * (1 + _NORMALISATION) + within
+        places[name] = first + size - _UNIT + convolution * (1 + _NORMALIZATION) + within
     return places
 
 

@@ -30,7 +30,7 @@ class Claim:
 
 
 def _grid(mechanisms: tuple[str, ...], models: tuple[str, ...] = MODELS, **settings: object) -> dict[str, Config]:
-    """Return each mechanism on each model, labelled `mechanism/model`."""
+    """Return each mechanism on each model, labeled `mechanism/model`."""
     return {f"{name}/{model}": configured(model, name, **settings) for name in mechanisms for model in models}
 
 
@@ -45,7 +45,7 @@ def _rankings() -> Iterator[Claim]:
         return prod(gains) ** (1 / len(MODELS))
 
     configs = _grid((m.SERVER, *m.RANKED))
-    yield Claim(configs, lambda times: {f"mean speed-up, {name}": speed_up(times, name) for name in m.RANKED})
+    yield Claim(configs, lambda times: {f"mean speedup, {name}": speed_up(times, name) for name in m.RANKED})
     first = (m.RING, m.BOTH, m.BUTTERFLY)
 
     def spread(times: Times, model: str) -> float:
@@ -90,7 +90,7 @@ def _leads() -> Iterator[Claim]:
 
 
 def _modules() -> Iterator[Claim]:
-    """Return speed-ups over the server alone with modules added to Inception-v3."""
+    """Return speedups over the server alone with modules added to Inception-v3."""
 
     def added(kind: str, counts: tuple[int, ...], names: tuple[str, ...]) -> dict[str, Config]:
         return {
@@ -105,12 +105,12 @@ def _modules() -> Iterator[Claim]:
     counts = (0, 25, 125)
     yield Claim(
         added("compute", counts, (m.AGGREGATION,)),
-        lambda times: {f"speed-up with {count} modules": gain(times, m.AGGREGATION, count) for count in counts},
+        lambda times: {f"speedup with {count} modules": gain(times, m.AGGREGATION, count) for count in counts},
     )
     with_25 = (m.MULTICAST, m.RING, m.BOTH, m.BUTTERFLY)
     yield Claim(
         added("compute", (25,), with_25),
-        lambda times: {f"speed-up with 25, {name}": gain(times, name, 25) for name in with_25},
+        lambda times: {f"speedup with 25, {name}": gain(times, name, 25) for name in with_25},
     )
     grow = (m.BOTH, m.RING, m.BUTTERFLY)
     yield Claim(
@@ -120,7 +120,7 @@ def _modules() -> Iterator[Claim]:
     alone = (m.MULTICAST, m.AGGREGATION)
     yield Claim(
         added("network", (125,), alone),
-        lambda times: {f"speed-up with 125, {name}": gain(times, name, 125) for name in alone},
+        lambda times: {f"speedup with 125, {name}": gain(times, name, 125) for name in alone},
     )
 
 

@@ -1,4 +1,4 @@
-"""The study's figures: iteration time against bandwidth, workers and servers; speed-up against modules and computation.
+"""The study's figures: iteration time against bandwidth, workers and servers; speedup against modules and computation.
 
 Published values stand beside the simulated lines wherever a table has the line's configuration.
 """
@@ -65,7 +65,7 @@ class Figure:
     panels: dict[str, str]
     mechanisms: Sequence[str]
     config: Callable[[str, str, float], Config]
-    # Speed-up over the parameter server alone, instead of seconds.
+    # Speedup over the parameter server alone, instead of seconds.
     gain: bool = False
 
     def configs(self) -> list[Config]:
@@ -96,7 +96,7 @@ FIGURES = (
     ),
     Figure(
         "modules.png",
-        "Speed-up over the server alone by modules added to Inception-v3: 32 workers, 25 Gbit/s",
+        "Speedup over the server alone by modules added to Inception-v3: 32 workers, 25 Gbit/s",
         "added modules",
         _MODULES,
         {"compute": "compute-heavy modules", "network": "network-heavy modules"},
@@ -106,8 +106,8 @@ FIGURES = (
     ),
     Figure(
         "compute.png",
-        "Speed-up over the server alone by speed of computation: 32 workers, 25 Gbit/s",
-        "compute speed-up",
+        "Speedup over the server alone by speed of computation: 32 workers, 25 Gbit/s",
+        "compute speedup",
         _SPEEDUPS,
         _MODEL_PANELS,
         _GAINS,
@@ -130,7 +130,7 @@ def draw_all(simulations: Simulations, folder: Path) -> list[Path]:
 
 
 def _published() -> dict[Config, float]:
-    """Return published seconds by configuration: those of the tables, and the server's divided by a speed-up."""
+    """Return published seconds by configuration: those of the tables, and the server's divided by a speedup."""
     plain = [row for row in rows() if row.times == 1 and not row.offset]
     seconds = {row.config: row.published for row in plain if row.over is None}
     for row in plain:
@@ -158,7 +158,7 @@ def _draw(figure: Figure, simulations: Simulations, published: dict[Config, floa
             _panel(axes, figure, panel, simulations, given)
             axes.set_title(title, fontsize="medium")
         for row in grid:
-            row[0].set_ylabel("speed-up over the server alone" if figure.gain else "iteration time (s)")
+            row[0].set_ylabel("speedup over the server alone" if figure.gain else "iteration time (s)")
         canvas.suptitle(figure.title)
         with replaced(path) as temporary:
             _save(canvas, temporary)

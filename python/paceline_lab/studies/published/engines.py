@@ -149,7 +149,7 @@ _RULES: tuple[tuple[str, Callable[[Row], Engine]], ...] = (
 def engine_of(row: Row) -> Engine:
     """Return the engine of a row. Raises CannotForecastError."""
     if row.sync in ("-", "none"):
-        raise CannotForecastError("does not synchronise gradients: a measurement of something else")
+        raise CannotForecastError("does not synchronize gradients: a measurement of something else")
     words = f"{row.sync} {row.system}".lower()
     for pattern, make in _RULES:
         if re.search(pattern, words):

@@ -40,8 +40,8 @@ def _draw(rows: Sequence[Forecast], path: Path) -> Path:
 
 def _style(engines: Sequence[str], it: Forecast) -> dict[str, Any]:
     look = style.systems(engines)[it.engine]
-    face = look.colour if it.row.well_posed else "none"
-    return {"marker": look.marker, "s": 36, "facecolors": face, "edgecolors": look.colour}
+    face = look.color if it.row.well_posed else "none"
+    return {"marker": look.marker, "s": 36, "facecolors": face, "edgecolors": look.color}
 
 
 def _values(axes: Axes, rows: Sequence[Forecast], engines: Sequence[str]) -> None:

@@ -159,7 +159,7 @@ def _anchors(cases: Sequence[Case], rows: Mapping[str, Mapping[str, str]]) -> di
 
 
 def matched(case: Case, row: Mapping[str, str]) -> float:
-    """Return the speed-up of computation with which a row is forecast as measured. Raises InvalidArgumentError."""
+    """Return the speedup of computation with which a row is forecast as measured. Raises InvalidArgumentError."""
     low, high = _SPEEDUPS
     if not forecast(case, row, low).forecast <= case.measured <= forecast(case, row, high).forecast:
         raise InvalidArgumentError(

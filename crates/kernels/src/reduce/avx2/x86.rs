@@ -1,4 +1,4 @@
-//! Copies of the portable loops that the compiler vectorises with AVX2, and the ordinary functions that call them.
+//! Copies of the portable loops that the compiler vectorizes with AVX2, and the ordinary functions that call them.
 #![allow(unsafe_code, reason = "code for a machine that the build does not assume can only be called in this way")]
 use super::super::block::Block;
 use super::super::op::Op;

@@ -1,4 +1,4 @@
-//! Modelled memory of a segment: its words are loom's atomics, and each slot says when it is read while it may be written.
+//! Modeled memory of a segment: its words are loom's atomics, and each slot says when it is read while it may be written.
 #![allow(unsafe_code, reason = "plain memory behind cells that check who may access it")]
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Memory with words at these offsets, and slots at those; each begins with two words.
-    pub fn modelled(words: impl Iterator<Item = usize>, slots: impl Iterator<Item = usize>) -> Mapping {
+    pub fn modeled(words: impl Iterator<Item = usize>, slots: impl Iterator<Item = usize>) -> Mapping {
         let slots: BTreeMap<_, _> = slots.map(|at| (at, UnsafeCell::new([0; SLOT]))).collect();
         let in_slots = slots.keys().flat_map(|&at| [at, at + 4]);
         let words = words.chain(in_slots).map(|at| (at, AtomicU32::new(0))).collect();

@@ -1,4 +1,4 @@
-//! Modelled memory of another process: words that it may change while they are copied.
+//! Modeled memory of another process: words that it may change while they are copied.
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};

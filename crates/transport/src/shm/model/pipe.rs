@@ -1,4 +1,4 @@
-//! A modelled pipe: a sleeper that nobody wakes is a deadlock, which loom reports.
+//! A modeled pipe: a sleeper that nobody wakes is a deadlock, which loom reports.
 use std::io;
 use std::sync::Arc;
 

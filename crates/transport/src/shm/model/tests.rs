@@ -59,7 +59,7 @@ impl Rank {
 
 /// Two ranks of a host; the second reads the memory of the first if `zero_copy`.
 fn ranks(zero_copy: bool) -> [Rank; 2] {
-    let segments = [true, false].map(|first| Arc::new(Segment::modelled(2, zero_copy && first)));
+    let segments = [true, false].map(|first| Arc::new(Segment::modeled(2, zero_copy && first)));
     let wakers = segments.clone().map(|segment| Waker::new(segment).unwrap());
     let peers = [PeerWaker::of(&wakers[0]), PeerWaker::of(&wakers[1])];
     let [first, second] = wakers;
@@ -112,7 +112,7 @@ fn memory_that_was_sent_is_free_only_when_it_was_read() {
 
 /// The sender cancels at any moment and reuses its memory: the receiver gets what was sent, or nothing.
 #[test]
-fn what_is_cancelled_is_never_delivered_with_other_contents() {
+fn what_is_canceled_is_never_delivered_with_other_contents() {
     loom::model(|| {
         let [mut sender, mut receiver] = ranks(true);
         let payload = Box::new([0; 4]);

@@ -74,7 +74,7 @@ class ElasticSampler(Sampler[int]):
         self.record_indices(self._padded[first : self._recorded])
 
     def record_indices(self, indices: Iterable[int]) -> None:
-        """Record that samples have been processed. Other ranks learn of it only when the state is synchronised.
+        """Record that samples have been processed. Other ranks learn of it only when the state is synchronized.
 
         Args:
             indices: Indices of the samples.

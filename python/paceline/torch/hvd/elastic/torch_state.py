@@ -29,7 +29,7 @@ class TorchState(ObjectState):
     def __init__(
         self, model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: object
     ) -> None:
-        """Take the objects; nothing is committed yet. `run` synchronises the ranks before the first call.
+        """Take the objects; nothing is committed yet. `run` synchronizes the ranks before the first call.
 
         Args:
             model: The model.
