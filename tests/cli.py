@@ -43,11 +43,12 @@ def answer(*words: object):
 
 
 def refused(*words: object, **environment: str | None) -> str:
-    """Return the one line with which the command refuses its input, and prints nothing else."""
+    """Return the lines with which the command refuses its input, the error and its remedy; it prints nothing else."""
     result = call(*words, **environment)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
-    assert result.stderr.startswith("paceline: error: "), result.stderr
-    assert result.stderr.count("\n") == 1, result.stderr
+    error, *remedy = result.stderr.splitlines()
+    assert error.startswith("paceline: error: "), result.stderr
+    assert [line[:7] for line in remedy] in ([], ["  try: "]), result.stderr
     assert len(result.stderr) < 600, result.stderr
     return result.stderr
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import cli
 import pytest
 from paceline.catalog.gpus import find_hardware
+from remedies import typed
 
 ROOT = Path(__file__).parent.parent
 TINY = str(ROOT / "examples" / "tiny.json")
@@ -90,8 +91,9 @@ def corrected(words, message):
 def test_what_an_error_advises_works(mistake):
     words = shlex.split(mistake.format(tiny=TINY))
     refused = cli.refused(*words)
-    message = refused.splitlines()[-1].removeprefix("paceline: error: ")
-    advised = list(corrected(words, message))
+    message = " ".join(refused.splitlines()).removeprefix("paceline: error: ")
+    what, *remedy = refused.splitlines()
+    advised = [*(line for one in remedy for line in typed(words, what, one[7:])), *corrected(words, message)]
     assert advised, message
     results = {shlex.join(one): cli.call(*one) for one in advised[:4]}
     assert any(result.exit_code == 0 for result in results.values()), (

@@ -49,7 +49,7 @@ def test_no_subcommand_is_a_mistake():
 
 @pytest.mark.parametrize(("typed", "meant"), [("simulat", "simulate"), ("stratgies", "list strategies")])
 def test_an_unknown_command_names_the_nearest(typed, meant):
-    assert cli.refused(typed) == f"paceline: error: no such command '{typed}'; did you mean {meant}?\n"
+    assert cli.refused(typed) == f"paceline: error: no such command '{typed}'\n  try: paceline {meant}\n"
 
 
 def test_a_command_that_is_not_installed_does_not_break_the_others(monkeypatch):
@@ -238,8 +238,8 @@ def test_a_working_directory_that_is_gone(tmp_path, words):
     code = f"import os; os.rmdir({str(gone)!r}); from paceline.cli.main import main; main({words!r})"
     ran = cli.ended(sys.executable, "-c", code, cwd=gone)
     assert ran.returncode == 2
-    assert ran.stderr.endswith("the current directory no longer exists; cd elsewhere\n")
-    assert ran.stderr.count("\n") == 1
+    assert ran.stderr.endswith("the current directory no longer exists\n  try: cd to a folder that exists\n")
+    assert ran.stderr.count("\n") == 2
 
 
 def test_as_a_module():

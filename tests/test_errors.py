@@ -1,5 +1,8 @@
 """The names of exceptions and their base classes."""
 
+import pickle
+import traceback
+
 import paceline
 import pytest
 
@@ -36,3 +39,36 @@ def test_a_torch_over_which_ddp_would_hang_is_refused(version):
         check_torch(TorchVersion(version))
     for fine in ("2.7.0", "2.10.0+cpu", "2.15.0.dev20261101", "3.0.0a0"):
         check_torch(TorchVersion(fine))
+
+
+def test_an_error_is_one_line_and_its_remedy_a_note():
+    with pytest.raises(paceline.JobError, match="try: a longer --timeout") as caught:
+        raise paceline.JobError("rank 0 waited 12 s", remedy="a longer --timeout")
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert (str(error), error.remedy) == ("rank 0 waited 12 s", "a longer --timeout")
+        assert traceback.format_exception_only(error) == [
+            "paceline.errors.JobError: rank 0 waited 12 s\n",
+            "  try: a longer --timeout\n",
+        ]
+    assert paceline.JobError("failed").remedy is None
+    assert not hasattr(paceline.JobError("failed"), "__notes__")
+
+
+def test_a_remedy_is_spelled_as_the_caller_spells_settings():
+    def error() -> paceline.InvalidArgumentError:
+        return paceline.InvalidArgumentError("needs sharding", remedy="{sharding=zero3}, {batch=8} or {stragglers}")
+
+    said = {
+        "keyword": "sharding='zero3', batch=8 or stragglers",
+        "flag": "--sharding zero3, --batch 8 or --straggler",
+        "key": 'sharding = "zero3", batch = 8 or stragglers',
+    }
+    assert error().remedy == said["keyword"]
+    for kind, words in said.items():
+        moved = error().at("prefetch", paceline.errors.Source(kind, "prefetch")).within("ring with 4 workers")
+        for one in (moved, pickle.loads(pickle.dumps(moved))):
+            assert one.remedy == words
+            assert one.__notes__ == [f"  try: {words}"]
+    moved.add_note("of the caller")
+    moved.at("prefetch")
+    assert len(moved.__notes__) == 2

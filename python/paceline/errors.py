@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,15 +15,91 @@ __all__ = ["InternalError", "InvalidArgumentError", "JobError", "PacelineError",
 __dir__ = public_names(__name__)
 
 
+Kind = Literal["flag", "variable", "keyword", "key"]
+_NOTE = "  try: "
+_SETTING = re.compile(r"\{([a-z][a-z_]*)(?:=([^{}]*))?\}")
+"""A setting in a remedy, with or without a value: `{sharding=zero3}`, `{cluster}`."""
+
+
 class PacelineError(Exception):
-    """Base class of every error that Paceline raises on purpose."""
+    """Base class of every error that Paceline raises on purpose.
+
+    `str()` is one line that says what is wrong. The remedy is a note (PEP 678), so that a traceback ends with both:
+
+        paceline.errors.InvalidArgumentError: unknown trace 'resnet-5'
+          try: resnet-50
+
+    Args:
+        args: The message.
+        remedy: What to type instead, in a few words that can be pasted: an option, a keyword, a command. Settings in
+            braces, `{sharding=zero3}`, are spelled as the caller spells settings.
+    """
+
+    _remedy: str | None = None
+
+    def __init__(self, *args: object, remedy: str | None = None) -> None:
+        """See the class."""
+        super().__init__(*args)
+        self._remedy = remedy
+        self._show_remedy()
+
+    @property
+    def remedy(self) -> str | None:
+        """What to type instead, as the caller spells it; None: nothing is known."""
+        return self.remedy_as(self._caller())
+
+    def remedy_as(self, kind: Kind) -> str | None:
+        """Return the remedy as a certain kind of caller spells it.
+
+        Args:
+            kind: How settings are given: by a `flag`, a `variable`, a `keyword` or a `key`.
+
+        Returns:
+            One line without the word `try`; None if no remedy is known.
+        """
+        if self._remedy is None:
+            return None
+        return _SETTING.sub(lambda match: _spelled(kind, match[1], match[2]), self._remedy)
+
+    def _caller(self) -> Kind:
+        return "keyword"
+
+    def _show_remedy(self) -> None:
+        """Make the remedy the last note."""
+        notes = [note for note in getattr(self, "__notes__", ()) if not note.startswith(_NOTE)]
+        if (remedy := self.remedy) is not None:
+            notes.append(f"{_NOTE}{remedy}")
+        if notes:
+            self.__notes__ = notes
+
+
+def _spelled(kind: Kind, name: str, value: str | None) -> str:
+    """Return a setting, and its value, as it is written on the command line, in the environment, in Python or TOML."""
+    from paceline.settings.table import SETTINGS
+
+    setting = SETTINGS.get(name)
+    if kind == "variable" and (setting is None or not setting.variable):
+        kind = "keyword"
+    if setting is not None:
+        name = setting.source(kind).name
+    elif kind == "flag":
+        name = f"--{name.replace('_', '-')}"
+    if value is None:
+        return name
+    if kind == "flag":
+        return f"{name} {value}"
+    if kind == "variable":
+        return f"{name}={value}"
+    is_bare = re.fullmatch(r"[A-Z]+|[\d.]+|True|False", value) is not None
+    quoted = value if is_bare else f"'{value}'" if kind == "keyword" else f'"{value}"'
+    return f"{name}={quoted}" if kind == "keyword" else f"{name} = {quoted}"
 
 
 @dataclass(frozen=True)
 class Source:
     """Where the value of a setting came from, spelled as the user spelled it."""
 
-    kind: Literal["flag", "variable", "keyword", "key"]
+    kind: Kind
     """A command-line flag, an environment variable, a Python keyword, or a key in a file."""
     name: str
     """`--chunk`, `PACELINE_CHUNK` or `chunk`."""
@@ -35,17 +112,18 @@ class Source:
 
 
 class InvalidArgumentError(PacelineError, ValueError):
-    """A request cannot be carried out as given; the message names the argument, file or field, and the remedy.
+    """A request cannot be carried out as given; the message names the argument, file or field.
 
     Raised for unknown names, values out of range, malformed files, and options that would have no effect. It is a
     `ValueError`, so code that does not know Paceline can catch it.
 
     Args:
-        reason: What is wrong and what to do about it, without the name of the setting.
+        reason: What is wrong, in a few words, without the name of the setting.
         setting: The setting's name in `paceline.settings.table`, if the error is about one.
         source: Where its value came from. Without it, messages name the setting itself.
         place: The place in a document that is wrong, such as `workers[0].gradients[2].bytes`, which the reason names,
             too.
+        remedy: What to type instead, as in `PacelineError`.
 
     Example:
         >>> import paceline
@@ -53,18 +131,27 @@ class InvalidArgumentError(PacelineError, ValueError):
         ...     paceline.load_trace("resnet5")
         ... except paceline.InvalidArgumentError as error:
         ...     print(error)  # doctest: +ELLIPSIS
-        unknown trace 'resnet5' (did you mean 'resnet-50'?)...
+        unknown trace 'resnet5'...
     """
 
     def __init__(
-        self, reason: str, *, setting: str | None = None, source: Source | None = None, place: str | None = None
+        self,
+        reason: str,
+        *,
+        setting: str | None = None,
+        source: Source | None = None,
+        place: str | None = None,
+        remedy: str | None = None,
     ) -> None:
         """See the class."""
-        super().__init__(reason)
         self.setting = setting
         self.source = source
         self.place = place
         self.context: tuple[str, ...] = ()
+        super().__init__(reason, remedy=remedy)
+
+    def _caller(self) -> Kind:
+        return "keyword" if self.source is None else self.source.kind
 
     @property
     def reason(self) -> str:
@@ -85,6 +172,7 @@ class InvalidArgumentError(PacelineError, ValueError):
             self.setting = setting
         if self.source is None and self.setting == setting:
             self.source = source
+            self._show_remedy()
         return self
 
     def within(self, context: str) -> InvalidArgumentError:

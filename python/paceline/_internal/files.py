@@ -116,7 +116,7 @@ def replaced(path: Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
-NO_WORKING_DIRECTORY = "the current directory no longer exists; cd elsewhere"
+NO_WORKING_DIRECTORY = "the current directory no longer exists"
 
 
 def working_directory_is_gone() -> bool:

@@ -74,7 +74,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
         from paceline.interop.trainers import explained
 
         if explanation := explained(path):
-            raise InvalidArgumentError(explanation) from None
+            raise explanation from None
         raise
 
 

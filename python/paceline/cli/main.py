@@ -21,6 +21,7 @@ from paceline._internal.files import NO_WORKING_DIRECTORY, working_directory_is_
 from paceline._internal.nearest import nearest
 from paceline._internal.units import printable
 from paceline.cli.meant import meant
+from paceline.cli.usage import UsageError, called, show_error
 from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import report_error
 
@@ -75,7 +76,6 @@ FORMER: Table = {
 """Former names of commands, which work; the help leaves them out."""
 MOVED = {name: f"list {name}" if name in LISTS else name.replace("-", " ") for name in FORMER}
 """Their present names."""
-_LONGEST_MESSAGE = 1000
 _ENTRY_POINTS = "paceline.commands"
 """The entry points of packages that add commands: each is a table as `COMMANDS`."""
 
@@ -126,7 +126,10 @@ class Lazy(click.Group):
         if not name.startswith("-") and name not in known:
             near = nearest(name, known)
             near = MOVED.get(near, near) if near in self._former else near
-            raise click.UsageError(f"no such command '{name}'{f'; did you mean {near}?' if near else ''}", ctx)
+            own = called(ctx)
+            raise UsageError(
+                f"no such command '{name}'", ctx, remedy=f"{own} {near}" if near else f"{own} --help (lists commands)"
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -157,14 +160,15 @@ class Commands(Lazy):
                 sys.stdout.flush()
             return code if isinstance(code, int) else 0
         except click.ClickException as error:
-            return _fail(_message(error), error.exit_code)
+            return _fail(*_of_click(error), error.exit_code)
         except InvalidArgumentError as error:
-            return _fail(_of_a_trainer(str(error), sys.argv[1:] if args is None else args) or str(error), 2)
+            error = _of_a_trainer(str(error), sys.argv[1:] if args is None else args) or error
+            return _fail(str(error), error.remedy_as("flag" if error.source is None else error.source.kind), 2)
         except JobError as error:
             report_error(error)
-            return _fail(str(error), 1)
+            return _fail(str(error), error.remedy_as("flag"), 1)
         except InternalError as error:
-            return _fail(f"internal error: {error}; this is a bug in Paceline; please report it", 1)
+            return _fail(f"internal error: {error}", "report this bug, with the output of paceline doctor --env", 1)
         except click.Abort as error:
             if isinstance(error.__cause__, KeyboardInterrupt):  # Otherwise the command has said it.
                 click.echo("paceline: interrupted; there is no result", err=True)
@@ -175,9 +179,9 @@ class Commands(Lazy):
                 sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
                 return 1
             if error.errno == errno.ENOENT and working_directory_is_gone():
-                return _fail(NO_WORKING_DIRECTORY, 2)
+                return _fail(NO_WORKING_DIRECTORY, "cd to a folder that exists", 2)
             where = f"{error.filename}: " if error.filename else ""
-            return _fail(f"{where}{error.strerror or error}", 2)
+            return _fail(f"{where}{error.strerror or error}", None, 2)
 
 
 def _open_missing_streams() -> None:
@@ -190,22 +194,24 @@ def _open_missing_streams() -> None:
                 os.set_inheritable(descriptor, True)
 
 
-def _fail(message: str, code: int) -> int:
-    """Print the message as one printable line, and return the code."""
-    line = printable(" ".join(message.split()))
-    if len(line) > _LONGEST_MESSAGE:
-        line = line[:_LONGEST_MESSAGE] + " …"
-    with contextlib.suppress(OSError):  # A full disk; the exit code still says what happened.
-        click.echo(f"paceline: error: {line}", err=True)
+def _fail(what: str, remedy: str | None, code: int) -> int:
+    """Print the error, and return the code."""
+    show_error(what, remedy)
     return code
 
 
-def _message(error: click.ClickException) -> str:
+def _of_click(error: click.ClickException) -> tuple[str, str | None]:
+    """Return what is wrong, and what to type: by default the command that lists the options."""
     # A subclass knows the option; its message says what to do.
-    return meant(error) if type(error) is click.NoSuchOption else error.format_message()
+    if type(error) is click.NoSuchOption:
+        error = meant(error)
+    remedy: str | None = getattr(error, "remedy", None)
+    if remedy is None and isinstance(error, click.UsageError) and error.ctx is not None:
+        remedy = f"{called(error.ctx)} --help"
+    return error.format_message(), remedy
 
 
-def _of_a_trainer(message: str, words: Sequence[str]) -> str | None:
+def _of_a_trainer(message: str, words: Sequence[str]) -> InvalidArgumentError | None:
     """Return the error about a file of a trainer's, if that is the file which a message names."""
     from pathlib import Path
 

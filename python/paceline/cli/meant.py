@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import click
 
+from paceline.cli.usage import UsageError, called
 from paceline.errors import InvalidArgumentError
 
 _ZERO = ("--sharding zero1, zero2 or zero3",)
@@ -27,7 +28,7 @@ _SIZES = "the sizes in the first word, as in allreduce:1MB-1GB"
 _MODEL = "the model as the first word"
 _TAKES = {_SIZES: ("simulate",), _MODEL: ("simulate", "advise", "models", "explore")}
 """The commands whose first word that is."""
-_SCRIPTS = "if it is your script's, write it after the script, as in: paceline {command} … -- python train.py {option}"
+_SCRIPTS = "{command} … -- python train.py {option} (an option of the script)"
 
 # Names as other programs spell them (torchrun, accelerate, DeepSpeed, Megatron, torchtitan, Trainer, Lightning,
 # nccl-tests, mpirun, srun), without dashes in front; and what to write here. Of several, the first whose options the
@@ -134,30 +135,31 @@ _OPTION = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)(?: ([a-z0-9][^ ]*?))?(?=[,: ]
 """An option and its value; a placeholder is in capitals."""
 
 
-def meant(error: click.NoSuchOption) -> str:
-    """Return the message about an option that a command does not have, with what to write instead where it is known."""
-    message = f"No such option '{error.option_name}'"
-    if error.ctx is None:
-        return message
+def meant(error: click.NoSuchOption) -> UsageError:
+    """Return the error about an option that a command does not have, with what to write instead where it is known."""
+    remedy = None if error.ctx is None else _instead(error, error.ctx)
+    return UsageError(f"unknown option {error.option_name}", error.ctx, remedy=remedy)
+
+
+def _instead(error: click.NoSuchOption, ctx: click.Context) -> str:
+    """Return what to write instead of an option."""
     name = error.option_name.lower().replace("_", "-").lstrip("-")
-    command, known = error.ctx.command, _options(error.ctx.command)
+    command, known = ctx.command, _options(ctx.command)
     if f"--{name}" in known:
-        return f"{message}; write --{name}"
-    if ours := _of_command(name, command):
-        return f"{message}; write {ours}"
-    if near := _near(name, known):
-        return f"{message}; did you mean {near}?"
-    path = error.ctx.command_path.partition(" ")[2]
-    if not isinstance(command, click.Group) and not error.ctx.allow_interspersed_args:  # A script has its own options.
-        return f"{message}; {_SCRIPTS.format(command=path, option=error.option_name)}"
-    root = error.ctx.find_root()
+        return f"--{name}"
+    if instead := _of_command(name, command) or _near(name, known):
+        return instead
+    path = called(ctx)
+    if not isinstance(command, click.Group) and not ctx.allow_interspersed_args:  # A script has its own options.
+        return _SCRIPTS.format(command=path, option=error.option_name)
+    root = ctx.find_root()
     for other in _FORECASTS:
         theirs = root.command.get_command(root, other) if isinstance(root.command, click.Group) else None
         if theirs is not None and (
             ours := f"--{name}" if f"--{name}" in _options(theirs) else _of_command(name, theirs)
         ):
-            return f"{message}; paceline {other} has it: {ours}"
-    return f"{message}; paceline {f'{path} ' if path else ''}--help lists the options"
+            return f"paceline {other} … {ours}"
+    return f"{path} --help (lists the options)"
 
 
 def _of_command(name: str, command: click.Command) -> str | None:

@@ -38,7 +38,7 @@ def tell_launcher() -> None:
         _raised = True
         report_error(error)
         if isinstance(error, InvalidArgumentError) and before is sys.__excepthook__:
-            print(f"{_where(trace)}{error}", file=sys.stderr)
+            print(f"{_where(trace)}{error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         else:
             before(kind, error, trace)
 

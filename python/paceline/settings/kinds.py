@@ -521,7 +521,7 @@ def _placement_or_servers(value: object) -> str | list[int]:
 def _new_file(value: object) -> str:
     """An absolute path in a folder that exists."""
     if working_directory_is_gone():
-        raise InvalidArgumentError(NO_WORKING_DIRECTORY)
+        raise InvalidArgumentError(NO_WORKING_DIRECTORY, remedy="cd to a folder that exists")
     path = value if isinstance(value, Path) else Path(text(value))
     if str(path) == "-":
         raise InvalidArgumentError(f"-: {NO_DASH}")

@@ -30,10 +30,12 @@ _failed: list[JobError] = []
 class FailedOperationError(JobError, tf.errors.FailedPreconditionError):  # type: ignore[misc]
     """A JobError in eager execution, which is an error of TensorFlow's as well: scripts catch either."""
 
-    def __init__(self, message: str) -> None:
-        """Take the message of the error."""
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        """Take the message of the error, and what to type instead."""
         tf.errors.FailedPreconditionError.__init__(self, None, None, message)
         self.args = (message,)
+        self._remedy = remedy
+        self._show_remedy()
 
     def __str__(self) -> str:
         """Return the message."""
@@ -61,7 +63,7 @@ def told_as_tensorflow() -> Iterator[None]:
     except JobError as error:
         if type(error) is not JobError:
             raise
-        raise FailedOperationError(str(error)) from None
+        raise FailedOperationError(str(error), remedy=error.remedy) from None
     except ValueError as error:
         if isinstance(error, PacelineError | tf.errors.OpError):
             raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paceline._internal.documents import read_small
+from paceline.errors import InvalidArgumentError
 from paceline.interop.trainers.options import Meaning, meaning
 from paceline.interop.trainers.text import values
 
@@ -29,13 +30,13 @@ def recognized(path: Path) -> Meaning | None:
         return None
 
 
-def explained(path: Path) -> str | None:
+def explained(path: Path) -> InvalidArgumentError | None:
     """Return the error about a trainer's file where a file of Paceline's is expected; None if it is none."""
     found = recognized(path)
     if found is None:
         return None
-    words = f"; options say the same: {found.command}"
-    if found.filled_in:
-        words += f" ({', '.join(found.filled_in)}: fill in)"
-    left = f"; not forecast: {', '.join(found.left_out)}" if found.left_out else ""
-    return f"{path!s:.200}: is a configuration of {found.trainer}, which Paceline does not read{words}{left}"
+    left = f". Not forecast: {', '.join(found.left_out)}" if found.left_out else ""
+    return InvalidArgumentError(
+        f"{path!s:.200} is a configuration of {found.trainer}, which Paceline does not read{left}",
+        remedy=found.command + (f" (fill in {', '.join(found.filled_in)})" if found.filled_in else ""),
+    )
