@@ -69,6 +69,11 @@ class Hardware:
     like: tuple[str, ...] = ()
     """GPUs that are not among the known ones and that it resembles most: the error about them suggests it."""
 
+    @property
+    def label(self) -> str:
+        """The name for headlines: `H100`, `A100-80GB`, `RTX A6000`."""
+        return self.name.upper().replace("RTX-", "RTX ")
+
     def peak(self, precision: str) -> float:
         """Return the peak in FLOP/s. Raises InvalidArgumentError if the device lacks the precision."""
         if precision not in self.peak_flops:

@@ -143,8 +143,9 @@ def simulate(
         from paceline.forecast.output.plotting import check_plot
 
         check_plot(plot)
-    for note in prepared.notes:
-        remark(f"{note}")
+    if as_json or csv:
+        for note in prepared.notes:
+            remark(note)
     if plan_json is not None:
         check_distinct([("--plan-json", plan_json), ("--plot", plot), ("--timeline", timeline)], sweep.inputs)
         _write_plan(prepared.scenarios, plan_json)
@@ -323,7 +324,7 @@ def _explained(prepared: Prepared, results: list[Result]) -> Explanation:
     from paceline.forecast.verdict.explain import explain
     from paceline.forecast.verdict.groups import grouped
 
-    groups = grouped(prepared.scenarios, results, meant=prepared.meant)
+    groups = grouped(prepared.scenarios, results, meant=prepared.meant, noun=prepared.noun)
     with Bar("explaining"):
         return explain(groups)
 
@@ -353,29 +354,33 @@ def _execute(scenarios: list[Scenario], timeline: Path | None, executor: str) ->
 
 
 def _print(prepared: Prepared, results: list[Result], explanation: Explanation | None, most: int | None) -> None:
-    from paceline._internal.console import Bar, wrapped
+    """Print the answer, the table and the notes."""
+    from paceline._internal import block
+    from paceline._internal.console import Bar
     from paceline.forecast.output.table import table
     from paceline.forecast.verdict.advice import advise
     from paceline.forecast.verdict.groups import grouped
     from paceline.forecast.wording import explanation as explanations
     from paceline.forecast.wording import rows, verdict
 
-    groups = grouped(prepared.scenarios, results, meant=prepared.meant)
+    groups = grouped(prepared.scenarios, results, meant=prepared.meant, noun=prepared.noun)
     cells = table(groups, most)
+    listed = [result for group in groups for result in (group.results if most is None else group.ranked()[:most])]
+    notes = [*prepared.notes, *rows.notes(listed)]
     if explanation is None:
         try:
             with Bar("comparing"):
-                sentences = verdict.sentences(advise(groups))
+                verdicts = advise(groups)
         except KeyboardInterrupt:
-            say(cells)
+            say([*cells, *block.notes(notes)])
             click.echo("paceline: interrupted; the table is complete, its comparison is left out", err=True)
             raise click.Abort from None
-        lines = [line for sentence in sentences for line in wrapped(sentence, width())]
+        answers = [verdict.answer(one, groups, has_table=bool(cells)) for one in verdicts]
+        lines = [line for one in answers for line in [*one.lines(), ""]][:-1]
+        notes = [*(note for one in answers for note in one.notes), *notes]
     else:
         lines = explanations.text(explanation, width())
-    listed = [result for group in groups for result in (group.results if most is None else group.ranked()[:most])]
-    notes = [line for note in rows.notes(listed) for line in wrapped(f"note: {note}", width())]
-    say([*lines, *([""] if lines else []), *cells, *([""] if notes else []), *notes])
+    say([*lines, *([""] if lines and cells else []), *cells, *block.notes(notes)])
 
 
 def _print_unfinished(
@@ -395,6 +400,6 @@ def _print_unfinished(
         click.echo(to_csv(results, {"incomplete": f"{done['finished']} of {done['scenarios']}"}), nl=False)
     elif results:
         scenarios = [prepared.scenarios[place] for place in interrupted.results]
-        groups = grouped(scenarios, results, meant=prepared.meant)
+        groups = grouped(scenarios, results, meant=prepared.meant, noun=prepared.noun)
         say([f"incomplete: {interrupted}", "", *table(groups, most)])
     click.echo(f"paceline: {interrupted}", err=True)

@@ -49,6 +49,8 @@ class Prepared:
     notes: list[str] = field(default_factory=list)
     meant: frozenset[str] = frozenset(EXTRAS)
     """What was asked for that not everybody has: servers by name or number; by name or with a cluster, its switch."""
+    noun: str = "GPU"
+    """A rank as the user calls it: `worker` if the number of workers was given by that name."""
 
 
 def prepare(sweep: Sweep) -> Prepared:
@@ -149,7 +151,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     about_nodes = [*sweep.nodes_note(), *sweep.other_gpus_note(), *sweep.last_node_note(machine)]
     remarks += _bare_note(strategies, traces, machine)
     every = dict.fromkeys([*remarks, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
-    return Prepared(scenarios, list(every), frozenset(meant))
+    is_of_workers = sweep.spelling("workers").endswith("workers") and "workers" in sweep.sources
+    return Prepared(scenarios, list(every), frozenset(meant), "worker" if is_of_workers else "GPU")
 
 
 def _bare_note(strategies: Sequence[Strategy], traces: Sequence[Trace], machine: Cluster) -> list[str]:

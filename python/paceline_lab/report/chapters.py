@@ -60,7 +60,7 @@ def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simu
         chapter=chapter,
         groups=groups,
         results=results,
-        sentences=[*verdict.sentences(advise(groups)), *notes],
+        sentences=[*verdict.sentences(advise(groups), groups), *notes],
         explanation=explain(groups) if chapter.explained else None,
         shown=shown,
         events=events,

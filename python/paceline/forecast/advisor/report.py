@@ -16,8 +16,8 @@ from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Option
 from paceline.forecast.wording import advise
 from paceline.forecast.wording.bottleneck import relief
-from paceline.forecast.wording.rows import rate_of, sharing_of
-from paceline.forecast.wording.sharding import tight_words
+from paceline.forecast.wording.rows import rate_of
+from paceline.forecast.wording.sharding import TIGHT_LEGEND
 from paceline.settings.table import SETTINGS
 
 
@@ -128,7 +128,7 @@ def table(answer: Answer) -> list[str]:
     if not groups:
         return []
     tight = any(row.sharded.is_tight for rows in answer.rows.values() for row in rows)
-    marks = [f"~: {tight_words()}"] if tight else []
+    marks = [f"~: {TIGHT_LEGEND}"] if tight else []
     return [*_title(answer), "", *render(columns, groups, highlight_first=True), *marks]
 
 
@@ -159,7 +159,7 @@ def _title(answer: Answer) -> list[str]:
         workload.model.name,
         workload.hardware.title,
         rate_of(one.option.result, workload),
-        *([sharing_of(one.option.result, answer.job.gpus_per_node)] if answer.job.gpus_per_node > 1 else []),
+        *([f"shared by {answer.job.gpus_per_node} GPUs"] if answer.job.gpus_per_node > 1 else []),
         *([f"latency {units.duration(latency)}"] if latency else []),
     ]
     return [", ".join(where)]

@@ -1,18 +1,21 @@
-"""The table of forecasts for people: fastest first within each configuration."""
+"""The table of forecasts: fastest first within each configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
-from paceline.forecast import compression
+from paceline.forecast import compression, sharding
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.groups import Group
-from paceline.forecast.wording.rows import named, sharding_label, title, varies, whose
+from paceline.forecast.wording import terms
+from paceline.forecast.wording.rows import named, sharding_label, varies, whose
 from paceline.forecast.wording.sharding import legend, memory_text
 
 Cell = Callable[[Result, "Group"], str]
+_PLURALS = {"row": "rows", "strategy": "strategies"}
 
 
 def _first_of(group: Group, most: int) -> list[Result]:
@@ -23,26 +26,30 @@ def _first_of(group: Group, most: int) -> list[Result]:
 
 
 def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
-    """Return title, table, and what was left out, as lines.
+    """Return table, legend, and how many rows are left out, as lines; nothing for a single row.
 
     `most`: rows of a configuration; then parameter servers are left out, too, unless they are meant.
     """
     results = [result for group in groups for result in group.results]
     ranked = [group.fastest_first() if most is None else _first_of(group, most) for group in groups]
     listed = [result for group in ranked for result in group]
-    shown = [*_swept_columns(listed), *_figure_columns(groups, results)]
+    left_out = max(len(group.results) - len(own) for group, own in zip(groups, ranked, strict=True))
+    if len(listed) == 1 and not left_out:
+        return []
+    shown = [*_swept_columns(listed, groups[0].noun), *_figure_columns(groups, results, listed)]
     rows = [
         [[cell(result, group) for _, cell in shown] for result in own]
         for group, own in zip(groups, ranked, strict=True)
     ]
-    several = any(len(group) > 1 for group in ranked)
-    lines = [*title(groups[0], listed), "", *render([column for column, _ in shown], rows, highlight_first=several)]
-    lines += legend(listed)
-    left_out = max(len(group.results) - len(own) for group, own in zip(groups, ranked, strict=True))
-    return [*lines, f"and {left_out} more with --all"] if left_out else lines
+    lines = render([column for column, _ in shown], rows, highlight_first=False)
+    is_shown = varies([memory_text(result) for result in listed])
+    lines += legend(listed) if is_shown else []
+    noun = "row" if varies([(sharding_label(one), one.servers > 1, one.bucket_size) for one in listed]) else "strategy"
+    rest = f"{left_out} more {noun if left_out == 1 else _PLURALS[noun]}: --all"
+    return [*lines, rest] if left_out else lines
 
 
-def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
+def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, Cell]]:
     """Return the columns of requested values that differ between rows, and the strategy."""
     columns: list[tuple[Column, Cell]] = []
     if varies([result.trace for result in results]):
@@ -50,7 +57,7 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     if varies([result.library for result in results]):
         columns.append((Column("library", left=True), lambda result, _: result.library))
     if varies([result.workers for result in results]):
-        columns.append((Column("workers"), lambda result, _: str(result.workers)))
+        columns.append((Column(f"{noun}s"), lambda result, _: f"{result.workers:,}"))
     if varies([result.bandwidth_bps for result in results]):
         of = (
             "\nper " + units.listed(sorted({whose(result) for result in results}), "or")
@@ -59,17 +66,17 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
         )
         columns.append((Column(f"bandwidth{of}"), lambda result, _: units.rate(result.bandwidth_bps)))
     if varies([result.latency_s for result in results]):
-        columns.append((Column("latency"), lambda result, _: units.duration(result.latency_s)))
+        columns.append((Column("latency"), lambda result, _: units.duration(result.latency_s, 4)))
     if varies([result.compute_speedup for result in results]):
-        columns.append((Column("compute\nspeedup"), lambda result, _: f"{result.compute_speedup:g}"))
-    if any(result.sharded is not None for result in results):
-        columns.append((Column("sharding", left=True), lambda result, _: sharding_label(result)))
+        columns.append((Column("compute\nspeedup"), lambda result, _: f"{result.compute_speedup:g}x"))
+    if varies([sharding_label(result) for result in results]):
+        columns.append((Column("sharding", left=True), _sharding))
     if varies([result.compression for result in results]) or any(compression.changes_row(result) for result in results):
         columns += [
             *([(Column("compression", left=True), _compression)] if any(it.compression for it in results) else []),
-            *([(Column("exchanged\nevery"), _every)] if any(it.sync_every for it in results) else []),
+            *([(Column("sync\nevery"), _every)] if any(it.sync_every for it in results) else []),
         ]
-    columns.append((Column("strategy", left=True), lambda result, _: result.strategy))
+    columns.append((Column("strategy", left=True), lambda result, _: terms.strategy(result.strategy)))
     if any(result.coordinator for result in results):
         columns.append((Column("coordinator", left=True), lambda result, _: result.coordinator or "none"))
     if varies([result.servers for result in results if result.servers]):
@@ -77,6 +84,11 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     if varies([result.bucket_size for result in results]):
         columns.append((Column("bucket\nsize"), lambda result, _: _bucket_size(result)))
     return columns
+
+
+def _sharding(result: Result, _: Group) -> str:
+    name = sharding_label(result)
+    return f"{name} (DDP)" if name == sharding.NONE else name
 
 
 def _compression(result: Result, _: Group) -> str:
@@ -88,22 +100,26 @@ def _every(result: Result, _: Group) -> str:
 
 
 def _bucket_size(result: Result) -> str:
-    return "none" if result.bucket_size is None else units.size(result.bucket_size)
+    return "none" if result.bucket_size is None else units.size(result.bucket_size, 4)
 
 
-def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[tuple[Column, Cell]]:
+def _figure_columns(
+    groups: Sequence[Group], results: Sequence[Result], listed: Sequence[Result]
+) -> list[tuple[Column, Cell]]:
     time = units.time_unit(result.iteration_s for result in results)
     columns: list[tuple[Column, Cell]] = [
-        (Column(f"iteration\n{time[1]}"), lambda result, _: units.in_unit(result.iteration_s, time))
+        (Column(f"iter {time[1]}"), lambda result, _: units.in_unit(result.iteration_s, time))
     ]
-    if any(result.compute_s > 0 for result in results):
+    computes = any(result.compute_s > 0 for result in results)
+    if computes:
         columns += [
             (Column("samples/s"), lambda result, _: _optional(result.samples_per_s, units.digits)),
-            (Column("scaling\nefficiency"), lambda result, _: _optional(result.scaling_efficiency, units.percent)),
+            (Column("scaling"), lambda result, _: _optional(result.scaling_efficiency, units.percent)),
         ]
         if any(result.tokens_per_s_per_gpu is not None for result in results):
-            tokens = Column("tokens/s\nper GPU")
-            columns.append((tokens, lambda result, _: _optional(result.tokens_per_s_per_gpu, units.digits)))
+            columns.append(
+                (Column("tok/s/GPU"), lambda result, _: _optional(result.tokens_per_s_per_gpu, units.digits))
+            )
         if any(result.mfu is not None for result in results):
             columns.append((Column("MFU"), lambda result, _: _optional(result.mfu, units.percent)))
     else:
@@ -111,25 +127,34 @@ def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[
         rate = units.rate_unit(rates)
         columns += [
             (
-                Column(f"algorithm bandwidth\n{rate[1]}"),
+                Column(f"algbw {rate[1]}"),
                 lambda result, _: _optional(result.algorithm_bandwidth_bps, lambda value: units.in_unit(value, rate)),
             ),
             (
-                Column(f"bus bandwidth\n{rate[1]}"),
+                Column(f"busbw {rate[1]}"),
                 lambda result, _: _optional(result.bus_bandwidth_bps, lambda value: units.in_unit(value, rate)),
             ),
         ]
     if any(len(group.results) > 1 for group in groups):
-        first = named(groups[0].results[0], groups[0], prose=False)
-        columns.append((Column(f"speedup\nover {first}"), _speedup))
-    if any(result.compute_s > 0 for result in results):
-        exposed = f"exposed comm.\n{time[1]}"
-        columns.append((Column(exposed), lambda result, _: units.in_unit(result.exposed_communication_s, time)))
-    if any(result.sharded is not None for result in results):
-        columns.append((Column("memory\nper GPU"), lambda result, _: memory_text(result)))
+        columns.append((Column(f"vs {_first(groups[0])}"), _speedup))
+    if computes:
+        columns.append(
+            (Column(f"exposed {time[1]}"), lambda result, _: units.in_unit(result.exposed_communication_s, time))
+        )
+    if varies([memory_text(result) for result in listed]):
+        columns.append((Column("memory GB"), lambda result, _: memory_text(result)))
     if any(result.coordinator for result in results):
         columns += [_part_column(name, time) for name in ("coordinator", "copy", "collective")]
     return columns
+
+
+def _first(group: Group) -> str:
+    """Return the row that others are compared with, without what all have."""
+    first = group.results[0]
+    same = replace(group, results=[replace(one, sharded=None) for one in group.results])
+    return (
+        named(first, group) if varies([sharding_label(one) for one in group.results]) else named(same.results[0], same)
+    )
 
 
 def _part_column(name: str, time: units.Unit) -> tuple[Column, Cell]:
@@ -142,7 +167,7 @@ def _part_column(name: str, time: units.Unit) -> tuple[Column, Cell]:
 
 def _speedup(result: Result, group: Group) -> str:
     first = group.results[0].iteration_s
-    return units.digits(first / result.iteration_s, 3) if result.iteration_s > 0 else "-"
+    return units.factor(first / result.iteration_s) if result.iteration_s > 0 else "-"
 
 
 def _optional(value: float | None, text: Callable[[float], str]) -> str:

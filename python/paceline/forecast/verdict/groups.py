@@ -25,6 +25,8 @@ class Group:
     scenarios: list[Scenario]
     results: list[Result]
     meant: frozenset[str] = frozenset(EXTRAS)
+    noun: str = "GPU"
+    """A rank as the user calls it: `GPU` or `worker`."""
 
     def scenario(self, result: Result) -> Scenario:
         """Return the scenario of a result."""
@@ -71,7 +73,11 @@ def _ways(result: Result) -> tuple[str | int | None, ...]:
 
 
 def grouped(
-    scenarios: Sequence[Scenario], results: Sequence[Result], *, meant: frozenset[str] = frozenset(EXTRAS)
+    scenarios: Sequence[Scenario],
+    results: Sequence[Result],
+    *,
+    meant: frozenset[str] = frozenset(EXTRAS),
+    noun: str = "GPU",
 ) -> list[Group]:
     """One group per trace, library, workers, bandwidth, latency and compute speedup, in order."""
     traces: list[Trace] = []
@@ -84,7 +90,7 @@ def grouped(
         group = groups.setdefault(key, Group([], []))
         group.scenarios.append(scenario)
         group.results.append(result)
-    return [replace(group, meant=meant) for group in groups.values()]
+    return [replace(group, meant=meant, noun=noun) for group in groups.values()]
 
 
 def largest(groups: Sequence[Group]) -> list[Group]:

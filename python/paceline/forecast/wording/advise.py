@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from paceline._internal import units
-from paceline.catalog.libraries import DEFAULT
 from paceline.forecast import sharding as shardings
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.answer import Answer, Row
@@ -14,7 +13,7 @@ from paceline.forecast.advisor.search import Found, Option
 from paceline.forecast.sharded import TIGHT, Sharded
 from paceline.forecast.verdict.bottleneck import Relief
 from paceline.forecast.verdict.remedy import Cure, Remedy, has_fewer_states, least_gpus
-from paceline.forecast.wording import bottleneck, rows, sharding, terms
+from paceline.forecast.wording import bottleneck, sharding, terms
 
 
 def sentences(answer: Answer) -> list[str]:
@@ -143,7 +142,7 @@ def _never(found: Found) -> str:
     for one in found.never_fit:
         least.setdefault(one.candidate.setup.sharding, one.least_bytes)
     words = [
-        f"{rows.spoken(name)} (the least is {units.size(size)})" for name, size in least.items() if name not in fit
+        f"{terms.sharding(name)} (the least is {units.size(size)})" for name, size in least.items() if name not in fit
     ]
     return f"{units.count(found.gpus, 'GPU')}: no configuration fits with {units.listed(words, 'or')}." if words else ""
 
@@ -226,7 +225,7 @@ def label(one: Candidate) -> str:
 
 
 def _setup_words(setup: Setup) -> str:
-    return rows.spoken(setup.sharding, DEFAULT) + _switches(setup)
+    return terms.sharding(setup.sharding) + _switches(setup)
 
 
 def setup_label(setup: Setup) -> str:

@@ -1,17 +1,17 @@
-"""Sentences on what bounds an iteration."""
+"""Words for the bottleneck of an iteration and for changes that would help."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from paceline._internal import units
+from paceline._internal.block import Fact, Pair
 from paceline.forecast.kinds import Part, Resource
 from paceline.forecast.result import PathPart, Result
 from paceline.forecast.verdict.bottleneck import NOTEWORTHY, Bound, Largest, Relief, largest
 from paceline.forecast.wording import terms
 
-_HALF = 50
-_ADDED = {Resource.CALLS: "the library's calls are", Resource.SLOWED: "NCCL's kernels slow it by"}
+_ADDED = {Resource.CALLS: "framework overhead adds", Resource.SLOWED: "NCCL kernels slow it by another"}
 _WAYS = {
     Part.WORKER_EGRESS: ("worker", "egress"),
     Part.WORKER_INGRESS: ("worker", "ingress"),
@@ -19,8 +19,9 @@ _WAYS = {
     Part.SERVER_INGRESS: ("server", "ingress"),
 }
 """Whose NIC it is, and which way."""
+_LINE = 64
 _BY_RESOURCE = (Resource.COORDINATOR, Resource.BUFFER, Resource.INSIDE, Resource.CALLS, Resource.SLOWED)
-"""What is not called by its largest part."""
+"""Resources that are not called by their largest part."""
 
 
 def _name(of: Largest) -> str:
@@ -31,90 +32,82 @@ def _name(of: Largest) -> str:
 
 
 def _cards(parts: Sequence[PathPart]) -> str:
-    """Name the ends of links that make up most of a share: `worker egress and ingress`."""
+    """Name the ends of links that make up most of a share: `network (worker egress and ingress)`."""
     large = [part for part in parts if part.seconds > parts[0].seconds / 2]
     ways: dict[str, list[str]] = {}
     for part in large:
-        role, way = _WAYS.get(Part(part.part), ("the", part.part))
+        if part.part not in _WAYS:
+            return "network"
+        role, way = _WAYS[Part(part.part)]
         ways.setdefault(role, []).append(way)
-    named = units.listed([f"{role} {units.listed(each)}" for role, each in ways.items()])
+    ends = units.listed([f"{role} {units.listed(each)}" for role, each in ways.items()])
     rest = sum(part.seconds for part in parts) - sum(part.seconds for part in large)
-    return f"the network, mostly {named}" if rest > parts[0].seconds / 5 else named
+    return f"network (mostly {ends})" if rest > parts[0].seconds / 5 else f"network ({ends})"
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
-
-
-def _detail(of: Largest) -> str:
-    """Return what the largest part mostly consists of, with a comma before it, or nothing."""
-    slowest = ", that of the slowest worker" if of.is_of_slowest else ""
-    added = "".join(f"; {_ADDED[resource]} another {_percent(share)}" for resource, share in of.added)
-    return f"{slowest}{added}{', most of it queueing' if of.is_queueing else ''}"
-
-
-def _most(of: Largest) -> str:
-    """Return `most`, or `the largest part` if it is not more than half."""
-    return "most" if round(of.share * 100) > _HALF else "the largest part"
+def _details(of: Largest) -> str:
+    """Return ` (slowest GPU; NCCL kernels slow it by another 4%)`, or nothing."""
+    words = ["slowest GPU"] if of.is_of_slowest else []
+    words += [f"{_ADDED[resource]} {units.percent(share, 0)}" for resource, share in of.added]
+    words += ["mostly queueing"] if of.is_queueing else []
+    return f" ({', '.join(words)})" if words else ""
 
 
 def path(result: Result | Largest) -> str:
-    """Return `most of the critical path: computation (68 %)`; this is not what bounds it, which reliefs tell."""
+    """Return `compute, 98% of the critical path (slowest GPU)`; this is its largest part, not what bounds it."""
     of = result if isinstance(result, Largest) else largest(result)
-    return f"{_most(of)} of the critical path: {_name(of)} ({_percent(of.share)}{_detail(of)})"
+    return f"{_name(of)}, {units.percent(of.share, 0)} of the critical path{_details(of)}"
 
 
-def path_of(of: Largest, whose: str) -> str:
-    """Return `most of the critical path of ring is computation (68 %)`; `whose`: the words before `is`."""
-    return f"{_most(of)} {whose} is {_name(of)} ({_percent(of.share)}{_detail(of)})"
+def bound(known: Bound) -> str:
+    """Return what the change that gains most relieves, and the largest part of the critical path."""
+    name = limit(known)
+    if name is None or known.is_largest:
+        return path(known.largest)
+    return f"{name} (largest share: {path(known.largest)})"
 
 
-def bound(found: Bound) -> str:
-    """Return what the relief that gains most relieves, `bound by latency`; without one that helps, the path."""
-    of, best = found.largest, found.relief
+def limit(known: Bound) -> str | None:
+    """Return what the change that gains most relieves: `network bandwidth`; None if no change helps."""
+    best = known.relief
     if best is None or not best.helps:
-        return path(of)
-    if found.is_largest:
-        return f"bound by {_name(of)} ({_percent(of.share)} of the critical path{_detail(of)})"
+        return None
+    if known.is_largest:
+        return _name(known.largest)
     if best.resource is Resource.STREAMS:
-        carried = f"{units.rate(found.flow_bps)} of {units.rate(found.bandwidth_bps)}"
-        return f"bound by what {terms.RESOURCES[best.resource]} carry over {found.channel.upper()} ({carried})"
+        carried = f"{units.rate(known.flow_bps)} of {units.rate(known.bandwidth_bps)}, {known.channel.upper()}"
+        return f"{terms.RESOURCES[best.resource]} ({carried})"
     if best.measure in terms.WAITS:
-        return f"bound by {terms.WAITS[best.measure]}"
-    return f"bound by {terms.LIMITS.get(best.resource) or terms.RESOURCES[best.resource]}"
+        return terms.WAITS[best.measure]
+    return terms.LIMITS.get(best.resource) or terms.RESOURCES[best.resource]
 
 
-def sentence(subject: str, found: Bound) -> str:
-    """Return what bounds the subject, and what reliefs gain; `bound by` is what the relief that gains most relieves."""
-    along = path_of(found.largest, f"of the critical path of {subject}")
-    along = along[0].upper() + along[1:]
-    if found.relief is None:
-        return f"{along}."
-    effects = "; ".join(map(_effect, found.tried))
-    if not found.relief.helps:
-        return f"{along}, but no single relief helps: {effects}."
-    if found.is_largest:
-        return f"{subject} is {bound(found)}: {effects}."
-    of = found.largest
-    beside = f"{_percent(of.share)} of its critical path is {_name(of)}{_detail(of)}"
-    return f"{subject} is {bound(found)}: {effects}; {beside}."
+def fact(known: Bound) -> Fact:
+    """Return the line `Bottleneck`."""
+    name, of = limit(known), known.largest
+    lines = [f"{_name(of)}, {units.percent(of.share, 0)} of the critical path", _details(of).strip()]
+    if name is not None and not known.is_largest:
+        lines = [name, f"largest share: {lines[0]}{_details(of)}"]
+    is_short = len(" ".join(lines)) <= _LINE
+    return Fact("Bottleneck", *([" ".join(lines).strip()] if is_short else lines), tone="limit")
 
 
 def relief(one: Relief) -> str:
-    """Return what a relief is called."""
-    return terms.measure(one.measure, one.links)
-
-
-def _effect(one: Relief) -> str:
+    """Return what a change is called, with what changes with it."""
     about = terms.remark(one.about)
-    what = f"{relief(one)}, {about}," if about else relief(one)
-    if one.helps:
-        return f"{what} would make it {units.short(one.gain)} times faster"
-    if one.gain < 1 / NOTEWORTHY:
-        return f"{what} would make it {units.short(1 / one.gain)} times slower"
-    return f"{what} would not help"
+    name = terms.measure(one.measure, one.links)
+    return f"{name}, {about}" if about else name
+
+
+def effects(tried: Sequence[Relief]) -> list[Pair]:
+    """Return the gains of changes that help, and the names of those that do not."""
+    pairs: list[Pair] = [(units.factor(one.gain), relief(one)) for one in tried if one.helps]
+    same = [relief(one) for one in tried if not one.helps and one.gain >= 1 / NOTEWORTHY]
+    slower = [f"{relief(one)} ({units.factor(1 / one.gain)})" for one in tried if one.gain < 1 / NOTEWORTHY]
+    pairs += [("no gain", ", ".join(same))] if same else []
+    return [*pairs, *([("slower", ", ".join(slower))] if slower else [])]
 
 
 def gain(one: Relief) -> str:
-    """Return what a relief would bring: `twice the bandwidth would make it 1.3 times faster`."""
-    return f"{relief(one)} would make it {units.short(one.gain)} times faster"
+    """Return what a change would bring: `2x network bandwidth: 1.3x`."""
+    return f"{relief(one)}: {units.factor(one.gain)}"

@@ -48,15 +48,15 @@ def _row(of: Explanation) -> str:
 def sentences(of: Explanation) -> list[str]:
     """Return what dominates, the knee, and the possible error; the changes go between the last two."""
     about = subject(of)
-    dominated = f"{about} takes no time." if of.bound is None else bottleneck.sentence(about, of.bound)
+    dominated = f"{about} takes no time." if of.bound is None else f"{about}: {bottleneck.bound(of.bound)}."
     worker = "data-parallel rank" if _has_groups(of) else "worker"
-    return [rows.capital(dominated), _knee_in_words(of.knee, worker), rows.capital(rows.likely(of.result))]
+    return [dominated, _knee_in_words(of.knee, worker), f"Likely: {rows.interval(of.result)}."]
 
 
 def text(of: Explanation, width: int) -> list[str]:
     """Return lines for people."""
     dominated, knee, likely = sentences(of)
-    details = map(rows.capital, verdicts.details(of.details))
+    details = [fact.sentence for fact in verdicts.details(of.details)]
     *before, after = [wrapped(sentence, width) for sentence in (dominated, *details, knee, likely)]
     lines = [line for paragraph in before for line in paragraph]
     columns = [Column("what if", left=True), Column("iteration"), Column("times\nfaster"), Column("", left=True)]

@@ -1,129 +1,135 @@
-"""Sentences on sharded training: what it exposes, its memory, whether that fits, and what would help."""
+"""Words for sharded training: exposed communication, memory, whether that fits, and what would help."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from paceline._internal import units
+from paceline._internal.block import Fact, Pair
 from paceline.forecast.lowering import lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import TIGHT, Sharded
-from paceline.forecast.verdict.remedy import Cure, Remedy, remedy
+from paceline.forecast.verdict.remedy import Cure, Remedy
 
 _CURES = {
-    Cure.RESHARD: "most of it is gathered units: --reshard-after-forward yes",
-    Cure.SMALLER_UNITS: "most of it is gathered units and their buffers: smaller ones with --unit, or --prefetch 0",
-    Cure.SHARD_OVER_MORE: "shard it over more GPUs with --sharding zero3",
-    Cure.SHARD_MORE: "shard more of it: --sharding zero3",
-    Cure.LARGER_GROUPS: "--sharding zero3 or larger groups",
-    Cure.SYNC: "most of it is the model's state: leave out --no-accumulate-sync, so that gradients stay sharded",
-    Cure.SHARD_STATE: "most of it is the model's state: more GPUs",
+    Cure.RESHARD: "--reshard-after-forward yes",
+    Cure.SMALLER_UNITS: "--prefetch 0, or smaller units (--unit)",
+    Cure.SHARD_OVER_MORE: "--sharding zero3 with more GPUs (--gpus)",
+    Cure.SHARD_MORE: "--sharding zero3",
+    Cure.LARGER_GROUPS: "--sharding zero3, or larger groups",
+    Cure.SYNC: "leave out --no-accumulate-sync",
+    Cure.SHARD_STATE: "more GPUs (--gpus)",
 }
+TIGHT_LEGEND = f"tight: <{100 * (1 - TIGHT):.0f}% of memory left for allocator, CUDA context and NCCL"
 
 
 def memory_text(result: Result) -> str:
-    """Return the peak memory for a table, with a mark if it does not fit."""
+    """Return the peak memory in GB for a table, with a mark if it does not fit or is tight."""
     if result.sharded is None:
         return "-"
     own = result.sharded
-    return units.size(own.memory.peak_bytes) + (" !" if own.fits is False else " ~" if own.is_tight else "")
+    return units.gigabytes(own.memory.peak_bytes) + (" !" if own.fits is False else " ~" if own.is_tight else "")
 
 
 def legend(results: Sequence[Result]) -> list[str]:
-    """Return what the marks in a table mean, if one of its rows has them."""
+    """Return the meanings of marks in a table, those that one of its rows has."""
     every = [it.sharded for it in results if it.sharded is not None]
-    sizes = {own.capacity_bytes for own in every if own.fits is False}
-    known = units.listed([units.size(size) for size in sorted(filter(None, sizes))], "or") if sizes else ""
+    sizes = {own.capacity_bytes for own in every if own.fits is False and own.capacity_bytes}
+    known = units.listed([units.memory(size) for size in sorted(sizes)], "or") if sizes else ""
     return [
-        *([f"!: does not fit in the memory of a GPU, {known}"] if known else []),
-        *([f"~: {tight_words()}"] if any(own.is_tight for own in every) else []),
+        *([f"! does not fit: a GPU has {known}"] if known else []),
+        *([f"~ {TIGHT_LEGEND}"] if any(own.is_tight for own in every) else []),
     ]
 
 
-def tight_words() -> str:
-    """Return what a tight fit is."""
-    return (
-        f"tight: leaves under {100 * (1 - TIGHT):.0f} % of the memory to what is not counted: the CUDA context, NCCL's "
-        "buffers, and what allocators reserve, which was 6 to 24 % more than such forecasts"
-    )
-
-
-def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -> list[str]:
-    """Return what a sharded forecast exposes, what its memory consists of, and whether it fits, with the remedy.
-
-    `name`: what its row is called; `several`: whether there are other rows, from which its memory is told by it.
-    """
-    own = result.sharded
-    if own is None:
+def exposed(scenario: Scenario, result: Result) -> list[Fact]:
+    """Return the line `Exposed`: communication that lengthens an iteration, by its parts."""
+    own, seconds = result.sharded, result.exposed_communication_s
+    if result.workers == 1 or result.compute_s <= 0:
         return []
-    lines = []
-    if result.workers > 1:
-        exposed = result.exposed_communication_s
-        lines.append(
-            f"{name} exposes {units.duration(exposed)} of communication an iteration, which is its time beyond "
-            f"computation alone: {exposed_parts(own, _spread(scenario))}."
-            if exposed
-            else f"{name} hides all of its communication."
-        )
-    memory = own.memory
+    if not seconds:
+        return [Fact("Exposed", "nothing: compute hides all communication")]
+    total = f"{units.duration(seconds)} of communication"
+    if own is None:
+        return [Fact("Exposed", total)]
+    parts = exposed_parts(own, _spread(scenario))
+    return [Fact("Exposed", f"{total}: {parts[0][1]}") if len(parts) == 1 else Fact("Exposed", total, *parts)]
+
+
+def exposed_parts(own: Sharded, spread: str = "") -> list[Pair]:
+    """Return the parts of `exposed_communication_s`, largest first. `spread`: what is assumed of slow ranks."""
     parts = {
-        "parameters": memory.parameters_bytes,
-        "gradients": memory.gradients_bytes,
-        _states(scenario): memory.optimizer_bytes,
-        "gathered units": memory.gathered_bytes,
-        "communication buffers": memory.communication_bytes,
-        "activations": memory.activations_bytes or 0,
+        "compute slowed by NCCL kernels": own.slowed_s,
+        f"waiting for the slowest rank{spread}": own.straggling_s,
+        "framework overhead": own.calls_s,
+        "all-gather": own.exposed.all_gather_s,
+        "reduce-scatter": own.exposed.reduce_scatter_s,
+        "all-reduce": own.exposed.all_reduce_s,
+        "compression": own.exposed.compression_s,
     }
-    held = units.listed([f"{units.size(size)} of {name}" for name, size in parts.items() if size])
-    without = "" if memory.activations_bytes is not None else ", without activations"
-    stage = scenario.workload is not None and scenario.workload.pipeline > 1
-    whose = f"Memory of a GPU{' of the stage that needs most' if stage else ''} at its peak"
-    whose += f" with {name}" if several else ""
-    fits = own.fits and memory.activations_bytes is not None and own.capacity_bytes is not None
-    room = f" of {units.size(own.capacity_bytes or 0)}: fits" if fits else ""
-    if fits and own.is_tight:
-        room += f" tightly, with {units.size(own.room_bytes)} for what is not counted"
-    lines.append(f"{whose}: {units.size(memory.peak_bytes)}{room}{without} ({held}).")
-    if own.fits is False and own.capacity_bytes is not None:
-        lines.append(
-            f"It does not fit: {units.size(memory.peak_bytes)} of {units.size(own.capacity_bytes)}; "
-            f"{cure(remedy(scenario, own))}."
-        )
-    return lines
-
-
-def _states(scenario: Scenario) -> str:
-    """Return what states of an optimizer are called, with what is assumed of them."""
-    is_known = scenario.workload is not None or scenario.options.get("optimizer") is not None
-    if is_known or scenario.trace.optimizer_bytes is not None:
-        return "optimizer states"
-    return "optimizer states (Adam, as the trace does not say which)"
+    ordered = sorted(parts.items(), key=lambda part: -part[1])
+    return [(units.duration(seconds), name) for name, seconds in ordered if seconds > 0]
 
 
 def _spread(scenario: Scenario) -> str:
-    """Return what is assumed of how ranks differ, if nothing was said of it."""
     assumed = lowered(scenario).spread
-    return f" (times are assumed to vary by {units.percent(assumed)})" if assumed else ""
+    return f" (assumed: times vary by {units.percent(assumed)})" if assumed else ""
 
 
-def exposed_parts(own: Sharded, spread: str = "") -> str:
-    """Return what `exposed_communication_s` consists of, in words. `spread`: what is assumed of slow ranks."""
+def need(own: Sharded) -> str:
+    """Return `172.5 of 84.9 GB per GPU`, or `48.1 GB per GPU` where a GPU's memory is not known."""
+    if own.capacity_bytes is None:
+        return f"{units.memory(own.memory.peak_bytes)} per GPU"
+    return f"{units.gigabytes(own.memory.peak_bytes)} of {units.memory(own.capacity_bytes)} per GPU"
+
+
+def memory(scenario: Scenario, result: Result, *, in_full: bool) -> list[Fact]:
+    """Return the line `Memory`. `in_full`: with its parts, as always where it does not fit."""
+    own = result.sharded
+    if own is None:
+        return []
+    parts = memory_parts(scenario, own)
+    if own.fits is False:
+        return [Fact("Memory", *parts, tone="bad")]
+    text = need(own)
+    if own.memory.activations_bytes is None:
+        text += ", without activations"
+    elif own.is_tight:
+        text += f": tight, {units.memory(own.room_bytes)} left for allocator and NCCL"
+    elif own.fits:
+        text += ": fits"
+    if scenario.workload is not None and scenario.workload.pipeline > 1:
+        text += " (stage that needs most)"
+    return [Fact("Memory", text, *(parts if in_full else ()))]
+
+
+def memory_parts(scenario: Scenario, own: Sharded) -> list[Pair]:
+    """Return what memory holds at the peak, largest first."""
+    held = own.memory
     parts = {
-        "of all-gather": own.exposed.all_gather_s,
-        "of reduce-scatter": own.exposed.reduce_scatter_s,
-        "of all-reduce": own.exposed.all_reduce_s,
-        "of compression": own.exposed.compression_s,
-        "by which computation is slower beside NCCL's kernels": own.slowed_s,
-        f"by which the slowest rank computes longer{spread}": own.straggling_s,
-        "of the library's calls": own.calls_s,
+        "parameters": held.parameters_bytes,
+        "gradients": held.gradients_bytes,
+        "optimizer states": held.optimizer_bytes,
+        "gathered FSDP units": held.gathered_bytes,
+        "communication buffers": held.communication_bytes,
+        "activations": held.activations_bytes or 0,
     }
-    return units.listed([f"{units.duration(seconds)} {what}" for what, seconds in parts.items() if seconds > 0])
+    ordered = sorted(parts.items(), key=lambda part: -part[1])
+    return [(units.memory(size), name) for name, size in ordered if size]
+
+
+def assumed(scenario: Scenario) -> list[str]:
+    """Return the note that Adam's states are assumed, if neither trace nor request names an optimizer."""
+    is_known = scenario.workload is not None or scenario.options.get("optimizer") is not None
+    if is_known or scenario.trace.optimizer_bytes is not None:
+        return []
+    return ["Assumed Adam: the trace does not name an optimizer (--optimizer)"]
 
 
 def cure(of: Remedy) -> str:
-    """Return what would reduce the largest part of the memory."""
-    fewer = ", or an optimizer with fewer states (--optimizer)" if of.fewer_states else ""
+    """Return what would reduce the largest part of the memory, to be typed."""
+    fewer = ", or an optimizer with fewer states (--optimizer sgd)" if of.fewer_states else ""
     if of.cure is Cure.MORE_GPUS:
         return more_gpus(of.gpus) + fewer
     if of.cure is not Cure.LESS_ACTIVATIONS:
@@ -131,11 +137,10 @@ def cure(of: Remedy) -> str:
     more = f"--microbatches {of.microbatches}" if of.microbatches else f"--accumulate {of.passes}"
     ways = [f"--batch {of.batch} {more}"] if of.batch else []
     if of.checkpointing:
-        named = f" (--checkpointing {of.checkpointing})" if of.checkpointing != "yes" else ""
-        ways.append(f"activation checkpointing{named}")
-    return f"most of it is activations: {', or '.join(ways or ['shorter sequences, or --tensor-parallel'])}"
+        ways.append(f"--checkpointing {of.checkpointing}" if of.checkpointing != "yes" else "activation checkpointing")
+    return ", or ".join(ways or ["shorter sequences (--seq), or --tensor-parallel 2"])
 
 
 def more_gpus(least: int) -> str:
     """Return the remedy if all GPUs together are too few for the model's state; `least` hold it."""
-    return f"parameters, gradients and optimizer states alone fill {least} of these GPUs: take more of them"
+    return f"more GPUs (--gpus): parameters, gradients and optimizer states alone fill {least}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paceline._core import Note
 from paceline._internal import units
+from paceline.catalog.libraries import NONE
 from paceline.forecast.kinds import (
     FURTHER,
     About,
@@ -20,13 +21,14 @@ from paceline.forecast.kinds import (
 )
 from paceline.settings.table import SETTINGS
 
-COMPUTATION = "computation"
+COMPUTATION = "compute"
+NATIVE = "native"
 
 RESOURCES = {
     Resource.COMPUTE: COMPUTATION,
     Resource.NICS: "NICs",
-    Resource.INSIDE: "links inside the node",
-    Resource.UPLINKS: "racks' uplinks",
+    Resource.INSIDE: "intra-node links",
+    Resource.UPLINKS: "rack uplinks",
     Resource.LEAF_SPINE: "leaf-spine links",
     Resource.EDGE_AGGREGATION: "edge-aggregation links",
     Resource.AGGREGATION_CORE: "aggregation-core links",
@@ -37,12 +39,12 @@ RESOURCES = {
     Resource.HOST: "host copies",
     Resource.ADDITIONS: "additions",
     Resource.COMPRESSION: "compression",
-    Resource.COORDINATOR: "the coordinator",
-    Resource.BUFFER: "the fusion buffer",
+    Resource.COORDINATOR: "coordinator",
+    Resource.BUFFER: "fusion buffer",
     Resource.LATE: "late ranks",
-    Resource.CALLS: "the library's calls",
-    Resource.SLOWED: "what NCCL's kernels slow computation by",
-    Resource.STREAMS: "the library's connections",
+    Resource.CALLS: "framework overhead",
+    Resource.SLOWED: "compute slowed by NCCL kernels",
+    Resource.STREAMS: "the framework's connections",
 }
 PLACES = {
     Resource.NICS: "network between nodes",
@@ -51,69 +53,69 @@ PLACES = {
 }
 """Where an iteration is bound; elsewhere it is the resource."""
 LIMITS = {
-    Resource.NICS: "the network's bandwidth",
-    Resource.INSIDE: "the bandwidth inside the node",
-    Resource.UPLINKS: "the racks' uplinks",
-    Resource.INSIDE_AND_NICS: "the links inside and between nodes together",
-    Resource.NICS_AND_LINKS: "the links of the nodes and between switches together",
+    Resource.NICS: "network bandwidth",
+    Resource.INSIDE: "intra-node bandwidth",
+    Resource.UPLINKS: "rack uplinks",
+    Resource.INSIDE_AND_NICS: "links inside and between nodes together",
+    Resource.NICS_AND_LINKS: "links of nodes and between switches together",
 }
 """What is too little of a resource that another one exceeds on the critical path."""
 _MEASURES = {
-    Measure.COMPUTE: "half the computing time",
-    Measure.BANDWIDTH: "twice the bandwidth",
-    Measure.BANDWIDTH_OF_NODES: "twice the bandwidth of the nodes",
-    Measure.RATE_OF_LINKS: "twice the rate of the {links}",
-    Measure.BANDWIDTH_INSIDE: "twice the bandwidth inside the node",
-    Measure.BANDWIDTH_INSIDE_NODES: "twice the bandwidth inside nodes",
-    Measure.BANDWIDTH_INSIDE_AND_BETWEEN: "twice the bandwidth inside and between nodes",
-    Measure.BANDWIDTH_OF_NODES_AND_LINKS: "twice the bandwidth of the nodes and between switches",
-    Measure.OVERSUBSCRIPTION_OF_RACKS: "half the oversubscription of the racks",
-    Measure.OVERSUBSCRIPTION: "half the oversubscription",
+    Measure.COMPUTE: "2x faster compute",
+    Measure.BANDWIDTH: "2x network bandwidth",
+    Measure.BANDWIDTH_OF_NODES: "2x bandwidth of the nodes",
+    Measure.RATE_OF_LINKS: "2x rate of {links}",
+    Measure.BANDWIDTH_INSIDE: "2x intra-node bandwidth",
+    Measure.BANDWIDTH_INSIDE_NODES: "2x intra-node bandwidth",
+    Measure.BANDWIDTH_INSIDE_AND_BETWEEN: "2x bandwidth inside and between nodes",
+    Measure.BANDWIDTH_OF_NODES_AND_LINKS: "2x bandwidth of nodes and between switches",
+    Measure.OVERSUBSCRIPTION_OF_RACKS: "1/2 oversubscription of racks",
+    Measure.OVERSUBSCRIPTION: "1/2 oversubscription",
     Measure.NO_OVERSUBSCRIPTION: "no oversubscription",
-    Measure.CONNECTIONS: "twice as many connections between nodes",
-    Measure.HOST: "twice the rate of host copies",
-    Measure.ADDITIONS: "twice the rate of additions",
-    Measure.LATENCY: "half the latency",
-    Measure.COST: "half the cost of messages",
-    Measure.LATENCY_AND_COST: "half the latency and cost of messages",
+    Measure.CONNECTIONS: "2x connections between nodes",
+    Measure.HOST: "2x rate of host copies",
+    Measure.ADDITIONS: "2x rate of additions",
+    Measure.LATENCY: "1/2 latency",
+    Measure.COST: "1/2 per-message cost",
+    Measure.LATENCY_AND_COST: "1/2 latency and per-message cost",
     Measure.RDMA: "RDMA instead of TCP",
     Measure.STRATEGY: "another strategy",
-    Measure.BUCKET_SIZE: "the best bucket size",
-    Measure.MULTICAST: "multicast in the switch",
-    Measure.AGGREGATION: "aggregation in the switch",
-    Measure.MULTICAST_AND_AGGREGATION: "multicast and aggregation in the switch",
-    Measure.WITHOUT_SLOWEST: "without the slowest rank",
+    Measure.BUCKET_SIZE: "best bucket size",
+    Measure.MULTICAST: "switch multicast",
+    Measure.AGGREGATION: "in-network aggregation",
+    Measure.MULTICAST_AND_AGGREGATION: "multicast and in-network aggregation",
+    Measure.WITHOUT_SLOWEST: "no straggler",
 }
 WAITS = {
     Measure.LATENCY: "latency",
-    Measure.COST: "the cost of messages",
-    Measure.LATENCY_AND_COST: "latency and the cost of messages",
+    Measure.COST: "per-message cost",
+    Measure.LATENCY_AND_COST: "latency and per-message cost",
 }
 """What each of these halves, where it bounds an iteration."""
 _EXCHANGES = {
-    Exchange.TENSOR: "tensor parallelism's all-reduces",
-    Exchange.EXPERT: "experts' all-to-alls",
-    Exchange.CONTEXT: "waiting for keys and values",
+    Exchange.TENSOR: "TP all-reduces",
+    Exchange.EXPERT: "EP all-to-alls",
+    Exchange.CONTEXT: "CP waits",
 }
 _REMARKS = {
     Remark.WITHIN: "with {exchanges}",
     Remark.CHANNEL: "still over {channel}",
-    Remark.SLOWER: "nothing is faster: {slower}would take {duration}",
+    Remark.SLOWER: "no gain: {slower}{duration}",
     Remark.RANK: "rank {rank}",
     Remark.RECORDED_RANK: "recorded rank {rank}",
-    Remark.CHANCE: "ranks differ only by chance",
-    Remark.ALIKE: "all ranks are alike here",
-    Remark.TOO_MANY: "too many messages to try",
+    Remark.CHANCE: "not tried: ranks differ only by chance",
+    Remark.ALIKE: "not tried: all ranks are alike",
+    Remark.TOO_MANY: "not tried: too many messages",
     Remark.NO_STRATEGY: "no strategy can use it",
-    Remark.NOT_MODELLED: "it is not modelled in fabrics of this kind",
+    Remark.NOT_MODELLED: "not modeled in this kind of fabric",
     Remark.USED: "already used",
     Remark.BY: "{strategy}",
     Remark.JOBS: "{jobs}",
-    Remark.NO_FORM: "no job's strategy has a form that uses it",
+    Remark.NO_FORM: "no job's strategy can use it",
     Remark.PLANNED: "not for {names}, which {do} more than all-reduces",
     Remark.HIGHEST_RATE: "more than the highest rate of a cluster",
     Remark.RATIO: "{ratio:g}:1",
-    Remark.STOPPED: "stopped before it was known",
+    Remark.STOPPED: "not tried: interrupted",
 }
 _COMPARABLE = {
     Comparable.ONE_NODE: "GPUs of one node",
@@ -122,37 +124,33 @@ _COMPARABLE = {
     Comparable.TRANSFORMERS: "transformers on {nodes} of {gpus}",
 }
 _EVIDENCE = {
-    Ground.VALIDATED: "{strategy} on an emulated network, 2 to {most:g} workers",
+    Ground.VALIDATED: "{strategy} on an emulated network, 2-{most:g} workers",
     Ground.PUBLISHED: "{comparable}: {sources}",
-    Ground.SERVED_ALONE: "no measurement is of a single worker with a server",
+    Ground.SERVED_ALONE: "nobody has measured one worker with a server",
     Ground.SILENT: "nothing is communicated, so only the trace could be wrong",
-    Ground.COORDINATED: "published measurements of coordinators are of one machine (paceline study load-imbalance)",
-    Ground.SHARDED_RECORDING: "measurements of sharded training are of models with a --gpu, not of recordings",
+    Ground.COORDINATED: "published coordinators are of one machine (paceline study load-imbalance)",
+    Ground.SHARDED_RECORDING: "published sharded runs are of models with a --gpu, not of recordings",
     Ground.NOT_VALIDATED: "{strategy} has not been compared with real runs",
-    Ground.WORKERS_VALIDATED: "the bare schedule of {strategy} was run on up to {most:g} workers, one a node",
-    Ground.LINKS_VALIDATED: "the bare schedule of {strategy} was run on emulated links that stand for {slowest:g} to "
-    "{fastest:g} Gbit/s",
-    Ground.LIBRARY_UNPUBLISHED: "no measurement of {library} with {strategy} has been published",
-    Ground.TRANSFORMERS_UNPUBLISHED: "no measurement of transformers with {strategy} has been published",
-    Ground.ALL_REDUCES: "too few measurements of all-reduces alone have been published",
+    Ground.WORKERS_VALIDATED: "bare {strategy} (no framework cost) was validated up to {most:g} workers, one per node",
+    Ground.LINKS_VALIDATED: "bare {strategy} (no framework cost) was validated at {slowest:g}-{fastest:g} Gbps",
+    Ground.LIBRARY_UNPUBLISHED: "nobody has published {library} with {strategy}",
+    Ground.TRANSFORMERS_UNPUBLISHED: "nobody has published transformers with {strategy}",
+    Ground.ALL_REDUCES: "too few all-reduces alone have been published",
     Ground.NOTHING_PUBLISHED: "{comparable}: nothing has been published",
-    Ground.ONE_SOURCE: "{comparable}: the constants were fitted to the only source, {sources}",
-    Ground.GPUS: "{comparable}: measurements end at {most:g} GPUs, and intervals at {further:g}",
-    Ground.LINKS: "{comparable}: measurements have links of {slowest:g} to {fastest:g} Gbit/s, and intervals reach "
-    "from half the slowest to twice the fastest, {half:g} to {twice:g} Gbit/s",
-    Ground.EXPERTS: "{model}: no measurement is of a mixture of experts",
-    Ground.TOO_FEW: "{setting}: too few measurements are of it",
-    Ground.NONE_OF_IT: "{setting}: no measurement is of it",
-    Ground.PIPELINE: "{setting}: no measurement is of a pipeline",
-    Ground.WAIT: "{setting}: measurements have at most {duration}",
-    Ground.SLOW_RANK: "{setting}: no measurement has a slow rank",
-    Ground.SLOW_LINK: "{setting}: no measurement has a slow link",
-    Ground.OVERSUBSCRIBED: "{setting}: no measurement is of links oversubscribed {most:g}:1",
-    Ground.HABIT: "{setting}: measurements are of what {whose} does by itself",
+    Ground.ONE_SOURCE: "{comparable}: constants were fitted to the only source, {sources}",
+    Ground.GPUS: "{comparable}: published up to {most:g} GPUs, intervals up to {further:g}",
+    Ground.LINKS: "{comparable}: published at {slowest:g}-{fastest:g} Gbps, intervals at {half:g}-{twice:g} Gbps",
+    Ground.EXPERTS: "{model}: no published run is of a mixture of experts",
+    Ground.TOO_FEW: "{setting}: too few published runs have it",
+    Ground.NONE_OF_IT: "{setting}: no published run has it",
+    Ground.PIPELINE: "{setting}: no published run has a pipeline",
+    Ground.WAIT: "{setting}: published runs have at most {duration}",
+    Ground.SLOW_RANK: "{setting}: no published run has a slow rank",
+    Ground.SLOW_LINK: "{setting}: no published run has a slow link",
+    Ground.OVERSUBSCRIBED: "{setting}: no published run is oversubscribed {most:g}:1",
+    Ground.HABIT: "{setting}: published runs use the default of {whose}",
 }
 _BASES = (Ground.VALIDATED, Ground.PUBLISHED)
-_REASONS = (Ground.SERVED_ALONE, Ground.SILENT, Ground.COORDINATED, Ground.SHARDED_RECORDING)
-"""Why there is no interval, though this is not outside the evidence."""
 
 
 def part(name: str) -> str:
@@ -206,26 +204,70 @@ def note(one: Note, rank: str = "GPU") -> str:
     """Return a degenerate case in words; `rank`: what a node has several of."""
     match one:
         case Note.NoSwitch():
-            return "sharp on a single node has no switch: only the reduction inside the node"
+            return "sharp needs no switch on one node: it only reduces inside"
         case Note.SwitchLimits():
             limits = []
             if one.levels is not None:
-                limits.append("a switch adds up at most {}: the tree has {} levels".format(*one.levels))
+                limits.append("{1} levels of switches, each adds up at most {0}".format(*one.levels))
             if one.pieces is not None:
-                limits.append("pieces of {} elements, so that a switch's memory holds {} of them".format(*one.pieces))
-            return f"sharp: {'; '.join(limits)}"
+                limits.append("pieces of {:,} elements, {:,} of which fit a switch's memory".format(*one.pieces))
+            return f"sharp: {', '.join(limits)}"
         case Note.SharedTensors():
-            return f"sharded-ps with one {rank} per node has no reduction inside it: servers share every tensor"
+            return f"sharded-ps does not reduce inside nodes here (1 {rank} per node): servers share every tensor"
         case Note.NoRing():
-            return "hierarchical on a single node has no ring between nodes: only the reduction inside it"
+            return "hierarchical only reduces inside the node here (1 node)"
         case Note.RingOfNodes():
-            return f"hierarchical with one {rank} per node is a ring between the nodes"
+            return f"hierarchical is ring here (1 {rank} per node)"
         case Note.OneGroup():
-            return f"hsdp with one group of all {one.ranks} ranks is zero3"
+            return f"hsdp is zero3 here (one group of all {one.ranks} ranks)"
         case Note.ClosedForm():
-            how = "takes its closed form: its messages are too many to be simulated"
-            return f"{one.strategy} on {one.workers} workers {how}"
+            return (
+                f"{one.strategy} with {one.workers:,} workers is a closed-form estimate: too many messages to simulate"
+            )
     raise AssertionError(one)
+
+
+_LIBRARIES = {
+    "ddp": ("DDP", "NCCL"),
+    "ddp-gloo": ("DDP", "Gloo"),
+    "horovod": ("Horovod", "NCCL"),
+    "horovod-uncached": ("Horovod before 2019", "NCCL"),
+    "horovod-ddl": ("Horovod", "DDL"),
+    "horovod-mpi": ("Horovod", "MPI"),
+    "horovod-mpi-gpu": ("Horovod", "CUDA-aware MPI"),
+}
+"""Frameworks and their backends, by the name of the library."""
+_SHARDINGS = {"zero3": "zero3 (FSDP)", "hsdp": "hsdp (FSDP)"}
+
+
+def strategy(name: str) -> str:
+    """Return a strategy for prose; `native` with whose algorithms it is."""
+    return f"{name} (NCCL)" if name == NATIVE else name
+
+
+def framework(library: str, strategy: str, own: str) -> str:
+    """Return a framework and what it runs as one name.
+
+    Args:
+        library: The name of the library.
+        strategy: What it runs.
+        own: What it runs by itself.
+
+    Example:
+        >>> framework("ddp", "native", "native"), framework("ddp", "ring", "native"), framework("none", "ring", "ring")
+        ('DDP (NCCL)', 'DDP (ring)', 'ring')
+    """
+    if library == NONE:
+        return strategy
+    name, backend = _LIBRARIES.get(library, (library, ""))
+    if strategy == own:
+        return f"{name} ({backend})" if backend else name
+    return f"{name} ({strategy})" if backend in ("", "NCCL") else f"{name} ({backend}, {strategy})"
+
+
+def sharding(name: str) -> str:
+    """Return a sharding for prose: `zero3 (FSDP)`, and `DDP` for none."""
+    return "DDP" if name == NONE else _SHARDINGS.get(name, name)
 
 
 def without_activations(trace: str) -> str:
@@ -235,10 +277,7 @@ def without_activations(trace: str) -> str:
 
 def evidence(found: Evidence) -> str:
     """Return what an interval is based on, or that there is none, and why."""
-    if found.ground in _BASES:
-        return reason(found)
-    outside = "" if found.ground in _REASONS else ", because this is outside the evidence"
-    return f"no interval{outside}: {reason(found)}"
+    return reason(found) if found.ground in _BASES else f"no interval: {reason(found)}"
 
 
 def reason(found: Evidence) -> str:
@@ -264,10 +303,10 @@ def reason(found: Evidence) -> str:
 
 def _comparable(found: Evidence, comparable: Comparable) -> str:
     return _COMPARABLE[comparable].format(
-        family=found.family,
+        family=found.family.upper() if found.family in ("nccl", "mpi", "ddl") else found.family,
         channel=found.channel.upper(),
         nodes="several nodes" if found.has_nodes else "one node",
-        gpus="older GPUs" if found.is_older else "today’s GPUs",
+        gpus="older GPUs" if found.is_older else "current GPUs",
     )
 
 

@@ -1,242 +1,355 @@
-"""Sentences of the verdict on a table."""
+"""The answer of a forecast: its headline, facts and notes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from paceline._core import Degraded
-from paceline._internal import units
+from paceline._internal import block, units
+from paceline._internal.block import Fact, Pair
 from paceline.catalog.strategies import SWITCHES, find_strategy
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.advice import Bubble, Details, Verdict
 from paceline.forecast.verdict.bottleneck import NOTEWORTHY, largest
 from paceline.forecast.verdict.groups import Group
+from paceline.forecast.verdict.remedy import remedy
 from paceline.forecast.verdict.slow_links import SlowLinks
 from paceline.forecast.wording import bottleneck, rows, sharding, terms
 
 _CHANGE = 1.0005
 """Smaller ratios of two times with slow links and without are none."""
+_NO_GAIN = f"{(NOTEWORTHY - 1) * 100:.1f}%"
 
 
-def sentences(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return what bounds each configuration, with its interval, what would help, and whether it fits."""
-    lines = [line for one in verdicts for line in [*_sentences(one), *details(one.details)]]
-    return [rows.capital(line) for line in lines]
+@dataclass(frozen=True)
+class Answer:
+    """The answer about one configuration."""
+
+    headline: str
+    facts: tuple[Fact, ...] = ()
+    memory: tuple[Fact, ...] = ()
+    """Where it does not fit: the parts of its memory."""
+    remedy: str = ""
+    """Where it does not fit: what to type."""
+    otherwise: str = ""
+    """Where it does not fit: the headline if it did."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing says that it does not."""
+        return not self.otherwise
+
+    def lines(self) -> list[str]:
+        """Return the answer for people, without its notes."""
+        facts = block.block(self.facts)
+        if self.fits:
+            return [*block.headline(self.headline), *(["", *facts] if facts else [])]
+        return [
+            *block.headline(self.headline, "bad"),
+            "",
+            *block.block(self.memory),
+            *block.suggestion(self.remedy),
+            "",
+            *block.headline(self.otherwise),
+            *(["", *facts] if facts else []),
+        ]
+
+    def sentences(self) -> list[str]:
+        """Return the answer as `--json` and reports have it: a string for each fact."""
+        tried = [f"try: {self.remedy}"] if self.remedy else []
+        rest = [*tried, self.otherwise] if self.otherwise else []
+        return [self.headline, *block.sentences(self.memory), *rest, *block.sentences(self.facts)]
 
 
-def _sentences(one: Verdict) -> list[str]:
-    group, fastest = one.group, one.fastest
+def answer(one: Verdict, groups: Sequence[Group], *, has_table: bool = True) -> Answer:
+    """Return the answer about a configuration.
+
+    Args:
+        one: The verdict on it.
+        groups: All configurations, from which it differs in what its headline names.
+        has_table: Whether a table follows, which has figures of its own.
+    """
+    group, result = one.group, one.result
+    scenario = group.scenario(result)
+    about = subject(group, result, groups)
+    figures = _figures(result)
     if one.is_empty:
-        return ["nothing to synchronize: an iteration takes no time"] if group.results[0].iteration_s <= 0 else []
-    if one.is_of_library:
-        return [*_of_the_library(one), *_still(one), *_others(one), _bound(one)]
-    lines = [_ranking(group, fastest), *_compared(group, fastest), *_still(one), _bound(one)]
-    if fastest.workers == 1:
-        return [*lines, rows.likely(fastest)]
-    return [*lines, *_others(one), rows.likely(group.with_interval())]
+        return Answer(f"{about}: nothing to synchronize" if result.iteration_s <= 0 else f"{about}: {figures}")
+    facts = (
+        *_times(result),
+        *([] if _is_alone(result) else [Fact("Likely", rows.interval(result))]),
+        *_details(one, has_table=has_table),
+        Fact("Setup", *rows.setup(result, scenario.workload, group.noun), *_alone(result)),
+    )
+    notes = [*_notes(one.details), *_over_linear(result)]
+    own = result.sharded
+    if own is None or own.fits is not False:
+        memory = sharding.memory(scenario, result, in_full=False)
+        facts = (*facts[:2], *memory, *facts[2:]) if memory else facts
+        if memory:
+            notes += sharding.assumed(scenario)
+        return Answer(f"{about}: {figures}", tuple(facts), notes=tuple(notes))
+    return Answer(
+        f"{about}: does not fit, {sharding.need(own)}",
+        tuple(facts),
+        memory=tuple(sharding.memory(scenario, result, in_full=True)),
+        remedy=sharding.cure(remedy(scenario, own)),
+        otherwise=f"If it fit: {figures}",
+        notes=(*notes, *sharding.assumed(scenario)),
+    )
 
 
-def _ranking(group: Group, fastest: Result) -> str:
-    place = _place(group, fastest) if group.has_several else ""
-    return f"{_where(group)}: {rows.named(fastest, group)}{place}, {_figures(fastest)}."
+def sentences(verdicts: Sequence[Verdict], groups: Sequence[Group]) -> list[str]:
+    """Return answers as strings, a fact each, with their notes."""
+    answers = [answer(one, groups) for one in verdicts]
+    return [line for one in answers for line in [*one.sentences(), *(f"Note: {note}" for note in one.notes)]]
 
 
-def _compared(group: Group, fastest: Result) -> list[str]:
-    """Return how many times as fast as the first the fastest is, and what most of the first's path is."""
-    first = group.results[0]
-    if not group.has_several or first.iteration_s <= fastest.iteration_s * NOTEWORTHY:
-        return []
-    times = units.short(first.iteration_s / fastest.iteration_s)
-    why = bottleneck.path_of(largest(first), "of whose critical path")
-    return [f"It is {times} times as fast as {rows.named(first, group)}, {why}."]
+def subject(group: Group, result: Result, groups: Sequence[Group]) -> str:
+    """Return `resnet-50, DDP (NCCL), 64 GPUs`, with the network's rate if it differs between configurations."""
+    scenario = group.scenario(result)
+    every = [other for one in groups for other in one.results]
+    each = ", one per node" if scenario.one_a_node and result.workers > 1 else ""
+    ranks = rows.ranks(result, scenario.workload, group.noun)
+    return ", ".join([result.trace, rows.spoken(result, group), f"{ranks}{each}", *rows.differing(result, every)])
 
 
-def _of_the_library(one: Verdict) -> list[str]:
-    """Return what the library runs with its interval, and whether a row is faster."""
-    group, runs, fastest = one.group, one.result, one.fastest
-    lines = [f"{_where(group)}: {rows.likely(runs, rows.named(runs, group))}"]
-    gain = runs.iteration_s / fastest.iteration_s
-    if fastest is not runs and gain > NOTEWORTHY:
-        rate = "" if not fastest.samples_per_s else f", {units.digits(fastest.samples_per_s)} samples/s"
-        faster = f"{units.short(gain)} times faster{rate}{_unmeasured(fastest)}"
-        return [*lines, f"{rows.named(fastest, group)} would be {faster}."]
-    if group.has_several and not _is_beside_rows(one):
-        much = "" if units.duration(fastest.iteration_s) == units.duration(runs.iteration_s) else "noticeably "
-        lines.append(f"None of the {_other_rows(one)} is {much}faster.")
-    return lines
-
-
-def _is_beside_rows(one: Verdict) -> bool:
-    """Whether neither a row nor another strategy is faster, which is said at once."""
-    rival = one.fastest is not one.result and one.result.iteration_s / one.fastest.iteration_s > NOTEWORTHY
-    other = one.other
-    slower = other is not None and one.result.iteration_s / other.iteration_s <= NOTEWORTHY
-    return one.is_of_library and one.group.has_several and not rival and slower
-
-
-def _other_rows(one: Verdict) -> str:
-    shardings = {rows.sharding_label(result) for result in one.group.results}
-    return "other shardings" if one.other is not None and len(shardings) > 1 else "others"
-
-
-def _others(one: Verdict) -> list[str]:
-    """Return how the best of the other strategies does."""
-    if (other := one.other) is None:
-        return []
-    gain = one.result.iteration_s / other.iteration_s
-    if gain > NOTEWORTHY:
-        faster = f"{units.short(gain)} times faster{_unmeasured(other)}"
-        return [f"Of the other strategies {other.strategy} would be the fastest: {faster}."]
-    none = "No other strategy is faster"
-    if _is_beside_rows(one):
-        none = f"None of the {_other_rows(one)} is faster, nor would another strategy be"
-    if gain < 1 / NOTEWORTHY:
-        return [f"{none}; the next is {other.strategy}, {units.short(1 / gain)} times slower."]
-    return [f"{none}; {other.strategy} is as fast."]
-
-
-def _unmeasured(result: Result) -> str:
-    """Return a remark in brackets, if nobody has published a measurement of the library with this strategy."""
-    ground = result.ground
-    return f" ({terms.reason(ground)})" if ground is not None and ground.is_unpublished else ""
-
-
-def _place(group: Group, fastest: Result) -> str:
-    """Return ` is the fastest`, or which others take as long as far as a reader can see."""
-    takes = units.duration(fastest.iteration_s)
-    equal = [one for one in group.ranked() if one is not fastest and units.duration(one.iteration_s) == takes]
-    if not equal:
-        return " is the fastest"
-    alone = rows.named(equal[0], group) if len(equal) == 1 else ""
-    if len(equal) == len(group.ranked()) - 1:
-        return f" is as fast as {alone or 'all others'}"
-    return f" is the fastest with {alone or f'{len(equal)} others'}"
-
-
-def _bound(one: Verdict) -> str:
-    assert one.bound is not None  # it is not empty
-    return bottleneck.sentence(rows.named(one.result, one.group), one.bound)
-
-
-def _where(group: Group) -> str:
-    """Say which configuration is meant."""
-    first = group.results[0]
-    speed = f", compute speedup {first.compute_speedup:g}" if first.compute_speedup != 1 else ""
-    wait = f", latency {units.duration(first.latency_s)}" if first.latency_s else ""
-    workload = group.scenarios[0].workload
-    each = ", one a node" if group.scenarios[0].one_a_node and first.workers > 1 else ""
-    return f"{first.trace}, {rows.ranks(first, workload)}{each}, {rows.rate_of(first, workload)}{wait}{speed}"
+def _is_alone(result: Result) -> bool:
+    return result.workers == 1 and result.interval is None and result.servers == 0
 
 
 def _figures(result: Result) -> str:
-    """Return `19340 samples/s, 91.8 % of linear scaling (105.9 ms an iteration)`."""
-    time = f"{units.duration(result.iteration_s)} an iteration"
-    if result.samples_per_s is None or result.scaling_efficiency is None or not result.compute_s:
+    """Return the figures of a headline: tokens/s and MFU, or time and samples/s, or time and bus bandwidth."""
+    if result.tokens_per_s_per_gpu is not None:
+        mfu = "" if result.mfu is None else f", MFU {units.percent(result.mfu)}"
+        return f"{units.digits(result.tokens_per_s_per_gpu)} tokens/s per GPU{mfu}"
+    time = f"{units.duration(result.iteration_s)}/iteration"
+    if result.samples_per_s is None or not result.compute_s:
         rate = result.bus_bandwidth_bps
-        return time if rate is None else f"{time}, bus bandwidth {units.rate(rate)}"
-    scaling = units.percent(result.scaling_efficiency)
-    return f"{units.digits(result.samples_per_s)} samples/s, {scaling} of linear scaling ({time})"
+        return time if rate is None else f"{units.duration(result.iteration_s)}, bus bandwidth {units.rate(rate)}"
+    return f"{time}, {units.digits(result.samples_per_s)} samples/s"
 
 
-def _still(one: Verdict) -> list[str]:
+def _times(result: Result) -> Iterator[Fact]:
+    """Return what the headline does not say of time, rate and scaling."""
+    if result.samples_per_s is None or result.scaling_efficiency is None or not result.compute_s:
+        return
+    mark = " [1]" if rows.is_over_linear(result) else ""
+    scaling = f"{units.percent(result.scaling_efficiency)} of linear{mark}"
+    if result.tokens_per_s_per_gpu is not None:
+        time = f"{units.duration(result.iteration_s)}, {units.digits(result.samples_per_s, 3)} samples/s"
+        yield Fact("Iteration", f"{time}, {scaling}")
+    else:
+        yield Fact("Scaling", f"{scaling} (compute alone: {units.duration(result.compute_s)})")
+
+
+def _alone(result: Result) -> list[str]:
+    """Return the time of computation alone, unless it stands beside the scaling."""
+    if result.tokens_per_s_per_gpu is None or result.compute_s <= 0:
+        return []
+    return [f"compute alone: {units.duration(result.compute_s)}"]
+
+
+def _over_linear(result: Result) -> list[str]:
+    return [f"[1] {rows.OVER_LINEAR}"] if rows.is_over_linear(result) else []
+
+
+def _details(one: Verdict, *, has_table: bool) -> Iterator[Fact]:
+    """Return bottleneck, changes that would help, exposed communication, and how other strategies do."""
+    group, result = one.group, one.result
+    assert one.bound is not None  # it is not empty
+    yield bottleneck.fact(one.bound)
+    if helps := [*bottleneck.effects(one.bound.tried), *_still(one), *_of_pipeline(one.details.bubble)]:
+        yield Fact("Would help", *sorted(helps, key=_by_gain))
+    if result.sharded is not None or not has_table:
+        yield from sharding.exposed(group.scenario(result), result)
+        yield from _coordinator(result)
+    yield from within(result)
+    yield from pipeline(one.details.bubble)
+    if strategy := _strategy(one):
+        yield Fact("Strategy", *strategy)
+    if one.details.slow_links is not None:
+        yield _slow_links(one.details.slow_links)
+
+
+def _by_gain(pair: Pair) -> float:
+    figure = pair[0].removesuffix("x").replace(",", "")
+    return -float(figure) if pair[0].endswith("x") else 0.0
+
+
+def _coordinator(result: Result) -> Iterator[Fact]:
+    if result.coordinator_s is None or result.copy_s is None or result.collective_s is None:
+        return
+    parts = {
+        "coordinator": result.coordinator_s,
+        "copies of the fusion buffer": result.copy_s,
+        "collectives": result.collective_s,
+    }
+    yield Fact("Coordinator", *[(units.duration(seconds), name) for name, seconds in parts.items()])
+
+
+def within(result: Result) -> Iterator[Fact]:
+    """Return what exchanges within the computation take, which nothing hides."""
+    for label, name, seconds in (
+        ("TP", "all-reduces between TP GPUs", result.tensor_parallel_s),
+        ("CP", "attention waits for keys and values", result.context_parallel_s),
+        ("EP", "tokens to experts and back", result.expert_parallel_s),
+    ):
+        if seconds:
+            share = units.percent(seconds / result.compute_s)
+            yield Fact(label, f"{units.duration(seconds)}, {share} of compute: {name}, never hidden")
+
+
+def pipeline(of: Bubble | None) -> Iterator[Fact]:
+    """Return how long the stages of a pipeline wait."""
+    if of is not None:
+        shape = f"{of.stages} stages, {of.microbatches} microbatches"
+        yield Fact("Pipeline", f"bubble is {units.percent(of.share)} of compute ({shape})")
+
+
+def _of_pipeline(of: Bubble | None) -> list[Pair]:
+    if of is None:
+        return []
+    pairs = [(units.factor(of.gain), f"--microbatches {2 * of.microbatches} (per sample)")]
+    if of.virtual_gain > NOTEWORTHY:
+        pairs.append((units.factor(of.virtual_gain), f"--virtual-stages {of.virtual_stages}"))
+    return pairs
+
+
+def _still(one: Verdict) -> list[Pair]:
     """Name a strategy that is faster, but needs what was not asked for."""
     if (best := one.still) is None:
         return []
     needs = [units.count(best.servers, "parameter server")] if best.servers else []
-    needs += [f"{knob} in the switch" for knob in sorted(SWITCHES & find_strategy(best.strategy).knobs)]
-    gain = one.fastest.iteration_s / best.iteration_s
-    faster = f"{units.short(gain)} times faster still{_unmeasured(best)}"
-    return [f"{best.strategy}, with {units.listed(needs)}, would be {faster}."]
+    needs += ["switch multicast" if knob == "multicast" else "SHARP" for knob in sorted(_switches(best))]
+    text = f"{best.strategy}, with {units.listed(needs)}{_unmeasured(best, one.group)}"
+    return [(units.factor(one.result.iteration_s / best.iteration_s), text)]
 
 
-def details(of: Details) -> list[str]:
-    """Return the shares of a pipeline's bubble and of tensor parallelism, what sharding exposes, and if it fits."""
-    result = of.result
-    lines = [] if of.bubble is None else [_bubble(of.bubble)]
-    if result.tensor_parallel_s:
-        lines.append(
-            "All-reduces between tensor-parallel GPUs, which nothing hides, are "
-            f"{_share(result, result.tensor_parallel_s)} of the computation, "
-            f"{units.duration(result.tensor_parallel_s)} an iteration."
-        )
-    if result.context_parallel_s:
-        lines.append(
-            f"For {_share(result, result.context_parallel_s)} of the computation, "
-            f"{units.duration(result.context_parallel_s)} an iteration, attention waits for keys and values of other "
-            "parts of its sequences."
-        )
-    if result.expert_parallel_s:
-        lines.append(
-            "Tokens on their way to experts on other GPUs and back, which nothing hides, take "
-            f"{_share(result, result.expert_parallel_s)} of the computation, "
-            f"{units.duration(result.expert_parallel_s)} an iteration."
-        )
-    several, name = of.group.has_several, rows.named(result, of.group)
-    lines += sharding.sentences(of.scenario, result, name, several=several)
-    return [*lines, *_bare_schedules(of.schedules), *([] if of.slow_links is None else _slow_links(of.slow_links))]
+def _switches(result: Result) -> frozenset[str]:
+    return frozenset(SWITCHES & find_strategy(result.strategy).knobs)
 
 
-def _share(result: Result, seconds: float) -> str:
-    return units.percent(seconds / result.compute_s)
+def _unmeasured(result: Result, group: Group) -> str:
+    """Return a remark in brackets, if nobody has published a measurement of the library with this strategy."""
+    ground = result.ground
+    if ground is None or not ground.is_unpublished:
+        return ""
+    name = terms.framework(result.library, "native", "native").partition(" (")[0]
+    return f" (unmeasured with {name})" if result.library != "none" else " (unmeasured)"
+
+
+def _strategy(one: Verdict) -> list[str]:
+    """Return how the other rows do, and the best of strategies without a row."""
+    group, result, fastest = one.group, one.result, one.fastest
+    lines = []
+    if one.is_of_library:
+        gain = result.iteration_s / fastest.iteration_s
+        if fastest is not result and gain > NOTEWORTHY:
+            name = rows.spoken(fastest, group)
+            lines.append(f"{name} is {units.factor(gain)} faster{_unmeasured(fastest, group)}")
+        elif group.has_several:
+            is_equal = units.duration(fastest.iteration_s) == units.duration(result.iteration_s)
+            others = "no other" if group.has_one_strategy is False else "no other row"
+            lines.append(f"{others} is faster" if is_equal else f"{others} is more than {_NO_GAIN} faster")
+    elif group.has_several:
+        lines += _ranking(group, fastest)
+    if (other := one.other) is not None:
+        gain = result.iteration_s / other.iteration_s
+        name, own = terms.strategy(result.strategy), terms.strategy(other.strategy)
+        if gain > NOTEWORTHY:
+            lines.append(f"{own} would be {units.factor(gain)} faster{_unmeasured(other, group)}")
+        elif gain < 1 / NOTEWORTHY:
+            lines.append(f"{name} is fastest, next is {own}, {units.factor(1 / gain)} slower")
+        else:
+            lines.append(f"{name} is fastest, {own} is as fast")
+    return lines
+
+
+def _ranking(group: Group, fastest: Result) -> list[str]:
+    """Return which row is fastest, which are as fast to a reader, and how much slower the first is."""
+    takes = units.duration(fastest.iteration_s, 4)
+    ranked = group.ranked()
+    equal = [one for one in ranked if one is not fastest and units.duration(one.iteration_s, 4) == takes]
+    name = rows.spoken(fastest, group)
+    if len(equal) == len(ranked) - 1:
+        lines = ["all are as fast"] if len(equal) > 1 else [f"{rows.spoken(equal[0], group)} is as fast"]
+    elif equal:
+        others = rows.spoken(equal[0], group) if len(equal) == 1 else f"{len(equal)} others"
+        lines = [f"{name} is fastest, with {others}"]
+    else:
+        lines = [f"{name} is fastest"]
+    first = group.results[0]
+    if first.iteration_s > fastest.iteration_s * NOTEWORTHY:
+        times = units.factor(first.iteration_s / fastest.iteration_s)
+        lines[0] += f", {times} as fast as {rows.spoken(first, group)}"
+        lines.append(f"({rows.spoken(first, group)}: {bottleneck.path(largest(first))})")
+    return lines
+
+
+def _notes(of: Details) -> list[str]:
+    """Return the notes on names of strategies and on slow links."""
+    return [*_bare_schedules(of.schedules), *([] if of.slow_links is None else _routes(of.slow_links))]
 
 
 def _bare_schedules(names: tuple[str, ...]) -> list[str]:
     """Return that strategies on GPUs are not NCCL's algorithms of their names."""
     if not names:
         return []
-    schedules = "is the bare schedule of that name, not NCCL's algorithm"
-    if len(names) > 1:
-        schedules = "are the bare schedules of these names, not NCCL's algorithms"
-    return [
-        f"{units.listed([*names])} {schedules} (NCCL_ALGO): messages alone, without its channels, protocols and "
-        "kernels; native is what NCCL would do."
-    ]
+    are = "is a bare schedule" if len(names) == 1 else "are bare schedules"
+    return [f"{units.listed([*names])} {are}: messages alone, without NCCL's channels and kernels; native is NCCL"]
 
 
-def _bubble(of: Bubble) -> str:
-    """Return how long the stages of a pipeline wait, and what more microbatches would gain."""
-    cut = ""
-    if of.virtual_gain > NOTEWORTHY:
-        cut = f", {of.virtual_stages} virtual stages {units.short(of.virtual_gain)} times"
-    return (
-        f"For {units.percent(of.share)} of the computing time, stages wait in the pipeline's bubble ({of.stages} "
-        f"stages, {of.microbatches} microbatches): twice as many microbatches would make a sample "
-        f"{units.short(of.gain)} times faster{cut}."
-    )
-
-
-def _slow_links(of: SlowLinks) -> list[str]:
-    """Return what the slow links cost, and where less of a link may be faster than more of it, and why."""
+def _slow_links(of: SlowLinks) -> Fact:
+    """Return what the slow links cost."""
     change = of.iteration_s / of.healthy_s if of.healthy_s > 0 else 1.0
-    takes = f"it is {units.duration(of.healthy_s)} with all links whole"
-    names = units.listed([_link(one) for one in of.links])
+    takes = f"{units.duration(of.healthy_s)} with all links whole"
+    names = ", ".join(_link(one) for one in of.links)
     if change > _CHANGE:
-        effect = f"{names} makes an iteration {units.percent(change - 1)} longer: {takes}"
+        effect = f"{units.percent(change - 1)} longer iterations ({takes})"
     elif change < 1 / _CHANGE:
-        effect = f"{names} makes an iteration {units.percent(1 - change)} shorter: {takes}"
+        effect = f"{units.percent(1 - change)} shorter iterations ({takes})"
     else:
-        spread = ", because adaptive routing sends what crosses over the other links, which carry it"
-        effect = f"{names} costs nothing{spread if of.is_spread else ''}"
-    lines = [f"{effect}."]
+        effect = "no cost" + (" (adaptive routing uses the other links)" if of.is_spread else "")
+    return Fact("Slow links", f"{names}: {effect}")
+
+
+def _routes(of: SlowLinks) -> list[str]:
+    """Return where less of a link may be faster than more of it, and why."""
+    lines = []
     if of.cards:
-        lines.append(
-            "NCCL cuts buffers into equal parts for the NICs of a node, so all wait for the slowest; a NIC that is "
-            f"removed is left out and leaves {of.cards - 1}/{of.cards} of its node's rate, which is faster than one "
-            "slower than that."
-        )
+        lines += [
+            "NCCL cuts buffers into equal parts for the NICs of a node, so all wait for the slowest",
+            f"A removed NIC leaves {of.cards - 1}/{of.cards} of its node's rate, faster than a NIC slower than that",
+        ]
     if of.has_ports:
-        lines.append(
-            "Every node has its part of each exchange, so all wait for the slow port; without that node the others "
-            "would be as fast as before."
-        )
+        lines.append("Every node waits for the slow port; without its node the others would be as fast as before")
     if of.fabric:
         routes = "Routes are hashed (ecmp)" if of.is_hashed else f"Routes in a {of.fabric} are the shortest"
-        lines.append(
-            f"{routes} and do not avoid a slow link; a link that is removed is avoided, and all routes over it are "
-            "chosen anew, so removing it may make an iteration shorter, even than with all links whole."
-        )
+        lines += [
+            f"{routes} and do not avoid a slow link, only a removed one",
+            "Removing a link chooses routes anew, so iterations may become shorter",
+        ]
     return lines
 
 
 def _link(one: Degraded) -> str:
     return f"{one.link} removed" if one.factor == 0 else f"{one.link} at {units.percent(one.factor)}"
+
+
+def details(of: Details) -> list[Fact]:
+    """Return what `--explain` adds: exposed communication, memory by part, exchanges, pipeline and slow links."""
+    return [
+        *sharding.exposed(of.scenario, of.result),
+        *sharding.memory(of.scenario, of.result, in_full=True),
+        *within(of.result),
+        *pipeline(of.bubble),
+        *([] if of.slow_links is None else [_slow_links(of.slow_links)]),
+    ]
+
+
+def detail_notes(of: Details) -> list[str]:
+    """Return the notes of `details`."""
+    return [*_notes(of), *(sharding.assumed(of.scenario) if of.result.sharded is not None else [])]
