@@ -106,7 +106,7 @@ def of_coordinator_model() -> None:
         cells = [name, f"{it.compute_ms:g}", other, it.compute_source, it.graph_nodes, share]
         inputs.append([*cells, f"{1e3 * contention_s(name):.1f}"])
         base = result.results[Point(name, names[0], LARGEST)].iteration_s * 1e3
-        each = [f"{100 * gain(result.results, Point(name, own, LARGEST)):+.1f} %" for own in names[1:]]
+        each = [f"{100 * gain(result.results, Point(name, own, LARGEST)):+.1f}%" for own in names[1:]]
         gains.append([name, f"{base:.1f}", *each])
     for name in names:
         found = result.results[Point("resnet-50", name, LARGEST)]
