@@ -137,7 +137,7 @@ def test_a_server_that_ends_is_named(how):
     assert len(errors) == 2, out + err
     for error in errors:
         assert re.search(named + (" died" if how == signal.SIGKILL else ", silent: stopped"), error), error
-        assert "'weights'" in error or "has failed)" in error, "it was reducing them, or between two times"
+        assert "'weights'" in error
     if how == signal.SIGKILL:
         assert re.search(rf"paceline: error: server 0 \(pid {victim}\) was killed by SIGKILL", err), err
 
@@ -160,7 +160,8 @@ def test_a_server_that_sees_another_shape_is_named_as_one():
 
 
 def test_what_a_rank_waits_in_instead_is_told():
-    options = ["-np", 2, "--strategy", "ps", "--servers", 1, "--timeout", 3]
+    # Long enough for the answer of a rank on a busy host.
+    options = ["-np", 2, "--strategy", "ps", "--servers", 1, "--timeout", 15]
     errors, err = failures(*options, "--", *WORKER, "other_call")
     assert re.search(
         r"which has not called it \(it has called \d so far, and is waiting in broadcast #", "".join(errors) + err

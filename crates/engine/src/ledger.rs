@@ -535,29 +535,15 @@ impl Ledger {
         let Some(entry) = operations.groups.get_mut(&group) else {
             return Err(RunError::Usage("the communicator was destroyed".into()));
         };
-        if let Some(error) = &entry.failed {
-            return Err(RunError::Failed(format!("{error} ({} has failed)", entry.naming.group())));
-        }
-        let seq = spec.point_to_point.is_none().then(|| {
-            entry.next = entry.next.wrapping_add(1);
-            entry.next.wrapping_sub(1)
-        });
-        let bytes = spec.signature.count * spec.signature.dtype.size() as u64;
-        let number = timeline.begin(&spec.label, spec.signature.collective.name(), bytes);
-        handle.number.store(number, Ordering::Relaxed);
         let peer = spec.point_to_point.and_then(|to| to.peer).map(|peer| entry.ranks[peer as usize]);
-        if let (Some(PointToPoint { tag, sends: true, .. }), Some(peer)) = (spec.point_to_point, peer) {
-            *entry.sent.entry((peer, tag)).or_default() += 1;
-        }
-        let (order, now) = (operations.submitted, Instant::now());
-        operations.submitted += 1;
-        entry.in_flight.push_back(InFlight {
-            seq,
+        let now = Instant::now();
+        let operation = InFlight {
+            seq: spec.point_to_point.is_none().then_some(entry.next),
             signature: spec.signature,
             label: spec.label.clone(),
             transfer: spec.point_to_point.map(|PointToPoint { tag, sends, .. }| (tag, sends)),
             peer,
-            order,
+            order: operations.submitted,
             timeout: how.timeout.unwrap_or(timeout),
             silent: how.silent,
             about: how.about.clone(),
@@ -570,7 +556,23 @@ impl Ledger {
             reported: None,
             answers: HashMap::new(),
             patient: how.patient,
-        });
+        };
+        if let Some(error) = &entry.failed {
+            let (what, group) = (operation.describe(&entry.naming), entry.naming.group());
+            let cause = entry.cause.clone().unwrap_or_else(|| error.to_string());
+            return Err(RunError::Failed(format!("{cause}; {what} cannot run ({group} has failed)")));
+        }
+        let bytes = spec.signature.count * spec.signature.dtype.size() as u64;
+        let number = timeline.begin(&spec.label, spec.signature.collective.name(), bytes);
+        handle.number.store(number, Ordering::Relaxed);
+        if operation.seq.is_some() {
+            entry.next = entry.next.wrapping_add(1);
+        }
+        if let (Some(PointToPoint { tag, sends: true, .. }), Some(peer)) = (spec.point_to_point, peer) {
+            *entry.sent.entry((peer, tag)).or_default() += 1;
+        }
+        operations.submitted += 1;
+        entry.in_flight.push_back(operation);
         operations.inbox.push(Command::Begin(group, spec));
         Ok(handle)
     }
