@@ -66,7 +66,7 @@ class Nodes:
         """
         names = {name: name for name in ("gpus_per_node", "bandwidth", "cluster")} | (spelling or {})
         if self.known is not None:
-            return f"assuming the nodes of {self.known}, which have this GPU; {names['cluster']} takes others"
+            return f"Assumed {self.known} nodes; choose others with {names['cluster']}"
         left = [name for name in ("gpus_per_node", "bandwidth") if name not in given]
         if not left:
             return None
@@ -74,12 +74,12 @@ class Nodes:
         is_pcie = cluster.intra_link == "pcie"
         inside = f"PCI Express of {written_rate(cluster.intra_bandwidth_bps)}" if is_pcie else "NVLink"
         assumed = {
-            "gpus_per_node": f"up to {cluster.gpus_per_node} in a node, connected by {inside}",
+            "gpus_per_node": f"up to {cluster.gpus_per_node} GPUs per node over {inside}",
             "bandwidth": f"{written_rate(cluster.bandwidth_bps)} between nodes",
         }
         return (
-            f"no built-in cluster has the {self.title}: assuming {units.listed([assumed[name] for name in left])}; "
-            f"{units.listed([names[name] for name in left])}, or {names['cluster']}, say what yours are"
+            f"Assumed {units.listed([assumed[name] for name in left])}: no built-in cluster has the {self.title} "
+            f"({', '.join([*(names[name] for name in left), names['cluster']])})"
         )
 
 
@@ -117,8 +117,8 @@ def with_inside(
     link = "PCI Express" if slowest or own.intra_link == "pcie" else "NVLink"
     where = f" in {assumed.known}" if assumed.known is not None else ""
     note = (
-        f"Assumed inside nodes: {link} of {units.rate(rate)}, as the {assumed.title} has{where}, because cluster "
-        f"'{cluster.name}' does not say; {remedy} takes another rate"
+        f"Assumed {link} of {units.rate(rate)} inside nodes, as the {assumed.title} has{where}: "
+        f"{cluster.name} does not say ({remedy})"
     )
     changes: Any = {field: getattr(own, field) for name, field in _INSIDE.items() if name not in stated | beside}
     return cluster.replace(**changes), [note]

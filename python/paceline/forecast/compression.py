@@ -19,6 +19,7 @@ from paceline.catalog.models.roofline import Roofline
 from paceline.catalog.strategies import SWITCHES, Strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding
+from paceline.forecast.wording import notes
 
 if TYPE_CHECKING:
     from paceline.forecast.request import Sweep
@@ -135,11 +136,11 @@ def _costs(scenario: Scenario, compression: Compression) -> tuple[CompressionCos
     cluster, trace = scenario.cluster, scenario.trace
     measured = {one.method: one for one in cluster.compression_costs}
     if (own := measured.get(compression.name)) is not None:
-        return own, f"as measured on {cluster.name}"
+        return own, f"measured on {cluster.name}"
     hardware = _hardware(scenario, trace.device)
     if hardware is not None:
         size = DTYPE_BYTES[trace.dtype]
-        return on_gpu(compression, hardware, size, scenario.workers), f"by the roofline of {hardware.title}"
+        return on_gpu(compression, hardware, size, scenario.workers), f"roofline of {hardware.title}"
     device = units.printable(trace.device[:60]) or "the machine of the trace"
     command = f"paceline run -np 2 -- paceline probe --compression {compression.name} -o cluster.json"
     raise InvalidArgumentError(
@@ -154,7 +155,7 @@ def note(scenario: Scenario) -> list[str]:
     asked = scenario.options.get("compression", NONE)
     if asked == NONE or scenario.workers == 1:
         return []
-    return [f"what {asked} takes to compute is {_costs(scenario, parse(asked))[1]}"]
+    return [notes.compression_costs(asked, _costs(scenario, parse(asked))[1])]
 
 
 def native(scenario: Scenario) -> CompressionCosts | None:

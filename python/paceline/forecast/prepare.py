@@ -142,7 +142,7 @@ def _prepared(sweep: Sweep) -> Prepared:
         )
     devices = [note for named in sweep.traces for note in sweep.device_note(named)]
     if sweep.gpus_per_rank > 1:
-        remarks.append(notes.ranks(sweep.get("tensor_parallel") or 1, sweep.get("pipeline_parallel") or 1))
+        remarks += notes.ranks(sweep.get("tensor_parallel") or 1, sweep.get("pipeline_parallel") or 1)
     if (shared := sweep.get("context_parallel") or 1) > 1:
         remarks.append(notes.shared_samples(shared))
     recorded = []

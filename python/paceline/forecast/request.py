@@ -29,6 +29,7 @@ from paceline.catalog.strategies import (
 )
 from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
+from paceline.forecast.wording import notes
 from paceline.settings.keywords import ClusterFields
 from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, SWEPT, by_current_names
 
@@ -191,7 +192,7 @@ class Sweep:
         if not on_gpu or self.get("library") is not None or self.library_of(trace, None).name != "ddp-gloo":
             return []
         library = f"{self.spelling('library')} {DEFAULT}"
-        return [f"forecast over gloo, as it was recorded; {library} forecasts NCCL, which GPUs use"]
+        return [notes.recorded_over_gloo(library)]
 
     def machine(self) -> Cluster:
         """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""
@@ -244,10 +245,7 @@ class Sweep:
             return self._with_inside()[1]
         settings = {name: self.spelling(name) for name in ("gpus_per_node", "bandwidth", "cluster")}
         if self.is_one_a_node:
-            return [
-                f"no GPU is named, and {self.spelling('samples_per_s')} is that of one rank: assuming one rank a node; "
-                f"{settings['gpus_per_node']}, or {settings['cluster']}, says how many share one"
-            ]
+            return [notes.one_rank_a_node(self.spelling("samples_per_s"), settings)]
         nodes = self.nodes()
         note = None if nodes is None else nodes.note(self.values, settings)
         return [] if note is None else [note]
@@ -258,10 +256,7 @@ class Sweep:
         if workload is None or theirs is None or find_hardware(theirs) == workload.hardware:
             return []
         name = self._loaded().name
-        return [
-            f"computation and memory are those of the {workload.hardware.title}, links those of {name}, whose nodes "
-            f"have the {find_hardware(theirs).title}"
-        ]
+        return [notes.other_gpus(workload.hardware.title, name, find_hardware(theirs).title)]
 
     def last_node_note(self, machine: Cluster) -> list[str]:
         """Return a note if nodes whose GPUs have cards of their own are not all full."""
@@ -270,9 +265,13 @@ class Sweep:
             return []
         own, full = self.get("tensor_parallel") or 1, per_node * self.gpus_per_rank
         return [
-            f"{units.count(count * self.gpus_per_rank, 'GPU')}: the last node has {count % per_node * own} of its "
-            f"{per_node * own}, and so few cards slow all nodes down; {count // per_node * full} or "
-            f"{-(-count // per_node) * full} GPUs fill all"
+            notes.last_node(
+                units.count(count * self.gpus_per_rank, "GPU"),
+                count % per_node * own,
+                per_node * own,
+                count // per_node * full,
+                -(-count // per_node) * full,
+            )
             for count in self.workers
             if count > per_node and count % per_node
         ]
@@ -285,15 +284,8 @@ class Sweep:
         if not trace.accumulates:
             return []
         if not any(map(sharding.in_every_pass, self.get("sharding") or ())):
-            return [
-                f"{trace.name} was recorded with several passes a step, and is forecast to exchange gradients "
-                "after the last one only, as under model.no_sync()"
-            ]
-        return [
-            f"{trace.name} was recorded with several passes a step, and only the last one is forecast with "
-            "exchanges, too few of them; record steps of one pass, and forecast them with "
-            f"{self.spelling('accumulate')}"
-        ]
+            return [notes.last_pass(trace.name)]
+        return notes.too_few_exchanges(trace.name, self.spelling("accumulate"))
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields given, in which a rank stands for its tensor-parallel GPUs."""

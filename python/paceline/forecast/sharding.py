@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._internal import units
 from paceline.catalog.strategies import Strategy
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.wording import notes
 
 if TYPE_CHECKING:
     pass
@@ -157,7 +158,4 @@ def out_of_step(strategies: Sequence[Strategy], shardings: Sequence[str] | None)
     sharded = any(kind(one) != NONE for one in shardings or ())
     if not sharded or all(one.name != IN_STEP for one in strategies):
         return []
-    return [
-        f"{IN_STEP} is forecast for ranks that keep step, which they do not where collectives follow each other: on 8 "
-        "ranks it took up to 1.8 times as long, a ring 1.06 times"
-    ]
+    return [notes.out_of_step(IN_STEP)]

@@ -101,7 +101,7 @@ def _with_defaults(config: Config, kind: str) -> Part:
     fields = {**defaults, **config.fields}
     left_out = [name for name in ("hidden_size", "num_hidden_layers", "intermediate_size") if name not in config.fields]
     notes = [
-        f"{config.where}: {config.prefix}{name} is left out: {fields[name]}, as transformers has it"
+        f"Assumed {config.prefix}{name} {fields[name]}, the default of transformers: {config.where} leaves it out"
         for name in left_out
         if name in fields
     ]
@@ -130,5 +130,5 @@ def _with_head(whole: Config, part: Part, rest: str) -> Part:
             )
         of_text = "ForCausalLM" if OF_COMPOSITES[end] == "words" else end
         fields["architectures"] = [architecture_of(family, of_text)]
-    said = f"{whole.where}: only the language model of {whole.kind} ({family}) is forecast; {rest} is left out"
+    said = f"Skipped {rest} of {whole.kind}: only its language model ({family}) is forecast"
     return Part(replace(part.config, fields=fields), (said, *part.notes))

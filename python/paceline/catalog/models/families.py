@@ -501,6 +501,6 @@ def _made(whole: Config, sequence: int | None) -> Model:
     layers, head = tuple(_FAMILIES[config.kind](config, tokens)), head_of(config)
     notes = part.notes
     if head.is_assumed and not whole.source:
-        notes = (*notes, f"{whole.where}: has no `architectures`: assuming {head.architecture}")
+        notes = (*notes, f"Assumed {head.architecture}: {whole.where} has no `architectures`")
     largest = "" if whole.source else config.largest_size()
     return Model(config.name, config.kind, layers, tokens, head.architecture, notes, largest)

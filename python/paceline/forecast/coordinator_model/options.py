@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline._core import Cluster, Trace
-from paceline._internal import units
 from paceline.catalog.builtin_names import built_in_trace
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.coordinator_model.constants import all_constants, read_constants
 from paceline.forecast.coordinator_model.model import Coordination, find_coordinators
 from paceline.forecast.coordinator_model.networks import contention_share, networks
+from paceline.forecast.wording import notes
 
 if TYPE_CHECKING:
     from paceline.forecast.request import Sweep
@@ -56,12 +56,12 @@ def coordinated(sweep: Sweep, trace: Trace, machine: Cluster) -> Coordinated:
             )
         return Coordinated([None])
     _refuse_without_effect(sweep)
-    constants, fused, notes = _constants(sweep, trace, machine)
+    constants, fused, said = _constants(sweep, trace, machine)
     graph_nodes = networks()[name].graph_nodes if (name := built_in_trace(str(sweep.trace))) in networks() else None
     found: list[Coordination | None] = [
         Coordination(coordinator, graph_nodes=graph_nodes, constants=constants) for coordinator in names
     ]
-    return Coordinated([None, *found] if "none" in words else found, fused, notes)
+    return Coordinated([None, *found] if "none" in words else found, fused, said)
 
 
 def _refuse_without_effect(sweep: Sweep) -> None:
@@ -80,7 +80,7 @@ def _refuse_without_effect(sweep: Sweep) -> None:
 
 def _constants(sweep: Sweep, trace: Trace, machine: Cluster) -> tuple[dict[str, float], int, list[str]]:
     """Return the constants that differ from Summit's, the fusion threshold in bytes, and notes."""
-    notes = []
+    said = []
     given, cluster = sweep.get("coordinator_constants"), machine.name
     name = given if given in _NAMED else SUMMIT if cluster == SUMMIT else HOROVOD
     named, fused = _NAMED[name]
@@ -89,18 +89,14 @@ def _constants(sweep: Sweep, trace: Trace, machine: Cluster) -> tuple[dict[str, 
         constants |= read_constants(Path(given))
     elif given is None and name == HOROVOD:
         option = sweep.spelling("coordinator_constants")
-        notes.append(
-            f"a coordinator as on balanced ranks, with Horovod's defaults: nobody measured how late the ranks of "
-            f"'{cluster}' are; {option} {SUMMIT} takes those of Summit"
-        )
+        said.append(notes.balanced_coordinator(cluster, option))
     if sweep.get("bucket_size") is None:
-        notes.append(f"tensors that are ready are fused up to {units.size(fused)} ({sweep.spelling('bucket_size')})")
+        said.append(notes.fused(fused, sweep.spelling("bucket_size")))
     late = {name: constants.get(name, all_constants()[name].default) for name in BALANCED}
     if "contention_share" not in constants and (late["preemption_per_node"] or late["oversleep_probability"]):
         share = contention_share(built_in_trace(str(sweep.trace)))
         if share is not None:
             constants["contention_share"] = share
-        shown = f"{share if share is not None else all_constants()['contention_share'].default:.0%}"
-        source = "published for this network" if share is not None else "the median of published networks"
-        notes.append(f"input pipeline and graph scheduling are both active in {shown} of an iteration ({source})")
-    return constants, fused, notes
+        shown = share if share is not None else all_constants()["contention_share"].default
+        said.append(notes.contention(shown, is_published=share is not None))
+    return constants, fused, said

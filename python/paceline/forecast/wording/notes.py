@@ -1,60 +1,120 @@
-"""Notes on what a request was made into: what was left out, assumed, or does not compare."""
+"""Notes: assumptions, skipped strategies, and figures that do not compare."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from paceline._internal import units
 
 NATIVE_IS_MEASURED = (
-    "native takes as long as NCCL, whose latencies were measured; the other strategies are messages alone, without "
-    "what a library and its kernels cost, and look faster for it where buffers are small"
+    "native has NCCL's measured latencies; others are messages alone and look faster where buffers are small"
 )
 
 
-def ranks(tensor: int, stages: int) -> str:
+def ranks(tensor: int, stages: int, *, noun: str = "worker") -> list[str]:
     """Return what a worker is, if it is several GPUs."""
-    what = [f"{tensor} tensor-parallel"] * (tensor > 1) + [f"{stages} stages"] * (stages > 1)
-    note = f"a worker is a data-parallel rank of {tensor * stages} GPUs ({' x '.join(what)})"
-    if stages == 1:
-        return note
-    return f"{note}; the slowest stage is simulated, and memory is that of a GPU of the stage that needs most"
+    product = [f"TP {tensor}"] * (tensor > 1) + [f"PP {stages}"] * (stages > 1)
+    notes = [f"A {noun} here is a data-parallel rank of {tensor * stages} GPUs ({' x '.join(product)})"]
+    if stages > 1:
+        notes.append("The slowest stage is simulated; memory is that of the stage that needs most")
+    return notes
 
 
 def shared_samples(ways: int) -> str:
     """Return that context-parallel ranks train the same samples."""
-    return f"{ways} neighboring workers share every sample; batches are theirs together"
+    return f"{ways} neighboring ranks share every sample (CP {ways}), so a batch is theirs together"
 
 
 def two_libraries(without: str, under: str, option: str) -> str:
     """Return that rows without a coordinator are of another library than those under one."""
-    same = f"{option} {under} compares the same library"
-    return f"rows without a coordinator are of {without}, the others of {under}: {same}"
+    return f"Rows without a coordinator are of {without}, the others of {under} ({option} {under} compares the same)"
 
 
 def unmeasured(cluster: str, why: str, option: str) -> str:
     """Return that a cluster's rate between nodes is the one inside them; `option` gives another."""
-    return f"{cluster}: {why}; its rate inside the host is used between nodes: give {option}"
+    return f"Assumed the rate inside {cluster} between nodes: {why} ({option} takes another)"
 
 
 def unsupported(strategies: Sequence[str], cluster: str) -> str:
-    """Return which strategies were left out because switches cannot do what they need."""
-    return f"left out {units.listed([*strategies])}: the switch of cluster '{cluster}' does not support them"
+    """Return which strategies were skipped because switches cannot do what they need."""
+    several = "strategy" if len(strategies) == 1 else "strategies"
+    return f"Skipped {len(strategies)} {several} that {cluster} switches do not support: {', '.join(strategies)}"
 
 
 def unreachable(strategies: Sequence[str]) -> str:
-    """Return which strategies were left out because their exchanges are too large."""
-    return f"left out {units.listed([*strategies])}: too many messages, and no closed form at this size"
+    """Return which strategies were skipped because their exchanges are too large."""
+    return f"Skipped {', '.join(strategies)}: too many messages to simulate, and no closed form"
 
 
 def without_small(workers: Sequence[int], rank: int) -> str:
-    """Return which of the usual numbers of workers were left out, as they do not have a slow rank."""
-    return f"left out {units.listed([*map(str, workers)])} workers: the cluster's stragglers include rank {rank}"
+    """Return which of the usual numbers of workers were skipped, as they do not have a slow rank."""
+    return f"Skipped {', '.join(map(str, workers))} GPUs: the cluster's stragglers include rank {rank}"
 
 
 def unknown_library(trace: str, named: str, library: str, option: str) -> str:
     """Return that a trace names a library which is not known."""
+    name = units.printable(named[:80])
+    return f"Assumed {library}: {trace} was recorded with '{name}', which is no known library ({option})"
+
+
+def recorded_over_gloo(library: str) -> str:
+    """Return that a forecast is over gloo; `library`: what forecasts NCCL."""
+    return f"Assumed Gloo, as it was recorded ({library} forecasts NCCL, which GPUs use)"
+
+
+def one_rank_a_node(rate: str, settings: Mapping[str, str]) -> str:
+    """Return that every rank has a node, because only the rate of one is known."""
+    return f"Assumed one rank per node: {rate} names no GPU ({settings['gpus_per_node']} or {settings['cluster']} says more)"
+
+
+def other_gpus(computing: str, cluster: str, linked: str) -> str:
+    """Return that a model is computed by other GPUs than the cluster's nodes have."""
+    return f"Compute and memory are those of the {computing}, links those of {cluster}, which has the {linked}"
+
+
+def last_node(gpus: str, used: int, of: int, fewer: int, more: int) -> str:
+    """Return that nodes whose GPUs have NICs of their own are not all full."""
     return (
-        f"{trace}: was recorded with '{units.printable(named[:80])}', which is not among the libraries; forecast as "
-        f"{library} ({option})"
+        f"{gpus}: the last node uses {used} of {of} NICs, which slows all down; {fewer} or {more} GPUs fill all nodes"
+    )
+
+
+def last_pass(trace: str) -> str:
+    """Return that a recording with several passes a step exchanges gradients after the last."""
+    return f"{trace} has several passes per step; gradients are exchanged after the last, as with no_sync()"
+
+
+def too_few_exchanges(trace: str, accumulate: str) -> list[str]:
+    """Return that a recording with several passes a step cannot tell what every pass exchanges."""
+    return [
+        f"{trace} has several passes per step, and only the last one's exchanges are forecast, too few of them",
+        f"To forecast all, record steps of one pass and use {accumulate}",
+    ]
+
+
+def compression_costs(method: str, origin: str) -> str:
+    """Return where the costs of a compression come from."""
+    return f"Time to compress with {method}: {origin}"
+
+
+def out_of_step(strategy: str) -> str:
+    """Return that a strategy's forecast is one of ranks that keep step."""
+    return f"{strategy} is forecast for ranks in step; out of step it took up to 1.8x as long on 8 ranks (ring 1.06x)"
+
+
+def balanced_coordinator(cluster: str, option: str) -> str:
+    """Return that nobody measured how late the ranks of a cluster are."""
+    return f"Assumed balanced ranks and Horovod's defaults: lateness on {cluster} is unmeasured ({option} summit)"
+
+
+def fused(size: int, option: str) -> str:
+    """Return how many bytes a coordinator fuses."""
+    return f"Assumed: ready tensors are fused up to {units.size(size)} ({option})"
+
+
+def contention(share: float, *, is_published: bool) -> str:
+    """Return for how much of an iteration input pipeline and graph scheduling compete."""
+    source = "published for this network" if is_published else "median of published networks"
+    return (
+        f"Assumed: input pipeline and graph scheduling overlap for {units.percent(share, 0)} of an iteration ({source})"
     )

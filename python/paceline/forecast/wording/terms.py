@@ -272,7 +272,7 @@ def sharding(name: str) -> str:
 
 def without_activations(trace: str) -> str:
     """Return that memory is forecast without activations."""
-    return f"{trace} does not say what activations take, so memory leaves them out"
+    return f"Memory leaves out activations: {trace} does not have them"
 
 
 def evidence(found: Evidence) -> str:
