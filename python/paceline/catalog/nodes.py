@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from paceline._core import Cluster, written_rate
+from paceline._core import Cluster
 from paceline._internal import units
 from paceline.catalog import channels, nccl
 from paceline.catalog.builtin import fields_given, load_cluster
@@ -72,10 +72,10 @@ class Nodes:
             return None
         cluster = self.cluster
         is_pcie = cluster.intra_link == "pcie"
-        inside = f"PCI Express of {written_rate(cluster.intra_bandwidth_bps)}" if is_pcie else "NVLink"
+        inside = f"PCI Express of {units.rate(cluster.intra_bandwidth_bps)}" if is_pcie else "NVLink"
         assumed = {
             "gpus_per_node": f"up to {cluster.gpus_per_node} GPUs per node over {inside}",
-            "bandwidth": f"{written_rate(cluster.bandwidth_bps)} between nodes",
+            "bandwidth": f"{units.rate(cluster.bandwidth_bps)} between nodes",
         }
         return (
             f"Assumed {units.listed([assumed[name] for name in left])}: no built-in cluster has the {self.title} "

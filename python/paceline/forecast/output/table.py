@@ -113,7 +113,7 @@ def _figure_columns(
     computes = any(result.compute_s > 0 for result in results)
     if computes:
         columns += [
-            (Column("samples/s"), lambda result, _: _optional(result.samples_per_s, units.digits)),
+            (Column("samples/s", spare=1), lambda result, _: _optional(result.samples_per_s, units.digits)),
             (Column("scaling"), lambda result, _: _optional(result.scaling_efficiency, units.percent)),
         ]
         if any(result.tokens_per_s_per_gpu is not None for result in results):
@@ -121,7 +121,7 @@ def _figure_columns(
                 (Column("tok/s/GPU"), lambda result, _: _optional(result.tokens_per_s_per_gpu, units.digits))
             )
         if any(result.mfu is not None for result in results):
-            columns.append((Column("MFU"), lambda result, _: _optional(result.mfu, units.percent)))
+            columns.append((Column("MFU", spare=2), lambda result, _: _optional(result.mfu, units.percent)))
     else:
         rates = [result.bus_bandwidth_bps or 0.0 for result in results]
         rate = units.rate_unit(rates)
@@ -139,7 +139,10 @@ def _figure_columns(
         columns.append((Column(f"vs {_first(groups[0])}"), _speedup))
     if computes:
         columns.append(
-            (Column(f"exposed {time[1]}"), lambda result, _: units.in_unit(result.exposed_communication_s, time))
+            (
+                Column(f"exposed {time[1]}", spare=3),
+                lambda result, _: units.in_unit(result.exposed_communication_s, time),
+            )
         )
     if varies([memory_text(result) for result in listed]):
         columns.append((Column("memory GB"), lambda result, _: memory_text(result)))
@@ -160,7 +163,7 @@ def _first(group: Group) -> str:
 def _part_column(name: str, time: units.Unit) -> tuple[Column, Cell]:
     """A part of an iteration under a coordinator; tenths of milliseconds are precise enough."""
     places = 4 if time[1] == "s" else 1
-    return Column(f"{name}\n{time[1]}"), lambda result, _: _optional(
+    return Column(f"{name}\n{time[1]}", spare=4 if name == "copy" else 0), lambda result, _: _optional(
         getattr(result, f"{name}_s"), lambda value: f"{value / time[0]:.{places}f}"
     )
 

@@ -64,7 +64,8 @@ def recorded_over_gloo(library: str) -> str:
 
 def one_rank_a_node(rate: str, settings: Mapping[str, str]) -> str:
     """Return that every rank has a node, because only the rate of one is known."""
-    return f"Assumed one rank per node: {rate} names no GPU ({settings['gpus_per_node']} or {settings['cluster']} says more)"
+    more = f"{settings['gpus_per_node']} or {settings['cluster']}"
+    return f"Assumed one rank per node: {rate} names no GPU ({more} says how many share one)"
 
 
 def other_gpus(computing: str, cluster: str, linked: str) -> str:

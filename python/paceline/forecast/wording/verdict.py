@@ -113,11 +113,13 @@ def subject(group: Group, result: Result, groups: Sequence[Group]) -> str:
     every = [other for one in groups for other in one.results]
     each = ", one per node" if scenario.one_a_node and result.workers > 1 else ""
     ranks = rows.ranks(result, scenario.workload, group.noun)
-    return ", ".join([result.trace, rows.spoken(result, group), f"{ranks}{each}", *rows.differing(result, every)])
+    # One rank alone exchanges nothing, under any strategy.
+    name = [] if _is_alone(result) else [rows.spoken(result, group)]
+    return ", ".join([result.trace, *name, f"{ranks}{each}", *rows.differing(result, every)])
 
 
 def _is_alone(result: Result) -> bool:
-    return result.workers == 1 and result.interval is None and result.servers == 0
+    return result.workers == 1 and result.servers == 0
 
 
 def _figures(result: Result) -> str:
@@ -168,7 +170,7 @@ def _details(one: Verdict, *, has_table: bool) -> Iterator[Fact]:
         yield from _coordinator(result)
     yield from within(result)
     yield from pipeline(one.details.bubble)
-    if strategy := _strategy(one):
+    if not _is_alone(result) and (strategy := _strategy(one)):
         yield Fact("Strategy", *strategy)
     if one.details.slow_links is not None:
         yield _slow_links(one.details.slow_links)
@@ -273,19 +275,20 @@ def _ranking(group: Group, fastest: Result) -> list[str]:
     takes = units.duration(fastest.iteration_s, 4)
     ranked = group.ranked()
     equal = [one for one in ranked if one is not fastest and units.duration(one.iteration_s, 4) == takes]
-    name = rows.spoken(fastest, group)
+    name = rows.named(fastest, group)
     if len(equal) == len(ranked) - 1:
-        lines = ["all are as fast"] if len(equal) > 1 else [f"{rows.spoken(equal[0], group)} is as fast"]
+        lines = ["all are as fast"] if len(equal) > 1 else [f"{name} and {rows.named(equal[0], group)} are as fast"]
     elif equal:
-        others = rows.spoken(equal[0], group) if len(equal) == 1 else f"{len(equal)} others"
+        others = rows.named(equal[0], group) if len(equal) == 1 else f"{len(equal)} others"
         lines = [f"{name} is fastest, with {others}"]
     else:
         lines = [f"{name} is fastest"]
     first = group.results[0]
     if first.iteration_s > fastest.iteration_s * NOTEWORTHY:
         times = units.factor(first.iteration_s / fastest.iteration_s)
-        lines[0] += f", {times} as fast as {rows.spoken(first, group)}"
-        lines.append(f"({rows.spoken(first, group)}: {bottleneck.path(largest(first))})")
+        slowest = rows.named(first, group)
+        lines[0] += f", {times} as fast as {slowest}"
+        lines.append(f"{slowest} waits for {bottleneck.path(largest(first))}")
     return lines
 
 
