@@ -34,7 +34,7 @@ def job(gpus, global_batch=None, model="gpt2-small", **options):
 
 def everything(asked_job, found):
     """Forecast all configurations, whatever their bounds say."""
-    for setup in search._setups(asked_job, found.gpus):
+    for setup in search.setups(asked_job, found.gpus):
         for rate, least, one in search.candidates(asked_job, setup, found.gpus):
             yield setup, rate, least, one, asked_job.result(one)
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline._internal.console import Bar, put, say, width, wrapped
+from paceline._internal.console import Bar, put, say
 from paceline.cli import param_types as types
 from paceline.cli.completion import complete
 from paceline.errors import naming
 from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
-    from paceline.forecast.advisor.answer import Answer, Objective
+    from paceline.forecast.advisor.answer import Objective
     from paceline.forecast.advisor.goodput import Failures
     from paceline.forecast.advisor.job import Job
     from paceline.forecast.advisor.search import Found
@@ -78,15 +77,11 @@ def advise(
         finished = _search(job, every, top)
         for one in every:
             rows[one.gpus] = [report.row_of(job, one.gpus, it, costs, typed) for it in one.options[:top]]
-        answer = Answer(job, tuple(every), rows, _OBJECTIVES[objective], costs, finished)
-        if finished and (best := answer.best) is not None and best.sharded.is_tight:
-            safer = search.safer(job, next(one for one in every if one.gpus == best.gpus))
-            if safer is not None:
-                answer = replace(answer, safer=report.row_of(job, best.gpus, safer, costs, typed))
+        answer = report.completed(Answer(job, tuple(every), rows, _OBJECTIVES[objective], costs, finished), typed)
         if as_json:
             put(json.dumps(report.to_dict(answer), indent=1, allow_nan=False))
         else:
-            _print(answer)
+            say(report.lines(answer))
     if not finished:
         click.echo("paceline: interrupted; what was found is printed, marked incomplete", err=True)
         raise click.Abort
@@ -106,18 +101,6 @@ def _search(job: Job, every: Sequence[Found], top: int) -> bool:
     except KeyboardInterrupt:
         return False
     return True
-
-
-def _print(answer: Answer) -> None:
-    from paceline.forecast.advisor import report
-    from paceline.forecast.wording import advise as words
-
-    verdict, table, remarks = words.sentences(answer), report.table(answer), words.remarks(answer)
-    if not answer.finished:
-        verdict = ["incomplete: the search was interrupted.", *verdict]
-    lines = [line for sentence in verdict for line in wrapped(sentence, width())]
-    after = [line for sentence in remarks for line in wrapped(sentence, width(), "  ")]
-    say([*lines, *([""] if table else []), *table, "", *after])
 
 
 def _failures(mtbf: float | None, checkpoint: float | None, restart: float | None) -> Failures | None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Candidate
+from paceline.forecast.advisor.fixes import Fix
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Found, Option
@@ -81,6 +82,12 @@ class Answer:
     finished: bool = True
     safer: Row | None = None
     """The fastest that leaves room on the GPUs of the best, where all that were searched fit tightly."""
+    roomy_gpus: int | None = None
+    """Where there is none: the fewest GPUs on which the sharding of the best leaves room, if it does on more."""
+    fixes: tuple[Fix, ...] = ()
+    """What makes something fit, where nothing does on any number of GPUs."""
+    untried: str = ""
+    """The command that forecasts what would have taken long to simulate, where nothing else was found."""
 
     @property
     def tokens(self) -> int | None:

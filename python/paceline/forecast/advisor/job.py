@@ -125,11 +125,11 @@ class Job:
         [parallel, *more] = self.space.parallel
         notes = self._prepared(self._plain(ModelParallel() if more else parallel))[1]
         if max(one.experts for one in self.space.parallel) > 1:
-            notes = ["hsdp and other groups of ranks are tried where every rank has all experts", *notes]
+            notes = ["Groups of ranks (hsdp) are tried only without expert parallelism", *notes]
         if max(one.context for one in self.space.parallel) > 1 and more:
-            notes = ["the batch of ranks that share samples is that of all of them together", *notes]
+            notes = ["Batch is that of all CP ranks that share its samples", *notes]
         if more:
-            notes = ["a rank has as many GPUs as tensor-parallel GPUs times stages; memory is that of one GPU", *notes]
+            notes = ["A DP rank is TP x PP GPUs; memory is per GPU", *notes]
         return tuple(notes)
 
     def workload(self, candidate: Candidate) -> Workload:

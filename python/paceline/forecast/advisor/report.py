@@ -1,22 +1,24 @@
-"""What `paceline advise` prints: a table for each number of GPUs, and what it has found as JSON."""
+"""The output of `paceline advise`: headline, facts and a table for people, or JSON."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline._internal import units
+from paceline._internal import block, units
 from paceline._internal.console import Column, render
 from paceline.forecast import sharding as shardings
+from paceline.forecast.advisor import fixes, search
 from paceline.forecast.advisor.answer import Answer, Costs, Row
 from paceline.forecast.advisor.candidates import Candidate
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Option
+from paceline.forecast.sharded import TIGHT
 from paceline.forecast.wording import advise
 from paceline.forecast.wording.bottleneck import relief
-from paceline.forecast.wording.rows import rate_of
 from paceline.forecast.wording.sharding import TIGHT_LEGEND
 from paceline.settings.table import SETTINGS
 
@@ -29,7 +31,7 @@ def to_dict(answer: Answer) -> dict[str, Any]:
         "model": answer.job.whole.model.name,
         "gpu": answer.job.whole.hardware.name,
         "objective": answer.objective,
-        "verdict": advise.sentences(answer),
+        "verdict": advise.verdict(answer),
         "best": None if best is None else {"gpus": best.gpus, **_of_row(best, tokens)},
         **({} if answer.safer is None else {"safer": {"gpus": answer.safer.gpus, **_of_row(answer.safer, tokens)}}),
         "bandwidth_bps": answer.job.bandwidth_bps,
@@ -45,7 +47,7 @@ def to_dict(answer: Answer) -> dict[str, Any]:
                 "left_out": [advise.setup_label(setup) for setup in one.left_out],
                 "refused": one.refused or None,
                 "never_fit": [
-                    {"sharding": advise.label(it.candidate), **_how(it.candidate), "least_bytes": it.least_bytes}
+                    {"sharding": advise.full_label(it.candidate), **_how(it.candidate), "least_bytes": it.least_bytes}
                     for it in one.never_fit
                 ],
                 "rows": [_of_row(row, tokens) for row in answer.rows.get(one.gpus, ())],
@@ -105,83 +107,111 @@ def _how(one: Candidate) -> dict[str, Any]:
     }
 
 
+def lines(answer: Answer) -> list[str]:
+    """Return the answer for people."""
+    text, tone = advise.headline(answer)
+    facts = block.block(advise.facts(answer))
+    tries = [line for remedy in advise.remedies(answer) for line in block.suggestion(remedy)]
+    cells = table(answer)
+    return [
+        *block.headline(text, tone),
+        *([""] if facts or tries else []),
+        *facts,
+        *tries,
+        *(["", *cells] if cells else []),
+        *block.notes(advise.notes(answer)),
+    ]
+
+
 def table(answer: Answer) -> list[str]:
-    """Return the table, with an empty line between numbers of GPUs."""
+    """Return the table, with an empty line between numbers of GPUs; none where the block says all."""
+    groups = [rows for rows in answer.rows.values() if rows]
+    if sum(map(len, groups)) < 2:
+        return []
     name, size = advise.costed(answer.tokens)
-    throughput = "tokens/s\nper GPU" if answer.tokens is not None else "images/s\nper GPU"
     shown = _shown(answer)
     columns = [
-        Column("GPUs"),
+        *([Column("GPUs")] if len(groups) > 1 else []),
         Column("sharding", left=True),
         *(Column(heading) for heading in shown),
-        Column("global\nbatch"),
-        Column("check-\npointing", left=True),
-        Column(throughput),
-        Column("MFU"),
-        Column("iteration\ns"),
-        Column("exposed\ns"),
-        Column("memory\nGB"),
-        *([Column(f"cost per\n{name}")] if answer.costs.price is not None else []),
-        Column("faster with", left=True),
+        Column("global", spare=5),
+        Column("ckpt", left=True),
+        Column("tok/s/GPU" if answer.tokens is not None else "img/s/GPU"),
+        Column("MFU", spare=3),
+        Column("iter s", spare=1),
+        Column("exp. s", spare=6),
+        Column("GB"),
+        *([Column(f"cost per {name}")] if answer.costs.price is not None else []),
+        Column("2x helps", left=True, spare=4),
     ]
-    groups = [[_cells(answer, row, size, shown) for row in rows] for rows in answer.rows.values() if rows]
-    if not groups:
-        return []
-    tight = any(row.sharded.is_tight for rows in answer.rows.values() for row in rows)
-    marks = [f"~: {TIGHT_LEGEND}"] if tight else []
-    return [*_title(answer), "", *render(columns, groups, highlight_first=True), *marks]
+    cells = [[[*_number(row, groups), *_cells(answer, row, size, shown)] for row in rows] for rows in groups]
+    tight = any(row.sharded.is_tight for rows in groups for row in rows)
+    marks = [f"~ {TIGHT_LEGEND}"] if tight else []
+    return [*render(columns, cells, highlight_first=False), *marks]
+
+
+def _number(row: Row, groups: Sequence[Sequence[Row]]) -> list[str]:
+    return [f"{row.gpus:,}"] if len(groups) > 1 else []
 
 
 def _shown(answer: Answer) -> dict[str, Callable[[Candidate], int]]:
     """Return the columns of settings that are not 1 in every row, and the batch."""
     columns: dict[str, Callable[[Candidate], int]] = {
-        "tensor-\nparallel": lambda one: one.parallel.tensor,
-        "stages": lambda one: one.parallel.stages,
-        "virtual\nstages": lambda one: one.parallel.virtual,
-        "expert-\nparallel": lambda one: one.parallel.experts,
-        "context-\nparallel": lambda one: one.parallel.context,
-        "batch\nper rank": lambda one: one.batch,
-        "passes": lambda one: one.passes,
+        "TP": lambda one: one.parallel.tensor,
+        "PP": lambda one: one.parallel.stages,
+        "virtual stages": lambda one: one.parallel.virtual,
+        "EP": lambda one: one.parallel.experts,
+        "CP": lambda one: one.parallel.context,
+        "batch": lambda one: one.batch,
+        "accum steps": lambda one: one.passes,
     }
     every = [row.candidate for rows in answer.rows.values() for row in rows]
     if any(one.microbatches is not None for one in every):
-        columns["passes or\nmicrobatches"] = columns.pop("passes")
+        columns["accum or microbatches"] = columns.pop("accum steps")
     varied = [name for name, value in columns.items() if any(value(one) > 1 for one in every)]
-    return {name: value for name, value in columns.items() if name in varied or name.startswith("batch")}
-
-
-def _title(answer: Answer) -> list[str]:
-    """Return the network that rows are of: a reader may take a node's rate for a GPU's."""
-    one = next(row for rows in answer.rows.values() for row in rows)
-    workload = answer.job.workload(one.candidate)
-    latency = one.option.result.latency_s
-    where = [
-        workload.model.name,
-        workload.hardware.title,
-        rate_of(one.option.result, workload),
-        *([f"shared by {answer.job.gpus_per_node} GPUs"] if answer.job.gpus_per_node > 1 else []),
-        *([f"latency {units.duration(latency)}"] if latency else []),
-    ]
-    return [", ".join(where)]
+    return {name: value for name, value in columns.items() if name in varied or name == "batch"}
 
 
 def _cells(answer: Answer, row: Row, size: float, shown: Mapping[str, Callable[[Candidate], int]]) -> list[str]:
     one, result, own = row.candidate, row.option.result, row.sharded
     cost = row.cost(size)
     return [
-        str(row.gpus),
-        advise.label(one),
-        *(str(value(one)) for value in shown.values()),
-        str(row.global_batch),
+        advise.cell(one),
+        *(f"{value(one):,}" for value in shown.values()),
+        f"{row.global_batch:,}",
         one.checkpointing,
         units.digits(row.per_gpu(answer.tokens)),
         "-" if result.mfu is None else units.percent(result.mfu),
         units.digits(result.iteration_s),
         units.digits(result.exposed_communication_s, 3),
-        units.digits(own.memory.peak_bytes / 1e9, 3) + (" ~" if own.is_tight else ""),
+        units.gigabytes(own.memory.peak_bytes) + (" ~" if own.is_tight else ""),
         *([] if answer.costs.price is None else ["-" if cost is None else units.digits(cost)]),
-        advise.faster_with(row.option.help),
+        advise.helps(row.option.help),
     ]
+
+
+def completed(answer: Answer, given: Mapping[str, object]) -> Answer:
+    """Return the answer with what helps where the best fits tightly, or nothing does; `given` as for `row_of`."""
+    if not answer.finished:
+        return answer
+    job, best = answer.job, answer.best
+    if best is not None:
+        if not best.sharded.is_tight:
+            return answer
+        roomy = search.safer(job, next(one for one in answer.found if one.gpus == best.gpus))
+        if roomy is not None:
+            return replace(answer, safer=row_of(job, best.gpus, roomy, answer.costs, given))
+        if shardings.kind(best.candidate.setup.sharding) == shardings.NONE:
+            return answer
+        return replace(answer, roomy_gpus=search.enough(job, best.candidate, TIGHT))
+    never = [one for one in answer.found if one.never_fit]
+    if never:
+        return replace(answer, fixes=tuple(fixes.fixes(job, max(never, key=lambda one: one.gpus))))
+    for one in answer.found:
+        for setup in one.left_out:
+            candidate = search.candidates(job, setup, one.gpus)[0].candidate
+            return replace(answer, untried=command(job, given, one.gpus, candidate))
+    return answer
 
 
 def row_of(job: Job, gpus: int, option: Option, costs: Costs, given: Mapping[str, object]) -> Row:

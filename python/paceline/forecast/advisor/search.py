@@ -83,12 +83,12 @@ class Found:
 
 def search(job: Job, found: Found, progress: Progress | None = None) -> None:
     """Fill `found`, which holds what is done if this is interrupted. Raises InvalidArgumentError."""
-    setups = _setups(job, found.gpus)
-    for done, setup in enumerate(setups):
+    every = setups(job, found.gpus)
+    for done, setup in enumerate(every):
         found.options += _best(job, setup, found)
         found.options.sort(key=_rank)
         if progress is not None:
-            progress(done + 1, len(setups))
+            progress(done + 1, len(every))
     found.never_fit.sort(key=lambda one: one.least_bytes)
 
 
@@ -127,6 +127,11 @@ def _least(job: Job, every: Sequence[Bounded]) -> TooLarge | None:
     return least
 
 
+def least(job: Job, setup: Setup, gpus: int) -> TooLarge | None:
+    """Return the configuration of a sharding that needs the least memory. Raises InvalidArgumentError."""
+    return _least(job, candidates(job, setup, gpus))
+
+
 def safer(job: Job, found: Found) -> Option | None:
     """Return the fastest configuration on these GPUs that leaves room, where all that were searched fit tightly.
 
@@ -158,10 +163,10 @@ def enough(job: Job, one: Candidate, share: float = 1.0, most: int = 64) -> int 
     def fits(nodes: int) -> bool:
         own = replace(job, gpus=(nodes * node,), known={}, _scenarios={})
         try:
-            least = _least(own, candidates(own, one.setup, nodes * node))
+            it = least(own, one.setup, nodes * node)
         except InvalidArgumentError:
             return False
-        return least is not None and least.least_bytes <= share * job.capacity_bytes
+        return it is not None and it.least_bytes <= share * job.capacity_bytes
 
     if job.space.global_batch is not None:
         # Not all numbers of ranks divide it.
@@ -215,7 +220,7 @@ def _tensor_for(job: Job, gpus: int) -> int | None:
     return None
 
 
-def _setups(job: Job, gpus: int) -> list[Setup]:
+def setups(job: Job, gpus: int) -> list[Setup]:
     """Return the shardings of all ways to divide the model. Raises InvalidArgumentError if there is none."""
     ranks = {one: (gpus // one.gpus, job.per_node(one)) for one in job.ways(gpus)}
     found = [setup for one, own in ranks.items() for setup in job.space.setups(*own, one)]

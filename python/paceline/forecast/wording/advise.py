@@ -1,252 +1,330 @@
-"""What `paceline advise` says of what it has found."""
+"""The words of `paceline advise`: the best fit, its facts, what to type next, and notes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from paceline._internal import units
+from paceline._internal.block import Fact, Pair, Tone
 from paceline.forecast import sharding as shardings
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.answer import Answer, Row
 from paceline.forecast.advisor.candidates import Candidate, ModelParallel, Setup
+from paceline.forecast.advisor.fixes import Fix
 from paceline.forecast.advisor.goodput import Failures
-from paceline.forecast.advisor.job import Job
-from paceline.forecast.advisor.search import Found, Option
-from paceline.forecast.sharded import TIGHT, Sharded
+from paceline.forecast.advisor.search import Found, TooLarge
+from paceline.forecast.kinds import Resource
 from paceline.forecast.verdict.bottleneck import Relief
-from paceline.forecast.verdict.remedy import Cure, Remedy, has_fewer_states, least_gpus
-from paceline.forecast.wording import bottleneck, sharding, terms
+from paceline.forecast.verdict.remedy import least_gpus
+from paceline.forecast.wording import bottleneck, rows, sharding, terms
+from paceline.settings.table import SETTINGS
+
+_MOST_FIXES = 3
+_OF_BUCKETS = " buckets"
+_LARGER_GPUS = "larger GPUs (list: paceline gpus), or a smaller model"
+_SHORT = {
+    Resource.NICS: "network",
+    Resource.INSIDE: "intra-node",
+    Resource.INSIDE_AND_NICS: "all links",
+    Resource.NICS_AND_LINKS: "all links",
+    Resource.LATENCY: "1/2 latency",
+    Resource.STREAMS: "connections",
+}
+"""What helps, in a column of a table."""
 
 
-def sentences(answer: Answer) -> list[str]:
-    """Return sentences: the best, what would make it faster, and what does not fit."""
-    best = answer.best
-    lines = [] if best is None else _of_best(answer, best)
-    for found in answer.found:
-        if not answer.rows.get(found.gpus) and found.never_fit:
-            lines.append(_nothing_fits(found, answer.job))
-    if answer.costs.failures is not None:
-        lines.append(_failures(answer.costs.failures))
-        if len(answer.found) > 1:
-            lines.append("That is of the job, whatever its number of GPUs; give one number for its own --mtbf.")
-    return lines
-
-
-def _of_best(answer: Answer, row: Row) -> list[str]:
-    workload = answer.job.whole
-    result, own = row.option.result, row.sharded
-    kind = "" if len(answer.rows) == 1 else "cheapest" if answer.objective == "cost" else "fastest"
-    what = f"{workload.model.name} on {row.gpus} {workload.hardware.title}"
-    per_gpu = _rate(row, answer.tokens)
-    lines = [
-        f"{what}{f' is {kind}' if kind else ''}: {_words(row.candidate)} with {_in_words(row.candidate)}: "
-        f"{per_gpu}, {units.duration(result.iteration_s)} an iteration of {units.count(row.global_batch, 'sample')}"
-        f"{_money(answer, row)}; {units.size(own.memory.peak_bytes)} of the {units.size(answer.job.capacity_bytes)} "
-        "of a GPU."
-    ]
-    exposed = result.exposed_communication_s
-    waits = (
-        f"{units.duration(exposed)} of communication are exposed, which is an iteration's time beyond computation "
-        f"alone: {sharding.exposed_parts(own)}"
-        if exposed
-        else "All communication is hidden"
-    )
-    if row.candidate.workers == 1:
-        lines.append("Nothing is communicated between ranks.")
-    elif row.option.help is not None:
-        lines.append(f"{waits}; {bottleneck.gain(row.option.help)}.")
-    else:
-        lines.append(f"{waits}; no faster network would help, only faster computation.")
-    return lines
-
-
-def _money(answer: Answer, row: Row) -> str:
-    name, size = costed(answer.tokens)
-    cost = row.cost(size)
-    return "" if cost is None else f", {units.short(cost, 4)} per {name} in the currency of --price"
-
-
-def remarks(answer: Answer) -> list[str]:
-    """Return what was searched and left out, and the command of the best."""
-    lines = []
-    for found in answer.found:
-        where = units.count(found.gpus, "GPU")
-        if found.refused:
-            lines.append(f"{where}: not searched: {found.refused}.")
-            continue
-        if not found.candidates and not found.left_out:
-            lines.append(f"{where}: not searched.")
-            continue
-        tried = units.count(found.candidates, "configuration")
-        verb = "does" if found.too_large == 1 else "do"
-        large = f"{found.too_large} {verb} not fit in {units.size(found.capacity_bytes)}"
-        searched = f", {found.simulated} had to be simulated to tell, no other can be faster" if found.options else ""
-        lines.append(f"{where}: of {tried}, {large}{searched}.")
-        if answer.rows.get(found.gpus):
-            lines += [_never(found)] if _never(found) else []
-        for setup in found.left_out:
-            lines.append(
-                f"{where}: --sharding {setup_label(setup)} was left out, as its messages take long to simulate; "
-                "`paceline simulate` forecasts it."
-            )
-    best = answer.best
+def headline(answer: Answer) -> tuple[str, Tone]:
+    """Return the first line: the best of all that fits, or that nothing does."""
+    best, name = answer.best, answer.job.whole.model.name
     if best is not None:
-        if best.sharded.is_tight:
-            lines += _tight(answer.job, best, answer.safer, answer.tokens)
-        elif faster := answer.faster(best):
-            lines.append(_too_tight(best, faster))
-        if answer.job.space.global_batch is None and answer.job.space.batch is None:
-            lines.append("The batch was free, and large ones are fast; --global-batch fixes it.")
-        lines.append(f"note: {best.option.result.evidence}." if best.option.result.interval is None else "")
-        lines.append(f"The best in detail: {best.command}")
-    return [*(f"note: {note}" for note in answer.job.notes), *filter(None, lines)]
+        where, which = _gpus(answer, best.gpus, best.candidate), label(best.candidate, divided=False)
+        if not answer.finished:
+            return f"Best so far for {name} on {where} (interrupted): {which}", ""
+        if len(answer.rows) == 1:
+            return f"Best fit for {name} on {where}: {which}", ""
+        return f"{'Cheapest' if answer.objective == 'cost' else 'Fastest'} fit for {name}: {where}, {which}", ""
+    never = _never(answer)
+    if never:
+        least, where = min(one.never_fit[0].least_bytes for one in never), _numbers(answer, never)
+        each = " per GPU" if len(never) == 1 else ""
+        return f"{name} does not fit on {where}: needs at least {_of(answer, least)}{each}", "bad"
+    where = _numbers(answer, list(answer.found))
+    if not answer.finished:
+        return f"Interrupted: no fit for {name} on {where} yet", ""
+    slow = dict.fromkeys(_setup_name(setup) for found in answer.found for setup in found.left_out)
+    return f"No answer for {name} on {where}: {units.listed([*slow], 'or')} takes long to simulate", ""
 
 
-def _tight(job: Job, best: Row, safer: Row | None, tokens: int | None) -> list[str]:
-    """Return that the best, as all that fit, leaves little room for what is not counted, and what leaves more."""
-    lines = [
-        f"note: the best leaves {units.size(best.sharded.room_bytes)} for what is not counted, such as what the "
-        "allocator reserves beyond what is allocated: it may not fit; none of the others leaves "
-        f"{100 * (1 - TIGHT):.0f} %."
-    ]
-    if safer is not None:
-        own = safer.sharded
-        return [
-            *lines,
-            f"Safer on {units.count(safer.gpus, 'GPU')}: {_words(safer.candidate)} with {_in_words(safer.candidate)}: "
-            f"{_rate(safer, tokens)}, {units.size(own.memory.peak_bytes)} of the "
-            f"{units.size(job.capacity_bytes)} of a GPU: {safer.command}",
-        ]
-    is_sharded = shardings.kind(best.candidate.setup.sharding) != shardings.NONE
-    gpus = search.enough(job, best.candidate, TIGHT) if is_sharded else None
-    ways = ["shorter sequences (--seq)"] * (tokens is not None)
-    more = (
-        "more GPUs" if gpus is None else f"{gpus} GPUs, on which {_setup_words(best.candidate.setup)} leaves that much"
-    )
-    return [*lines, f"What would leave more: {units.listed([*ways, more], 'or')}."]
+def facts(answer: Answer) -> list[Fact]:
+    """Return the facts of the block."""
+    best = answer.best
+    of_best = [] if best is None else _of_best(answer, best)
+    lost = [] if answer.costs.failures is None else [_goodput(answer.costs.failures)]
+    if best is not None:
+        return [*of_best[:2], *lost, *of_best[2:], *_searched(answer), *_too_large(answer)]
+    return [*_smallest(answer), *lost] if _never(answer) else [*lost, *_searched(answer)]
 
 
-def _too_tight(best: Row, faster: Option) -> str:
-    """Return why a faster option is not the best."""
-    times = units.short(search.rate(faster) / search.rate(best.option))
-    own = faster.result.sharded
-    assert own is not None
-    return (
-        f"note: {_words(faster.candidate)} with {_in_words(faster.candidate)} is {times} times as fast, but leaves "
-        f"{units.size(own.room_bytes)} of the memory, and may not fit: what leaves room comes first."
-    )
+def remedies(answer: Answer) -> list[str]:
+    """Return what to type next."""
+    if answer.best is not None:
+        return [answer.best.command, *([] if answer.safer is None else [answer.safer.command])]
+    if not _never(answer):
+        return [answer.untried] if answer.untried else []
+    flags = [_flags(one) for one in answer.fixes[:_MOST_FIXES]]
+    return [units.listed(flags, "or") if flags else _LARGER_GPUS]
 
 
-def _never(found: Found) -> str:
-    """Return which shardings never fit, with the least that they need."""
+def verdict(answer: Answer) -> list[str]:
+    """Return headline, facts and what to type, as `--json` has them: a string each."""
+    first, _ = headline(answer)
+    return [first, *(fact.sentence for fact in facts(answer)), *(f"try: {one}" for one in remedies(answer))]
+
+
+def notes(answer: Answer) -> list[str]:
+    """Return what was assumed and skipped."""
+    lines = []
+    if answer.best is not None and answer.job.space.global_batch is None and answer.job.space.batch is None:
+        lines.append("Batch size was free and large ones win; fix it with --global-batch")
+    lines += answer.job.notes
+    for found in answer.found:
+        for setup in found.left_out:
+            where = units.count(found.gpus, "GPU")
+            lines.append(f"Skipped {_setup_name(setup)} on {where}: slow to simulate here, but paceline simulate does")
+    if answer.costs.failures is not None:
+        lines.append("Checkpoint interval: sqrt(2 C M) - C (Young 1974, Daly 2006)")
+        if len(answer.found) > 1:
+            lines.append("--mtbf is of the whole job, at any number of GPUs")
+    return lines
+
+
+def _of_best(answer: Answer, row: Row) -> list[Fact]:
+    result, own = row.option.result, row.sharded
+    workload = answer.job.workload(row.candidate)
+    per = f"{units.duration(result.iteration_s)} per {units.count(row.global_batch, 'sample')}"
+    made = [Fact("Throughput", f"{_rate(row, answer.tokens)}, {per}")]
+    name, size = costed(answer.tokens)
+    if (cost := row.cost(size)) is not None:
+        made.append(Fact("Cost", f"{units.digits(cost)} per {name} (currency of --price)"))
+    made.append(Fact("Likely", rows.interval(result)))
+    peak = _of(answer, own.memory.peak_bytes)
+    if own.is_tight:
+        room = units.memory(own.room_bytes)
+        made.append(Fact("Memory", f"{peak} per GPU: tight, {room} left for allocator and NCCL"))
+        made.append(Fact("Roomier", _roomier(answer, row)))
+    else:
+        made.append(Fact("Memory", f"{peak} per GPU: fits"))
+        if faster := answer.faster(row):
+            gain = units.factor(search.rate(faster) / search.rate(row.option))
+            assert faster.result.sharded is not None
+            room = units.memory(faster.result.sharded.room_bytes)
+            made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({room} left)"))
+    return [*made, *_communication(row), Fact("Setup", rows.network(result, workload))]
+
+
+def _roomier(answer: Answer, best: Row) -> str:
+    """Return what leaves more memory than a tight fit."""
+    if (row := answer.safer) is not None:
+        ratio = best.kept_per_s / row.kept_per_s
+        speed = f"{units.factor(ratio)} slower" if ratio >= 1 else f"{units.factor(1 / ratio)} faster"
+        return f"{label(row.candidate, brief=True)}: {units.memory(row.sharded.memory.peak_bytes)}, {speed}"
+    ways = ["more GPUs" if answer.roomy_gpus is None else f"--gpus {answer.roomy_gpus}"]
+    return ", or ".join([*ways, *(["shorter sequences (--seq)"] if answer.tokens is not None else [])])
+
+
+def _communication(row: Row) -> list[Fact]:
+    if row.candidate.workers == 1:
+        return [Fact("Would help", "faster compute only: a single rank exchanges no gradients")]
+    exposed, given = row.option.result.exposed_communication_s, row.option.help
+    parts = sharding.exposed_parts(row.sharded) if exposed else []
+    what = f"{units.duration(exposed)} of communication" if exposed else "no communication: all of it is hidden"
+    helps: str | Pair = "faster compute only; no faster network would"
+    if given is not None:
+        helps = (units.factor(given.gain), bottleneck.relief(given))
+    return [Fact("Exposed", what, *parts), Fact("Would help", helps)]
+
+
+def _searched(answer: Answer) -> list[Fact]:
+    """Return how many configurations there were, for each number of GPUs."""
+    return _by_number("Searched", answer, _search)
+
+
+def _search(answer: Answer, found: Found) -> str:
+    if found.refused:
+        return f"nothing: {found.refused}"
+    if not found.candidates:
+        return "" if found.left_out else "nothing yet"
+    large = f"{found.too_large:,} {'does' if found.too_large == 1 else 'do'} not fit"
+    tried = [f"{found.simulated:,} simulated"] * bool(found.options)
+    tried += ["no other is faster"] * (bool(found.options) and len(answer.found) == 1 and answer.finished)
+    words = [*([large] if found.too_large else []), *tried]
+    every = units.count(found.candidates, "configuration")
+    return f"{every}: {', '.join(words)}" if words else every
+
+
+def _too_large(answer: Answer) -> list[Fact]:
+    return _by_number("Too large", answer, _never_fit)
+
+
+def _never_fit(answer: Answer, found: Found) -> str:
+    """Return the shardings that never fit, with what each needs at least."""
     fit = {option.candidate.setup.sharding for option in found.options}
-    least: dict[str, int] = {}
+    least: dict[str, TooLarge] = {}
     for one in found.never_fit:
-        least.setdefault(one.candidate.setup.sharding, one.least_bytes)
-    words = [
-        f"{terms.sharding(name)} (the least is {units.size(size)})" for name, size in least.items() if name not in fit
-    ]
-    return f"{units.count(found.gpus, 'GPU')}: no configuration fits with {units.listed(words, 'or')}." if words else ""
+        least.setdefault(one.candidate.setup.sharding, one)
+    never = [one for name, one in least.items() if name not in fit]
+    if not never:
+        return ""
+    first, *others = ((_name(one.candidate.setup.sharding), units.gigabytes(one.least_bytes)) for one in never)
+    what = f"{first[0]} ({first[1]} GB or more)"
+    return ", ".join([what, *(f"{name} ({size})" for name, size in others)])
 
 
-def _nothing_fits(found: Found, job: Job) -> str:
-    """Return what the least configuration needs, and the remedy."""
-    least = found.never_fit[0]
-    one = least.candidate
-    result = job.known.get(one)
-    where = units.count(found.gpus, "GPU")
-    remedy = _remedy(job, one, None if result is None else result.sharded)
-    return (
-        f"Nothing fits in {units.size(found.capacity_bytes)} on {where}: the least is {_words(one)} with "
-        f"{_in_words(one)}, {units.size(least.least_bytes)}; {remedy}."
-    )
+def _by_number(name: str, answer: Answer, words: Callable[[Answer, Found], str]) -> list[Fact]:
+    """Return a fact with a line for each number of GPUs."""
+    every = [(units.count(found.gpus, "GPU"), words(answer, found)) for found in answer.found]
+    known = [(number, text) for number, text in every if text]
+    if not known:
+        return []
+    is_one = len({text for _, text in every}) == 1
+    return [Fact(name, known[0][1])] if is_one else [Fact(name, *known)]
 
 
-def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
-    # Of those that were given, what leaves out the one that needs least.
-    frugal = (("sharding", "zero3"), ("checkpointing", "full"))
-    given = [f"--{name}" for name, least in frugal if least not in getattr(job.space, f"{name}s")]
-    workload = job.workload(one)
-    if (least := least_gpus(workload, job.capacity_bytes)) > one.workers * workload.gpus:
-        more = Remedy(Cure.MORE_GPUS, gpus=least, fewer_states=has_fewer_states(workload))
-        return sharding.cure(more) + _enough(job, one)
-    if one.batch > 1:
-        given += [f"--{name.replace('_', '-')}" for name in ("batch", "global_batch") if getattr(job.space, name)]
-    if given:
-        return f"it may with more freedom: leave out {units.listed(given)}" + _enough(job, one)
-    activations = own.memory.activations_bytes if own is not None else None
-    if own is not None and activations and activations > own.memory.peak_bytes / 2:
-        return "most of it is activations: shorter sequences (--seq), --context-parallel or --tensor-parallel"
-    ways = ["more GPUs"] + ["--tensor-parallel"] * (job.space.parallel == (ModelParallel(),))
-    ways += ["GPUs with more memory"]
-    ways += ["an optimizer with fewer states (--optimizer)"] * has_fewer_states(workload)
-    return units.listed(ways, "or") + _enough(job, one)
+def _never(answer: Answer) -> list[Found]:
+    """Return the numbers of GPUs on which nothing fits."""
+    return [found for found in answer.found if found.never_fit and not found.options]
 
 
-def _enough(job: Job, one: Candidate) -> str:
-    """Return on how many GPUs the configuration fits, where it does on more."""
-    gpus = search.enough(job, one) if shardings.kind(one.setup.sharding) != shardings.NONE else None
-    return "" if gpus is None else f"; it fits on {gpus} GPUs"
+def _smallest(answer: Answer) -> list[Fact]:
+    """Return the configurations that need least, and what takes most of that of the most GPUs."""
+    never = _never(answer)
+    if not never:
+        return []
+    several = len(answer.found) > 1
+    made = [Fact("Smallest", *(_least(found, several=several) for found in never))]
+    if unsearched := [(units.count(it.gpus, "GPU"), it.refused) for it in answer.found if it.refused]:
+        made.append(Fact("No search", *unsearched))
+    most = max(never, key=lambda found: found.gpus)
+    one = most.never_fit[0].candidate
+    state = least_gpus(answer.job.workload(one), answer.job.capacity_bytes)
+    known = answer.job.known.get(one)
+    if state > most.gpus:
+        made.append(Fact("Model state", f"alone fills {state:,} GPUs"))
+    elif known is not None and known.sharded is not None:
+        where = [f"on each of {units.count(most.gpus, 'GPU')}:"] if several else []
+        made.append(Fact("Memory", *where, *sharding.memory_parts(answer.job.scenario(one), known.sharded)))
+    return made
+
+
+def _least(found: Found, *, several: bool) -> str | Pair:
+    one = found.never_fit[0]
+    if several:
+        return units.count(found.gpus, "GPU"), f"{units.memory(one.least_bytes)}, {label(one.candidate)}"
+    return f"{label(one.candidate)}; none of {units.count(found.candidates, 'configuration')} fits"
+
+
+def _flags(fix: Fix) -> str:
+    words = [f"{'--gpus' if name == 'gpus' else SETTINGS[name].flag} {value}" for name, value in fix.settings]
+    return " ".join(words)
+
+
+def _gpus(answer: Answer, gpus: int, one: Candidate) -> str:
+    """Return `16x H100`, or `16x H100 (TP 8 x DP 2)`."""
+    way = one.parallel
+    words = [f"{kind} {degree}" for kind, degree in _degrees(way).items()]
+    product = [" x ".join([*words, f"DP {one.workers // way.context}"])] if words else []
+    product += [f"EP {way.experts}"] * (way.experts > 1)
+    return f"{gpus:,}x {answer.job.whole.hardware.label}" + (f" ({', '.join(product)})" if product else "")
+
+
+def _degrees(way: ModelParallel) -> dict[str, int]:
+    """Return the ways to divide the model that multiply, if their degree is not 1."""
+    every = {"TP": way.tensor, "CP": way.context, "PP": way.stages}
+    return {kind: degree for kind, degree in every.items() if degree > 1}
+
+
+def _numbers(answer: Answer, some: list[Found]) -> str:
+    numbers = [f"{found.gpus:,}" for found in some]
+    return f"{units.listed(numbers, 'or')}x {answer.job.whole.hardware.label}"
+
+
+def _of(answer: Answer, size_bytes: int) -> str:
+    """Return `56.3 of 84.9 GB`."""
+    return f"{units.gigabytes(size_bytes)} of {units.memory(answer.job.capacity_bytes)}"
 
 
 def _rate(row: Row, tokens: int | None) -> str:
     what = "tokens/s" if tokens is not None else "images/s"
     mfu = row.option.result.mfu
-    return f"{units.digits(row.per_gpu(tokens))} {what} per GPU" + (
+    return f"{units.short(row.per_gpu(tokens), 4)} {what} per GPU" + (
         "" if mfu is None else f", MFU {units.percent(mfu)}"
     )
 
 
-def _in_words(one: Candidate) -> str:
-    words = [*_parallel(one.parallel), f"batch {one.batch}"] + [f"{one.accumulate} passes"] * (one.accumulate > 1)
+def label(one: Candidate, *, brief: bool = False, divided: bool = True) -> str:
+    """Return a configuration for prose: `zero3 (FSDP), TP 2, batch 2, full checkpointing`.
+
+    Args:
+        one: The configuration.
+        brief: Without `(FSDP)`.
+        divided: With the degrees of model parallelism.
+    """
+    way, name = one.parallel, one.setup.sharding
+    words = [_name(name) if brief else terms.sharding(name), *_switches(one.setup), *_buckets(one)]
+    words += [f"{kind} {degree}" for kind, degree in _degrees(way).items() if divided]
+    words += [f"EP {way.experts}"] * (divided and way.experts > 1) + [f"{way.virtual} virtual stages"] * (
+        way.virtual > 1
+    )
+    words.append(f"batch {one.batch}")
+    words += [f"{one.accumulate} accum steps"] * (one.accumulate > 1)
     words += (
         [] if one.microbatches is None else [f"{one.microbatches} microbatch{'' if one.microbatches == 1 else 'es'}"]
     )
-    words.append("no checkpointing" if one.checkpointing == "none" else f"{one.checkpointing} checkpointing")
-    return units.listed(words)
-
-
-def _parallel(one: ModelParallel) -> list[str]:
-    return (
-        [f"{one.tensor} tensor-parallel GPUs"] * (one.tensor > 1)
-        + [f"{one.stages} stages"] * (one.stages > 1)
-        + [f"{one.virtual} virtual stages"] * (one.virtual > 1)
-        + [f"experts on {one.experts} GPUs"] * (one.experts > 1)
-        + [f"samples shared by {one.context} ranks"] * (one.context > 1)
-    )
-
-
-def _words(one: Candidate) -> str:
-    """Return the sharding of a candidate for sentences, with the size of its buckets."""
-    return _setup_words(one.setup) + _buckets(one)
-
-
-def label(one: Candidate) -> str:
-    """Return the same for tables."""
-    return setup_label(one.setup) + _buckets(one)
-
-
-def _setup_words(setup: Setup) -> str:
-    return terms.sharding(setup.sharding) + _switches(setup)
+    words.append(f"{'no' if one.checkpointing == 'none' else one.checkpointing} checkpointing")
+    return ", ".join(words)
 
 
 def setup_label(setup: Setup) -> str:
-    """Return a sharding with its switches, for tables."""
-    return setup.sharding + _switches(setup)
+    """Return a sharding with its switches."""
+    return ", ".join([setup.sharding, *_switches(setup)])
 
 
-def _switches(setup: Setup) -> str:
-    return (", no reshard" if setup.kept else "") + (", last sync" if setup.local else "")
+def _setup_name(setup: Setup) -> str:
+    return ", ".join([_name(setup.sharding), *_switches(setup)])
 
 
-def _buckets(one: Candidate) -> str:
+def full_label(one: Candidate) -> str:
+    """Return a sharding with its switches and the size of its buckets."""
+    return ", ".join([setup_label(one.setup), *_buckets(one)])
+
+
+def cell(one: Candidate) -> str:
+    """Return the same for a table: `hsdp, sync last`, `zero1, 1 GiB`."""
+    words = ["gathered"] * one.setup.kept + ["sync last"] * one.setup.local
+    name = f"{shardings.NONE} (DDP)" if one.setup.sharding == shardings.NONE else one.setup.sharding
+    return ", ".join([name, *words, *(size.removesuffix(_OF_BUCKETS) for size in _buckets(one))])
+
+
+def _name(sharding_name: str) -> str:
+    return "DDP" if sharding_name == shardings.NONE else sharding_name
+
+
+def _switches(setup: Setup) -> list[str]:
+    return ["keep gathered"] * setup.kept + ["sync last step only"] * setup.local
+
+
+def _buckets(one: Candidate) -> list[str]:
     if one.bucket_bytes is None:
-        return ""
+        return []
     size = one.bucket_bytes >> 20
-    return f", {size >> 10} GiB buckets" if size % 1024 == 0 else f", {size} MiB buckets"
+    return [f"{size >> 10} GiB{_OF_BUCKETS}" if size % 1024 == 0 else f"{size} MiB{_OF_BUCKETS}"]
 
 
-def faster_with(one: Relief | None) -> str:
+def helps(one: Relief | None) -> str:
     """Return what makes a row faster, for its last column."""
-    return terms.COMPUTATION if one is None else f"{bottleneck.relief(one)}: {one.gain:.2f}x"
+    if one is None:
+        return terms.COMPUTATION
+    return f"{_SHORT.get(one.resource) or terms.RESOURCES[one.resource]} {units.factor(one.gain)}"
 
 
 def costed(tokens: int | None) -> tuple[str, float]:
@@ -254,13 +332,13 @@ def costed(tokens: int | None) -> tuple[str, float]:
     return ("million images", 1e6) if tokens is None else ("billion tokens", 1e9 / tokens)
 
 
-def _failures(of: Failures) -> str:
-    """Return what was assumed and what follows."""
-    return (
-        f"With a failure of the job every {_time(of.mtbf_s)} on average, checkpoints of "
-        f"{_time(of.checkpoint_s)} and {_time(of.restart_s)} to restart, goodput is at most "
-        f"{units.percent(of.goodput)}, with a checkpoint every {_time(of.interval_s)} of training "
-        "(sqrt(2 C M) - C: Young 1974, Daly 2006)."
+def _goodput(of: Failures) -> Fact:
+    """Return what failures leave, and what was assumed of them."""
+    costs = f"{_time(of.checkpoint_s)} per checkpoint, {_time(of.restart_s)} to restart"
+    return Fact(
+        "Goodput",
+        f"at most {units.percent(of.goodput)} of the throughput, with a checkpoint every {_time(of.interval_s)}",
+        f"(failure every {_time(of.mtbf_s)}, {costs})",
     )
 
 
