@@ -119,7 +119,7 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
             assert faster.result.sharded is not None
             room = units.memory(faster.result.sharded.room_bytes)
             made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({room} left)"))
-    return [*made, *_communication(row), Fact("Setup", rows.network(result, workload))]
+    return [*made, *_communication(row), Fact("Setup", workload.hardware.title, rows.network(result, workload))]
 
 
 def _roomier(answer: Answer, best: Row) -> str:
@@ -220,7 +220,7 @@ def _least(found: Found, *, several: bool) -> str | Pair:
     one = found.never_fit[0]
     if several:
         return units.count(found.gpus, "GPU"), f"{units.memory(one.least_bytes)}, {label(one.candidate)}"
-    return f"{label(one.candidate)}; none of {units.count(found.candidates, 'configuration')} fits"
+    return f"{label(one.candidate)}; none of {found.candidates:,} fits"
 
 
 def _flags(fix: Fix) -> str:
