@@ -17,8 +17,7 @@ from paceline.forecast.advisor.candidates import Candidate
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Option
 from paceline.forecast.sharded import TIGHT
-from paceline.forecast.wording import advise
-from paceline.forecast.wording.bottleneck import relief
+from paceline.forecast.wording import advise, labels
 from paceline.forecast.wording.sharding import TIGHT_LEGEND
 from paceline.settings.table import SETTINGS
 
@@ -80,7 +79,9 @@ def _of_row(row: Row, tokens: int | None) -> dict[str, Any]:
         "memory": vars(own.memory),
         "capacity_bytes": own.capacity_bytes,
         "tight": own.is_tight,
-        "faster_with": None if given is None else {"what": relief(given), "gain": given.gain},
+        "faster_with": None
+        if given is None
+        else {"what": labels.measure(given.measure, given.links), "gain": given.gain},
         "interval": None if result.interval is None else vars(result.interval),
         "evidence": result.evidence,
         "command": row.command,

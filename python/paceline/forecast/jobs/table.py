@@ -11,7 +11,7 @@ from paceline.catalog.builtin import cluster_document
 from paceline.forecast.jobs.model import JobResult, JobsResult, SharedLink
 from paceline.forecast.kinds import Resource
 from paceline.forecast.sharding import NONE
-from paceline.forecast.wording import jobs, terms
+from paceline.forecast.wording import jobs, labels, terms
 from paceline.forecast.wording.jobs import UNKNOWN, times
 
 SCHEMA = 1
@@ -145,7 +145,7 @@ def to_dict(result: JobsResult) -> dict[str, Any]:
         "links": [{**vars(link), "jobs": list(link.jobs)} for link in result.links],
         "what_if": [
             {
-                "change": terms.measure(one.measure),
+                "change": labels.measure(one.measure),
                 "iteration_s": None if one.iteration_s is None else dict(zip(names, one.iteration_s, strict=True)),
                 "mean_speedup": one.mean_speedup,
                 "note": terms.remark(one.about),
@@ -156,7 +156,7 @@ def to_dict(result: JobsResult) -> dict[str, Any]:
 
 
 def _of_job(job: JobResult) -> dict[str, Any]:
-    bottleneck = None if job.bottleneck is None else terms.place(job.bottleneck)
+    bottleneck = None if job.bottleneck is None else labels.place(job.bottleneck)
     notes = list(map(terms.note, job.notes))
     fields = vars(job) | {"bottleneck": bottleneck, "notes": notes, "slowdown": job.slowdown}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}

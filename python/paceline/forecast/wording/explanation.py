@@ -7,7 +7,7 @@ from typing import Any
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.forecast.verdict.explain import Change, Explanation, Knee
-from paceline.forecast.wording import bottleneck, rows, terms
+from paceline.forecast.wording import bottleneck, labels, rows, terms
 from paceline.forecast.wording import verdict as verdicts
 
 
@@ -83,7 +83,12 @@ def to_dict(of: Explanation) -> dict[str, Any]:
         "bound": "" if of.bound is None else bottleneck.bound(of.bound),
         "knee": {"workers": knee.workers, "tried": knee.tried, "bound": _bound_at(knee)},
         "changes": [
-            {"what": change(one), "iteration_s": one.iteration_s, "gain": one.gain, "note": terms.remark(one.about)}
+            {
+                "what": labels.measure(one.measure, one.links),
+                "iteration_s": one.iteration_s,
+                "gain": one.gain,
+                "note": terms.remark(one.about),
+            }
             for one in of.changes
         ],
         "interval": None if result.interval is None else vars(result.interval),
