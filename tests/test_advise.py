@@ -543,4 +543,4 @@ def test_the_network_is_said_to_be_that_of_a_node():
     for more in ([], ["--tensor-parallel", "2"], ["--tensor-parallel", "4"]):
         assert per_node in cli.call("simulate", *options, *more).stdout
     assert "bps per node" not in cli.call("simulate", "resnet-50", "--gpus", "8").stdout
-    assert "shared by its GPUs" in " ".join(call("--help").split())
+    assert "Network bandwidth per node (with rails: per GPU)" in " ".join(call("--help").split())

@@ -39,6 +39,7 @@ from paceline.settings.table import (
     JOIN,
     PLACES,
     RAY,
+    REQUIRED,
     SETTINGS,
     SIMULATE,
     SWEEP,
@@ -65,12 +66,12 @@ def command(place):
 @pytest.mark.parametrize("setting", [*ALL, *HOROVOD.values()], ids=lambda setting: setting.variable or setting.name)
 def test_each_setting_has_words_a_check_and_a_default(setting):
     assert re.fullmatch(r"[a-z][a-z0-9_]*", setting.name)
-    assert setting.help.endswith(".") and len(setting.help) < 100
+    assert setting.help.endswith((".", "…")) and len(setting.help) < 100
     for place in setting.uses or [None]:
         kind, value = setting.kind_of(place), setting.default_of(place)
         assert kind.words
         assert place is None or place in PLACES
-        assert place is None or setting.help_of(place).endswith(".")
+        assert place is None or setting.help_of(place).endswith((".", "…"))
         with pytest.raises(InvalidArgumentError):
             setting.check("\ud800", place=place)
         if value is not None:
@@ -111,7 +112,8 @@ def test_each_flag_is_an_option_of_the_commands_that_have_it(place):
         assert spellings == setting.flag
         assert setting.help_of(place) in option.help
         default = setting.default_text(place)
-        assert not default or setting.kind.is_switch or f"[default: {default}]" in option.help
+        words = default if default.startswith(REQUIRED) else f"default: {default}"
+        assert not default or setting.kind.is_switch or f"[{words}]" in option.help
     # No command defines one of its own.
     flags = {setting.flag for setting in ALL if setting.flag} - {"--timeline", "--seed"}
     for option in options.values():

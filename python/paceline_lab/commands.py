@@ -10,7 +10,7 @@ COMMANDS = {
     ),
     "validate": ("Measure", "paceline_lab.cli.validate", "validate", "Compare measured and simulated iterations."),
     "plan": ("Research", "paceline_lab.cli.plan", "plan", "Plan a graph's all-reduces without negotiation."),
-    "report": ("Forecast", "paceline_lab.cli.report", "report", "Write forecasts as one self-contained page."),
+    "report": ("Forecast", "paceline_lab.cli.report", "report", "Write forecasts as one self-contained HTML page."),
     "explore": ("Forecast", "paceline_lab.cli.explore", "explore", "Serve a page with sliders that redraw a forecast."),
     "study": ("Research", "paceline_lab.cli.study", "study", "Reproduce a published study."),
 }

@@ -4,23 +4,23 @@
 pub const LEAST_START_S: f64 = 60.0;
 /// Parameter servers.
 pub const SERVERS: u32 = 1;
-/// Assignment of tensors to servers; FILE is JSON: {"tensor": server}.
+/// Tensors to servers: round-robin, even, or a JSON file {"tensor": server}.
 pub const PLACEMENT: paceline_schedule::Placement = paceline_schedule::Placement::RoundRobin;
-/// Order in which servers send: tensor by tensor or worker by worker.
+/// Server send order: round-robin (by tensor), block (by worker).
 pub const DISTRIBUTION: paceline_schedule::Distribution = paceline_schedule::Distribution::RoundRobin;
-/// Algorithm inside the node.
+/// Intra-node algorithm: root or ring.
 pub const INSIDE: paceline_schedule::Inside = paceline_schedule::Inside::Ring;
-/// Transport between ranks (docs/how-to/grpc.md, docs/how-to/mpi.md).
+/// Transport: auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi (docs/how-to/mpi.md).
 pub const TRANSPORT: crate::choices::Transport = crate::choices::Transport::Auto;
-/// Carrier of CUDA tensors: NCCL, strategies on devices (ipc) or host, or MPI (docs/how-to/cuda.md).
+/// Path of CUDA tensors: auto, nccl, ipc (on devices), host, mpi (docs/how-to/cuda.md).
 pub const CUDA: crate::choices::CudaBy = crate::choices::CudaBy::Auto;
-/// Remember handles of device memory, and keep others' memory open (docs/how-to/cuda.md).
+/// Cache handles of device memory, and keep peers' memory open (docs/how-to/cuda.md).
 pub const CUDA_POINTER_CACHE: bool = true;
-/// TCP connections between each pair of ranks.
+/// TCP connections per pair of ranks.
 pub const STREAMS: u32 = 1;
 /// Let ranks on one host read each other's memory.
 pub const SINGLE_COPY: bool = true;
-/// Seconds without progress after which the job fails.
+/// Fail after this many seconds without progress.
 pub const TIMEOUT_S: f64 = 1800.0;
-/// Print which rank runs where, and which strategies were chosen.
+/// Print where ranks run, and the strategies chosen.
 pub const VERBOSE: bool = false;

@@ -2,23 +2,23 @@
 //! Defaults of a forecast.
 /// Parameter servers.
 pub const SERVERS: u32 = 1;
-/// Divide all computation times by this factor.
+/// Divide all compute times by X.
 pub const COMPUTE_SPEEDUP: f64 = 1.0;
-/// How flows share a link.
+/// Link sharing: fifo, or fluid (max-min fair).
 pub const NETWORK: crate::sharing::Network = crate::sharing::Network::Fifo;
-/// Assignment of tensors to servers; FILE is JSON: {"tensor": server}.
+/// Tensors to servers: round-robin, even, or a JSON file {"tensor": server}.
 pub const PLACEMENT: paceline_schedule::Placement = paceline_schedule::Placement::RoundRobin;
-/// Order in which servers send: tensor by tensor or worker by worker.
+/// Server send order: round-robin (by tensor), block (by worker).
 pub const DISTRIBUTION: paceline_schedule::Distribution = paceline_schedule::Distribution::RoundRobin;
-/// Algorithm inside the node.
+/// Intra-node algorithm: root or ring.
 pub const INSIDE: paceline_schedule::Inside = paceline_schedule::Inside::Ring;
-/// All workers start an iteration together.
+/// Start each iteration together on all ranks.
 pub const BARRIER: bool = true;
-/// Send gradients during the backward pass.
+/// Overlap communication with the backward pass.
 pub const OVERLAP: bool = true;
-/// Seed of the cluster's jitter.
+/// Jitter seed.
 pub const SEED: u64 = 0;
-/// Compute the critical path, which takes a fifth of the run time.
+/// Compute the critical path, a fifth of the run time.
 pub const CRITICAL_PATH: bool = true;
-/// List the busy time of every worker and link.
+/// List the busy time of each worker and link.
 pub const DETAIL: bool = false;

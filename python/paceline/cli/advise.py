@@ -12,6 +12,7 @@ import click
 from paceline._internal.console import Bar, put, say
 from paceline.cli import param_types as types
 from paceline.cli.completion import complete
+from paceline.cli.help_layout import Command
 from paceline.errors import naming
 from paceline.settings.table import of_place
 
@@ -27,11 +28,28 @@ _OWN = ("global_batch", "objective", "price", *_FAILURES, "top")
 """Settings that no forecast has."""
 
 
-@click.command()
+_SECTIONS = {
+    **types.sections(
+        "advise",
+        (
+            *("workers", "gpu", "seq", "global_batch", "batch", "sharding", "checkpointing"),
+            *("cluster", "bandwidth", "price", "top", "as_json"),
+        ),
+        {"Model details": ("config", "dtype")},
+        {"Parallelism": "--gpus counts all GPUs"},
+    ),
+    "Cost and failures": ("objective", "mtbf", "checkpoint_seconds", "restart_seconds"),
+}
+
+
+@click.command(cls=Command, sections=_SECTIONS)
 @click.argument("model", required=False, shell_complete=complete)
 @types.options("advise", *(setting.name for setting in of_place("advise") if setting.name not in _OWN), checked=False)
 @click.option(
-    "--config", type=click.Path(path_type=Path), metavar="FILE", help="A config.json of Hugging Face, instead of MODEL."
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Model from a Hugging Face config.json, without MODEL.",
 )
 @types.options("advise", *_OWN, filled=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -49,17 +67,20 @@ def advise(
     as_json: bool,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Find the configurations of MODEL (`paceline list models`) that train fastest and fit on given GPUs.
+    """Find the fastest configurations of a model that fit on given GPUs.
 
-    Searched are sharding, whether gathered units are kept, batch and accumulation, and checkpointing; what is given is
-    not searched. Lists of --tensor-parallel, --pipeline-parallel and --virtual-stages are searched, too. The table has
-    the best of each sharding; what leaves memory to spare comes first.
+    MODEL is a built-in model (list: paceline list models).
+
+    Searches sharding, resharding, batch size, accumulation and checkpointing. Options you set are fixed. Options
+    marked * take lists: --tensor-parallel 1,2,4 is searched, too. The table has the best of each sharding, those with
+    memory to spare first.
 
     \b
     paceline advise gpt2-xl --gpu a100 --gpus 16 --bandwidth 100Gbps
-    paceline advise llama-3-8b --gpu h100 --gpus 16,64 --bandwidth 400Gbps --global-batch 512 --price 2.5
-    paceline advise llama-3-70b --gpu h100 --gpus 256 --global-batch 512 --tensor-parallel 1,2,4,8
-    paceline advise llama-3-8b --gpu h100 --gpus 1024 --mtbf 8h --checkpoint-seconds 60
+    paceline advise llama-3-8b --gpu h100 --gpus 16,64 --global-batch 512
+    paceline advise llama-3-70b --gpu h100 --gpus 256 --tensor-parallel 1,2,4,8
+    paceline advise llama-3-8b --gpu h100 --gpus 64 \\
+      --mtbf 8h --checkpoint-seconds 60
     """
     from paceline.forecast.advisor import report, search
     from paceline.forecast.advisor.answer import Answer, Costs, Row

@@ -27,25 +27,31 @@ from paceline.catalog.models.config import find_config
 from paceline.catalog.rates import rates_of
 from paceline.catalog.strategies import KNOBS, all_strategies
 from paceline.cli.completion import complete
+from paceline.cli.help_layout import Command
 
 if TYPE_CHECKING:
     from paceline.catalog.constants import Constant
     from paceline.catalog.libraries import Library
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_verbose = click.option("--verbose", is_flag=True, help="Say where each comes from; for one, that is always said.")
+_verbose = click.option("--verbose", is_flag=True, help="Print the source of each; one alone always has it.")
 _export = click.option(
     "--export", type=click.Path(path_type=Path), metavar="FILE", help="Copy it to a file that you can edit."
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False, shell_complete=complete)
 @_json
 @_verbose
 @_export
 def traces(name: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
-    """List the built-in traces, or show one: NAME, a file or allreduce:SIZE."""
+    """List the built-in traces, or show one: NAME, a file or allreduce:SIZE.
+
+    \b
+    paceline list traces resnet-50
+    paceline list traces resnet-50 --export mine.json
+    """
     if _exported(name, export, lambda source: load_trace(source).to_json()):
         return
     entries = [totals(load_trace(source)) for source in ([name] if name else trace_names())]
@@ -92,13 +98,18 @@ def _rates(model: str) -> list[str]:
     return ["", head, *(line for text in lines for line in wrapped(text, width(), "    "))]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False, shell_complete=complete)
 @_json
 @_verbose
 @_export
 def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
-    """List the built-in clusters, or show one: NAME or a file."""
+    """List the built-in clusters, or show one: NAME or a file.
+
+    \b
+    paceline list clusters dgx-h100
+    paceline list clusters dgx-h100 --export mine.json
+    """
     if _exported(name, export, cluster_text):
         return
     found = [load_cluster(source) for source in ([name] if name else cluster_names())]
@@ -132,10 +143,10 @@ def _latency(cluster: Cluster) -> str:
     return written_time(latency_s) if latency_s else "none"
 
 
-@click.command()
+@click.command(cls=Command)
 @_json
 def strategies(as_json: bool) -> None:
-    """List the strategies and the options that each of them uses."""
+    """List the strategies, and the options that each uses."""
     entries = [
         {
             "name": strategy.name,
@@ -165,11 +176,16 @@ def strategies(as_json: bool) -> None:
     say(wrapped(f"reduce-scatter and all-gather: {', '.join(halves)}", width(), "    "))
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False, shell_complete=complete)
 @_json
 def libraries(name: str | None, as_json: bool) -> None:
-    """List the libraries whose costs `--library` forecasts, or show the constants of one, or those of `channels`."""
+    """List the frameworks that --library models, or show the constants of one, or of channels.
+
+    \b
+    paceline list libraries horovod
+    paceline list libraries channels
+    """
     from paceline.catalog import channels as links
     from paceline.catalog.libraries import all_libraries, find_library
 

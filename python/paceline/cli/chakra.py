@@ -12,13 +12,14 @@ from paceline._internal.console import say
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
 from paceline.cli.completion import complete
+from paceline.cli.help_layout import Command
 
 
-@click.command("chakra")
+@click.command("chakra", cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE.0.et …")
 @types.options("import chakra", "name", "batch", "dtype", "forward")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Trace to write: mine.json.")
 def import_chakra(
     *,
     files: tuple[Path, ...],
@@ -29,10 +30,13 @@ def import_chakra(
     as_json: bool,
     output: Path,
 ) -> None:
-    """Make a trace from one step in Chakra execution traces (.et), of a rank each.
+    """Make a trace from Chakra execution traces (.et) of one step, one file per rank.
 
-    Files of `paceline export chakra` give the trace that was exported. Others need --batch, and --forward if the
-    names of their nodes do not say which belong to the backward pass.
+    Files of paceline export chakra give the trace that was exported. Others need --batch, and --forward if the names
+    of their nodes do not tell which belong to the backward pass.
+
+    \b
+    paceline import chakra step.0.et step.1.et --batch 32 -o mine.json
     """
     from paceline.interop.chakra import import_chakra as convert
 
@@ -53,7 +57,7 @@ def import_chakra(
     )
 
 
-@click.command("chakra")
+@click.command("chakra", cls=Command)
 @click.argument("trace", shell_complete=complete)
 @types.option("export chakra", "workers")
 @types.option("export chakra", "bucket_size", filled=True)
@@ -64,10 +68,10 @@ def import_chakra(
     required=True,
     type=click.Path(path_type=Path),
     metavar="PREFIX",
-    help="Write PREFIX.0.et, PREFIX.1.et, …",
+    help="Files to write: PREFIX.0.et, PREFIX.1.et, …",
 )
 def export_chakra(*, trace: str, workers: int, bucket_size: int | str, as_json: bool, output: Path) -> None:
-    """Write TRACE as Chakra execution traces, for ASTRA-sim: one step, a file a rank.
+    """Write TRACE as Chakra execution traces of one step, for ASTRA-sim, one file per rank.
 
     \b
     paceline export chakra resnet-50 --workers 8 -o resnet50

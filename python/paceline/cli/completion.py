@@ -155,9 +155,9 @@ def _known(ctx: click.Context, param: click.Parameter) -> Iterable[str]:
 
 def _alternatives(param: click.Parameter) -> list[str]:
     """Return the words of a placeholder such as `none|SIZE,…` that stand for themselves."""
-    words = (getattr(param, "metavar", None) or param.type.name).removesuffix(",…").split("|")
+    words = param.type.name.removesuffix(",…").split("|")
     return [word for word in words if word.islower() and word.isidentifier()] if len(words) > 1 else []
 
 
 def _may_be_a_file(param: click.Parameter) -> bool:
-    return isinstance(param, click.Argument) or "FILE" in (getattr(param, "metavar", None) or param.type.name)
+    return isinstance(param, click.Argument) or "FILE" in param.type.name

@@ -8,24 +8,26 @@ from pathlib import Path
 import click
 
 from paceline._internal.console import put, say, width
+from paceline.cli.help_layout import Command
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("file", metavar="[RUN.json]", required=False, type=click.Path(path_type=Path))
 @click.option("--env", "environment", is_flag=True, help="Describe this machine and installation, for bug reports.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, sizes in bytes.")
 def doctor(*, file: Path | None, environment: bool, as_json: bool) -> None:
-    """Show where the steps of the recorded run RUN.json spend their time, and what to try.
+    """Show where the steps of a run spend their time, and what to try.
 
-    RUN.json is a timeline of real ranks. If it is missing, its parts RUN.json.*rank-* are read. Figures are means over
+    RUN.json is a timeline of its ranks. If it is missing, its parts RUN.json.*rank-* are read. Figures are means over
     all steps except the first ones.
 
     \b
-    paceline run -np 4 --timeline RUN.json -- python train.py
-    paceline doctor RUN.json
+    paceline run -np 4 --timeline run.json -- python train.py
+    paceline doctor run.json
+    paceline doctor --env
 
-    With --env instead of a file, show versions, cores, memory, transports, whether MPI takes the memory of CUDA
-    devices, network interfaces, limits and environment variables of this machine. Values of secrets are not printed.
+    --env shows versions, cores, memory, transports, CUDA-aware MPI, network interfaces, limits and environment
+    variables. Secrets are not printed.
     """
     if environment and file is not None:
         raise click.UsageError("--env describes this machine and takes no RUN.json; leave one of them out")

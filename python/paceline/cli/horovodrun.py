@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from paceline.cli.help_layout import Command
+
 _TUNING = "leave it out: Paceline tunes the strategy for each message size at startup"
 _ONE = "leave it out: Paceline needs neither Gloo nor MPI"
 _INSTEAD = {
@@ -36,7 +38,7 @@ _INSTEAD = {
 }
 
 
-class Horovodrun(click.Command):
+class Horovodrun(Command):
     """A command that knows what horovodrun's options are here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

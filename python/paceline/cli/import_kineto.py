@@ -11,24 +11,25 @@ from paceline._internal import units
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
+from paceline.cli.help_layout import Command
 
 
-@click.command("kineto")
+@click.command("kineto", cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE.json[.gz] …")
 @types.options("import kineto", "name", "batch", "device")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Trace to write: mine.json.")
 def import_kineto(
     *, files: tuple[Path, ...], name: str | None, batch: int | None, device: str | None, as_json: bool, output: Path
 ) -> None:
-    """Make a trace from torch.profiler's Chrome trace, of a GPU or a CPU; several files are several ranks.
+    """Make a trace from torch.profiler's Chrome traces, of GPUs or CPUs, one file per rank.
 
-    Collectives are taken out of the computation. Record with record_shapes=True, for the sizes of gradients, and
-    with_stack=True, for the names of modules, and mark the steps with the profiler's step():
+    Collectives are taken out of the compute. Record with record_shapes=True (sizes of gradients) and with_stack=True
+    (names of modules), and mark the steps with the profiler's step().
 
     \b
     paceline import kineto trace.json.gz -o mine.json
-    paceline simulate mine.json --workers 8,64
+    paceline simulate mine.json --gpus 8,64
     """
     from paceline.interop.kineto import import_kineto as convert
 

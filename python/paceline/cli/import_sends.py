@@ -11,10 +11,17 @@ from paceline._internal import units
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
+from paceline.cli.help_layout import Command
 from paceline.settings import kinds
 
+_SECTIONS = {
+    "Basic options": ("name", "batch", "output"),
+    "Times": ("forward", "backward", "first_gradient"),
+    "Details": ("dtype", "device", "provenance"),
+}
 
-@click.command("sends")
+
+@click.command("sends", cls=Command, sections=_SECTIONS)
 @click.argument("aggregation", type=click.Path(path_type=Path))
 @click.argument("distribution", type=click.Path(path_type=Path))
 @types.options("import sends", "name", "batch", "forward")
@@ -22,16 +29,16 @@ from paceline.settings import kinds
     "--first-gradient",
     type=types.of_kind(kinds.DURATION),
     default="0s",
-    help="Backward time before the first send.  [default: 0s]",
+    help="Backward time before the first send: 2ms.  [default: 0s]",
 )
 @click.option(
     "--backward",
     type=types.of_kind(kinds.DURATION),
-    help="Duration of the backward pass.  [default: until the last send]",
+    help="Backward time: 352ms.  [default: until the last send]",
 )
 @types.options("import sends", "dtype", "device", filled=True)
-@click.option("--provenance", default="", help="How it was recorded.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
+@click.option("--provenance", default="", help="Note on how it was recorded.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Trace to write: mine.json.")
 def import_sends(
     *,
     aggregation: Path,
@@ -46,7 +53,14 @@ def import_sends(
     provenance: str,
     output: Path,
 ) -> None:
-    """Make a trace from two CSV recordings of sends: AGGREGATION (gradients to servers) and DISTRIBUTION."""
+    """Make a trace from two CSV recordings of sends (docs/reference/trace-format.md).
+
+    AGGREGATION has the gradients sent to servers, DISTRIBUTION the parameters sent back.
+
+    \b
+    paceline import sends to-servers.csv to-workers.csv \\
+      --name mine --batch 32 --forward 176ms -o mine.json
+    """
     check_writable("--output", output)
     trace = Trace.import_sends(
         aggregation,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli import param_types as types
+from paceline.cli.help_layout import Sections
 from paceline.launch.hosts import MOST_RANKS, Host, Place, place
 from paceline.settings.table import JOIN, of_place
 
@@ -25,13 +26,18 @@ RANKS = types.whole(1, MOST_RANKS)
 _PATH = click.Path(path_type=Path)
 
 env = click.option(
-    "-x", "--env", "names", multiple=True, metavar="NAME[=VALUE]", help="Set an environment variable for all ranks."
+    "-x",
+    "--env",
+    "names",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Environment variable for all ranks; repeat for more.",
 )
 
 switch = click.option(
     "--switch",
     is_flag=True,
-    help="Start a separate process that aggregates in the switch's place (sharp, ps-aggregation).",
+    help="Start a process that aggregates as the switch (sharp, ps-aggregation).",
 )
 
 
@@ -50,20 +56,27 @@ def knobs(place: str) -> types.Decorator:
 def output(place: str) -> types.Decorator:
     """Output, traces and timelines of a job."""
     return types.together(
-        click.option("--no-prefix", is_flag=True, help="Do not put `[rank 3] ` before each line of output."),
-        click.option(
-            "--output-dir", type=_PATH, metavar="DIR", help="Write rank N's output to DIR/rank-N.log instead."
-        ),
+        click.option("--no-prefix", is_flag=True, help="Print output without [rank 3] before each line."),
+        click.option("--output-dir", type=_PATH, metavar="DIR", help="Write output to DIR/rank-N.log instead."),
         types.option(place, "grace_s", filled=True),
         types.option(place, "timeline", checked=False),
-        click.option(
-            "--record", type=_PATH, metavar="FILE", help="Record a trace of each rank for `paceline simulate`."
-        ),
+        click.option("--record", type=_PATH, metavar="FILE", help="Write a trace of all ranks, for paceline simulate."),
         click.option("--record-steps", type=types.COUNT, help="Steps to record.  [default: 10]"),
-        click.option("--record-warmup", type=types.COUNT_OR_NONE, help="Steps to skip before recording.  [default: 3]"),
+        click.option("--record-warmup", type=types.COUNT_OR_NONE, help="Warm-up steps to skip.  [default: 3]"),
         types.options(place, *_OUTPUT),
     )
 
+
+SECTIONS: Sections = {
+    "Gradient sync": (
+        *("strategy", "chunk", "inside", "coordinator", "servers", "placement", "distribution", "pull", "switch"),
+    ),
+    "Network and GPUs": ("transport", "interface", "port", "streams", "multicast", "tls", "cuda"),
+    "Recording and timelines": ("record", "record_steps", "record_warmup", "timeline"),
+    "Elastic jobs (docs/how-to/elastic.md)": ("elastic", "least", "most", "resets", "script"),
+    "Failures and output": ("timeout_s", "grace_s", "verbose", "no_prefix", "output_dir"),
+}
+"""Sections in the help of commands that start jobs, after their own."""
 
 command = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
 
@@ -119,22 +132,20 @@ _SLACK_S = 10.0
 """Added to the time within which every rank detects a silent peer."""
 
 elastic_options = types.together(
-    click.option(
-        "--elastic", is_flag=True, help="Replace dead ranks and resume from the last commit (docs/how-to/elastic.md)."
-    ),
+    click.option("--elastic", is_flag=True, help="Replace dead ranks, and resume from the last commit."),
     click.option("--min-np", "least", type=RANKS, help="Fewest ranks to continue with.  [default: -np]"),
     click.option("--max-np", "most", type=RANKS, help="Most ranks, if discovery finds hosts.  [default: -np]"),
     click.option(
         "--reset-limit",
         "resets",
         type=_RESETS,
-        help="End the job after this many resets (new rendezvous).  [default: no limit]",
+        help="Resets (new rendezvous) before the job ends.  [default: no limit]",
     ),
     click.option(
         "--host-discovery-script",
         "script",
         metavar="COMMAND",
-        help="Command that prints HOST:N lines; run every second.",
+        help="Command that prints HOST:N lines, run every second.",
     ),
 )
 

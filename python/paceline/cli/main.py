@@ -20,6 +20,7 @@ from paceline._internal import import_path
 from paceline._internal.files import NO_WORKING_DIRECTORY, working_directory_is_gone
 from paceline._internal.nearest import nearest
 from paceline._internal.units import printable
+from paceline.cli.help_layout import Group
 from paceline.cli.meant import meant
 from paceline.cli.usage import UsageError, called, show_error
 from paceline.errors import InternalError, InvalidArgumentError, JobError
@@ -30,40 +31,58 @@ Entry = tuple[str, str, str, str]
 Table = dict[str, Entry]
 """Commands by name. Heavy modules are not loaded until their command is called."""
 
+_FORECAST, _TRAIN, _MEASURE = "Forecast", "Train", "Measure"
 _CATALOG, _IMPORTS = "Catalog", "Import and export"
+_START = """\
+Forecast, run and diagnose distributed training.
+
+You have a training script: record ten steps, forecast 8 and 64 GPUs, train
+  paceline record -o mine.json -- python train.py
+  paceline simulate mine.json --gpus 8,64 --explain
+  paceline run -np 4 -- python train.py
+
+You have a model's name: forecast it, or find the fastest setup that fits
+  paceline simulate llama-3-8b --gpu h100 --gpus 64 --sharding zero3
+  paceline advise llama-3-8b --gpu h100 --gpus 64
+
+Your run is slow: write a timeline, read where the time goes
+  paceline run -np 4 --timeline run.json -- python train.py
+  paceline doctor run.json
+
+Usage: paceline COMMAND
+  paceline --help             all commands
+  paceline COMMAND --help     its options, with examples
+  paceline list               models, GPUs, traces, clusters, strategies
+"""
+"""What `paceline` alone prints: first commands of those who have a script, a model's name, or a slow run."""
 COMMANDS: Table = {
-    "simulate": ("Forecast", "paceline.cli.simulate", "simulate", "Forecast training under each strategy."),
-    "advise": (
-        "Forecast",
-        "paceline.cli.advise",
-        "advise",
-        "Find the fastest configurations of a model that fit on given GPUs.",
+    "simulate": (
+        _FORECAST,
+        "paceline.cli.simulate",
+        "simulate",
+        "Forecast throughput, scaling and memory of training.",
     ),
-    "run": ("Train", "paceline.cli.run", "run", "Start the ranks of a job, here or on several hosts."),
-    "record": (
-        "Train",
-        "paceline.cli.record",
-        "record",
-        "Record a trace from training steps, or estimate one for a GPU.",
-    ),
-    "doctor": ("Train", "paceline.cli.doctor", "doctor", "Diagnose a recorded run; --env describes the machine."),
-    "probe": ("Measure", "paceline.cli.probe", "probe", "Measure a job's network and machines; write a cluster file."),
-    "list": (_CATALOG, "paceline.cli.main", "list_", "List what is built in, or show one."),
-    "import": (_IMPORTS, "paceline.cli.main", "import_", "Make a trace from what other tools recorded."),
-    "export": (_IMPORTS, "paceline.cli.main", "export", "Write a trace for other tools."),
+    "advise": (_FORECAST, "paceline.cli.advise", "advise", "Find the fastest configurations of a model that fit."),
+    "run": (_TRAIN, "paceline.cli.run", "run", "Start the ranks of a job, here or on several hosts."),
+    "record": (_TRAIN, "paceline.cli.record", "record", "Record a trace of training steps, or estimate it for a GPU."),
+    "doctor": (_TRAIN, "paceline.cli.doctor", "doctor", "Show where the time of a run goes, and what to try."),
+    "probe": (_MEASURE, "paceline.cli.probe", "probe", "Measure a job's network and machines, for forecasts."),
+    "list": (_CATALOG, "paceline.cli.main", "list_", "Models, GPUs, traces, clusters, strategies, libraries."),
+    "import": (_IMPORTS, "paceline.cli.main", "import_", "Make a trace from kineto, chakra or recorded sends."),
+    "export": (_IMPORTS, "paceline.cli.main", "export", "Write a trace for ASTRA-sim (chakra)."),
 }
 LISTS: Table = {
     "models": ("", "paceline.cli.models", "models", "List the built-in models, or show one on a GPU."),
-    "gpus": ("", "paceline.cli.models", "gpus", "List the GPUs that models are computed for."),
+    "gpus": ("", "paceline.cli.models", "gpus", "List the GPU types for --gpu, or show one."),
     "clusters": ("", "paceline.cli.catalog", "clusters", "List the built-in clusters, or show one."),
     "traces": ("", "paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
-    "strategies": ("", "paceline.cli.catalog", "strategies", "List the strategies."),
-    "libraries": ("", "paceline.cli.catalog", "libraries", "List the libraries and their constants, or show one."),
+    "strategies": ("", "paceline.cli.catalog", "strategies", "List the strategies, and the options of each."),
+    "libraries": ("", "paceline.cli.catalog", "libraries", "List the frameworks that --library models, or show one."),
 }
 IMPORTS: Table = {
-    "kineto": ("", "paceline.cli.import_kineto", "import_kineto", "Make a trace from torch.profiler's."),
+    "kineto": ("", "paceline.cli.import_kineto", "import_kineto", "Make a trace from torch.profiler's Chrome traces."),
     "chakra": ("", "paceline.cli.chakra", "import_chakra", "Make a trace from Chakra execution traces."),
-    "sends": ("", "paceline.cli.import_sends", "import_sends", "Make a trace from recorded sends."),
+    "sends": ("", "paceline.cli.import_sends", "import_sends", "Make a trace from two CSV recordings of sends."),
 }
 EXPORTS: Table = {
     "chakra": ("", "paceline.cli.chakra", "export_chakra", "Write Chakra execution traces, for ASTRA-sim."),
@@ -97,7 +116,7 @@ def all_commands() -> Table:
     return {**COMMANDS, **added_commands()}
 
 
-class Lazy(click.Group):
+class Lazy(Group):
     """A group that imports a subcommand when it is called."""
 
     def __init__(self, *args: Any, table: Callable[[], Table], former: Table | None = None, **others: Any) -> None:  # noqa: ANN401
@@ -132,12 +151,12 @@ class Lazy(click.Group):
             )
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by section without importing any."""
-        table = self._table()
-        for section in dict.fromkeys(entry[0] for entry in table.values()):
-            with formatter.section(section or "Commands"):
-                formatter.write_dl([(name, entry[-1]) for name, entry in table.items() if entry[0] == section])
+    def command_sections(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Return the commands and their texts by section, without importing any."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, (section, _, _, text) in self._table().items():
+            sections.setdefault(section or "Commands", []).append((name, text))
+        return sections
 
 
 class Commands(Lazy):
@@ -241,10 +260,17 @@ def help_alone(ctx: click.Context) -> None:
 
 def _group(name: str, table: Table, about: str) -> Lazy:
     own = click.pass_context(help_alone)
-    return Lazy(name, table=lambda: table, help=about, callback=own, invoke_without_command=True)
+    return Lazy(
+        name,
+        table=lambda: table,
+        help=about,
+        callback=own,
+        invoke_without_command=True,
+        subcommand_metavar="COMMAND",
+    )
 
 
-list_ = _group("list", LISTS, "List what is built in; with a name, show one. Each takes --json.")
+list_ = _group("list", LISTS, "List what is built in, or with a name, show one.\n\n\b\npaceline list models llama-3-8b")
 import_ = _group("import", IMPORTS, "Make a trace from what other tools recorded.")
 export = _group("export", EXPORTS, "Write a trace for other tools.")
 
@@ -255,13 +281,15 @@ export = _group("export", EXPORTS, "Write a trace for other tools.")
     former=FORMER,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="A forecast of resnet-50 on 2 to 64 workers under every strategy: paceline simulate",
+    subcommand_metavar="COMMAND",
 )
 @click.version_option(__version__, prog_name="paceline", message="%(prog)s %(version)s")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Run, record and forecast synchronous data-parallel training."""
-    help_alone(ctx)
+    """Forecast, run and diagnose distributed training."""
+    if ctx.invoked_subcommand is None:
+        click.echo(_START, nl=False, err=True)
+        ctx.exit(2)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from paceline._internal import units
 from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline.cli import param_types as types
 from paceline.cli.completion import complete
+from paceline.cli.help_layout import Command
 from paceline.errors import naming
 from paceline.settings.table import of_place
 
@@ -23,19 +24,25 @@ if TYPE_CHECKING:
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.command()
+_SECTIONS = {
+    "Basic options": ("gpu", "batch", "seq", "gpus", "as_json"),
+    "Details": ("dtype", "checkpointing", "attention", "kernels", "constants"),
+}
+
+
+@click.command(cls=Command, sections=_SECTIONS)
 @click.argument("name", required=False, shell_complete=complete)
 @types.options("models", *(one.name for one in of_place("models")))
-@click.option("--gpus", type=types.COUNT, metavar="N", help="Ranks that share a copy, for the memory with sharding.")
-@click.option("--constants", is_flag=True, help="Print the efficiencies by class of operator, with sources.")
+@click.option("--gpus", type=types.COUNT, metavar="N", help="GPUs to shard over, for the memory of each sharding.")
+@click.option("--constants", is_flag=True, help="Print the efficiencies by operator class, with sources.")
 @_json
 def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """List the built-in models, or show NAME: a built-in model or a config.json of Hugging Face.
+    """List the built-in models, or show NAME: a built-in model or a Hugging Face config.json.
 
-    With --gpu, also its time and memory on that GPU, without communication. The times and memory are those of
-    `paceline simulate NAME --gpu GPU`.
+    With --gpu, also its time and memory on that GPU, without communication, as in paceline simulate.
 
     \b
+    paceline list models llama-3-8b
     paceline list models llama-3-8b --gpu h100 --seq 8192 --batch 2 --gpus 64
     """
     given = {key: value for key, value in options.items() if value is not None}
@@ -217,11 +224,15 @@ def _count(parameters: int) -> str:
     return f"{units.digits(parameters / 1e9)} B" if parameters >= 1e9 else f"{units.digits(parameters / 1e6)} M"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False, shell_complete=complete)
 @_json
 def gpus(*, name: str | None, as_json: bool) -> None:
-    """List the GPUs that --gpu knows, or show NAME: a GPU or a device file."""
+    """List the GPU types for --gpu, or show NAME: a GPU type or a device file.
+
+    \b
+    paceline list gpus h100
+    """
     from paceline.catalog.gpus import PRECISIONS, all_hardware, find_hardware
     from paceline.catalog.nodes import slot_bps
 

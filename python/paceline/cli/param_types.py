@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,11 @@ import click
 
 from paceline import _core
 from paceline.cli.completion import complete
+from paceline.cli.help_layout import Alias, Sections
 from paceline.errors import InvalidArgumentError, Source
 from paceline.settings import kinds
 from paceline.settings.kinds import Kind
-from paceline.settings.table import SETTINGS, Setting, of_place
+from paceline.settings.table import REQUIRED, SECTIONS, SETTINGS, Setting, of_place
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -29,9 +30,10 @@ else:  # before click 8.4 it is not generic
 class Value(_ParamType):
     """A value that a function converts from text; its InvalidArgumentError names the option."""
 
-    def __init__(self, name: str, parse: Callable[[str], object]) -> None:
-        """`name` is the placeholder in --help."""
+    def __init__(self, name: str, parse: Callable[[str], object], *, is_list: bool = False) -> None:
+        """`name` says what a value is, as a kind's `words` do; `is_list`: each of several values counts by itself."""
         self.name = name
+        self.is_list = is_list
         self._parse = parse
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
@@ -63,7 +65,7 @@ def _converted(check: Callable[[Any], object], value: object, param: click.Param
 
 def of_kind(kind: Kind) -> Value | Name:
     """The type of an option whose values are of this kind."""
-    return Name(kind) if kind.choices else Value(kind.words, kind.check)
+    return Name(kind) if kind.choices else _of(kind)
 
 
 def option(
@@ -88,7 +90,7 @@ def option(
     default, words = setting.default_of(place) if filled else None, setting.default_text(place)
     if kind.is_switch and "/" not in setting.flag:
         return click.option(setting.flag, name, is_flag=True, default=None, help=setting.help_of(place))
-    text = f"{setting.help_of(place)}{f'  [default: {words}]' if words else ''}"
+    text = f"{setting.help_of(place)}{_given_otherwise(words)}"
     if kind.is_switch:
         return click.option(setting.flag, name, default=default, help=text)
 
@@ -96,8 +98,8 @@ def option(
         return setting.check(value, None, place)
 
     same: dict[str, Any] = {
-        "type": Name(kind, check) if kind.choices else Value(kind.words, parse or (check if checked else str)),
-        "metavar": None if kind.choices else kind.words,
+        "type": Name(kind, check) if kind.choices else _of(kind, parse or (check if checked else str)),
+        "metavar": kind.placeholder,
         "shell_complete": None if kind.choices else complete,
     }
     given = ",".join(map(str, default)) if isinstance(default, tuple) else default
@@ -117,7 +119,15 @@ def option(
     if not setting.also_of(place):
         return main
     # `by_current_names` of the table refuses both.
-    return together(main, click.option(f"--{setting.also}", help=f"The same as {setting.flag}.", **same))
+    alias = click.option(f"--{setting.also}", cls=Alias, of=name, help=f"Alias of {setting.flag}.", **same)
+    return together(main, alias)
+
+
+def _given_otherwise(default: str) -> str:
+    """Return how the help ends: with the default, or that there is none."""
+    if default.startswith(REQUIRED):
+        return f"  [{default}]"
+    return f"  [default: {default}]" if default else ""
 
 
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
@@ -154,6 +164,23 @@ def options(place: str, *names: str, checked: bool = True, filled: bool = False)
     return together(*(option(place, name, checked=checked, filled=filled) for name in names))
 
 
+def sections(place: str, basic: Sequence[str], others: Sections, notes: Mapping[str, str]) -> Sections:
+    """Return the sections of a command that forecasts: `basic` options, and its other settings by their topic.
+
+    Args:
+        place: The command.
+        basic: Parameters of the first section.
+        others: Parameters that stand first in a topic.
+        notes: Remarks beside the titles of topics.
+    """
+    taken = {one.name for one in of_place(place)} - {*basic, *(name for names in others.values() for name in names)}
+    topics = {
+        title: (*others.get(title, ()), *(name for name in names if name in taken)) for title, names in SECTIONS.items()
+    }
+    titled = {f"{title} ({notes[title]})" if title in notes else title: names for title, names in topics.items()}
+    return {"Basic options": basic, **titled}
+
+
 def together(*several: Decorator) -> Decorator:
     """Combine several decorators, listed in this order by --help."""
     return lambda command: reduce(lambda done, one: one(done), reversed(several), command)
@@ -173,8 +200,8 @@ def naming_option(flag: str) -> Iterator[None]:
         raise error.at(flag.removeprefix("--"), Source("flag", flag)) from None
 
 
-def _of(kind: Kind) -> Value:
-    return Value(kind.words, kind.check)
+def _of(kind: Kind, parse: Callable[[str], object] | None = None) -> Value:
+    return Value(kind.words, parse or kind.check, is_list=kind.is_list)
 
 
 def whole(least: int, most: int, words: str = "N") -> Value:
@@ -197,6 +224,6 @@ def words(text: str) -> list[str]:
 
 COUNT = whole(1, 100_000)
 COUNT_OR_NONE = whole(0, 100_000)
-WORDS = Value("NAME,…", words)
+WORDS = Value("NAME,…", words, is_list=True)
 POSITIVE = _of(kinds.POSITIVE)
 SIZE = Value("SIZE", _core.parse_size)

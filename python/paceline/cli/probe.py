@@ -13,6 +13,7 @@ from paceline import _core
 from paceline._internal.console import put, say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
+from paceline.cli.help_layout import Command
 from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
 from paceline.settings import kinds
@@ -41,19 +42,21 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-@click.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The cluster file to write.")
-@click.option("--quick", is_flag=True, help="Shorter transfers, fewer repeats; takes a few seconds.")
+@click.command(cls=Command)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Cluster file to write: cluster.json."
+)
+@click.option("--quick", is_flag=True, help="Shorter transfers and fewer repeats, in a few seconds.")
 @types.option("probe", "repeats")
 @click.option(
     "--limit",
     type=types.Value("SECONDS", _seconds),
-    help="After this time, only measurements that the file needs are started.  [default: 60; 15 with --quick]",
+    help="Skip optional measurements after this time.  [default: 60; --quick: 15]",
 )
 @click.option(
     "--most",
     type=types.Value("SIZE", _most),
-    help="Most bytes that a rank sends in one transfer.  [default: 256MiB; 32MiB with --quick]",
+    help="Most bytes that a rank sends in one transfer.  [default: 256MiB; --quick: 32MiB]",
 )
 @types.option("probe", "compression")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rates, costs, machines, cluster.")
@@ -67,16 +70,16 @@ def probe(
     compression: list[str] | None,
     as_json: bool,
 ) -> None:
-    """Measure the network and the machines of a running job, and write a cluster file for `paceline simulate`.
+    """Measure a job's network and machines, and write a cluster file.
 
-    It runs on every rank. It measures one stream, all hosts at once, incast, 1:N, latency and the cost of a message
-    between hosts; transfers inside a host; late wake-ups, and time taken by other processes. Rank 0 prints the results
-    and writes the file.
+    Run it on every rank. Between hosts, it measures one stream, all hosts at once, incast, 1:N, latency and the cost
+    per message. On a host, it measures transfers, late wake-ups and time taken by other processes. Rank 0 prints the
+    results and writes the file. An option marked * takes a list.
 
     \b
     paceline run --hosts node1:1,node2:1 -- paceline probe -o cluster.json
-    paceline emulate run --workers 4 --bandwidth 500Mbps -- paceline probe -o cluster.json
-    paceline simulate resnet-50 --cluster cluster.json --workers 2,4,8
+    paceline run -np 4 -- paceline probe --quick
+    paceline simulate resnet-50 --cluster cluster.json --gpus 2,4,8
     """
     from paceline.probe.measure import FULL, QUICK
 

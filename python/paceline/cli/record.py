@@ -19,6 +19,7 @@ from paceline._internal.extras import need
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.parameters import not_trained
 from paceline.cli import param_types as types
+from paceline.cli.help_layout import Command
 from paceline.errors import Source, naming
 from paceline.launch import injection
 from paceline.settings.table import SETTINGS
@@ -46,9 +47,16 @@ class _CannotDoHere(click.ClickException):
     exit_code = 77
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+_SECTIONS = {
+    "Basic options": ("output", "batch", "steps", "warmup", "name", "as_json"),
+    "Your own script": ("gpu", "dtype", "stop_when_recorded"),
+    "A torchvision model": ("model", "device", "threads", "image_size"),
+}
+
+
+@click.command(cls=Command, sections=_SECTIONS, context_settings={"allow_interspersed_args": False})
 @types.option("record", "model")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Trace to write: mine.json.")
 @types.options(
     *("record", "batch", "warmup", "steps", "name", "device", "threads", "image_size", "gpu", "dtype"),
     "stop_when_recorded",
@@ -56,19 +64,19 @@ class _CannotDoHere(click.ClickException):
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- python train.py …]")
 def record(*, output: Path, as_json: bool, script: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
-    """Record a trace from training steps: measured here, or with --gpu estimated for a GPU.
+    """Record a trace of training steps, measured here or estimated for a GPU.
 
-    Records a torchvision model (--model), or your own script, which needs no change: a step is what happens between two
-    steps of the optimizer of the largest module.
+    Records your own script, which needs no change, or a torchvision model. A step ends with that of the optimizer of
+    the largest module.
 
     \b
-    paceline record --model resnet50 --batch 32 -o resnet50.json
     paceline record -o mine.json -- python train.py --epochs 1
     paceline record --gpu h100 --dtype bf16 -o mine.json -- python train.py
+    paceline record --model resnet50 --batch 32 -o resnet50.json
 
-    With --gpu, no GPU is needed: the script runs on this machine, without data and without memory for its weights, and
-    is ended when the steps are recorded. Its operators, their FLOPs and their bytes are counted; all times are
-    estimates for the GPU, from these counts by a roofline. Nothing is measured.
+    With --gpu, nothing is measured, and no GPU is needed. The script runs here, without data or memory for its
+    weights, until the steps are recorded. Its operators, FLOPs and bytes are counted. A roofline of the GPU turns them
+    into times.
     """
     if (options["model"] is None) == (not script):
         raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")

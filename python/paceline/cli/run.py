@@ -24,17 +24,24 @@ class CannotDoHereError(click.ClickException):
     exit_code = 77
 
 
-@click.command(cls=Horovodrun, context_settings={"allow_interspersed_args": False})
+_SECTIONS = {
+    "Basic options": ("ranks", "hosts", "hostfile", "names", "as_gloo", "rsh"),
+    **job_options.SECTIONS,
+}
+
+
+@click.command(cls=Horovodrun, sections=_SECTIONS, context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-np", "-n", "--np", "ranks", type=job_options.RANKS, help="Ranks to start.  [default: all slots of the hosts]"
+    "-np", "-n", "--np", "ranks", type=job_options.RANKS, help="Ranks to start.  [default: all slots of --hosts]"
 )
-@click.option("--hosts", "-H", metavar="HOST:N,…", help="Hosts and their slots.  [default: this machine]")
-@click.option("--hostfile", type=_PATH, metavar="FILE", help="File of lines such as: node1 slots=2.")
+@click.option(
+    "--hosts", "-H", metavar="HOST:N,…", help="Hosts and their slots: node1:8,node2:8.  [default: this machine]"
+)
+@click.option("--hostfile", type=_PATH, metavar="FILE", help="File of lines like: node1 slots=8.")
 @click.option(
     "--rsh",
     default=DEFAULT_RSH,
-    show_default=True,
-    help="Remote shell that reaches other hosts; HOST COMMAND is appended.",
+    help=f"Remote shell, to which HOST COMMAND is appended.  [default: {DEFAULT_RSH}]",
 )
 @job_options.env
 @job_options.strategy("run")
@@ -42,7 +49,7 @@ class CannotDoHereError(click.ClickException):
 @job_options.switch
 @job_options.knobs("run")
 @types.option("run", "interface")
-@click.option("--port", type=_PORT, help="Port on which rank 0, or the elastic driver, listens.  [default: a free one]")
+@click.option("--port", type=_PORT, help="Port of rank 0, or of the elastic driver.  [default: a free one]")
 @job_options.elastic_options
 @job_options.output("run")
 @job_options.command
@@ -57,15 +64,16 @@ def run(
     command: tuple[str, ...],
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Start N ranks of COMMAND; when one fails, stop the others.
+    """Start N ranks of COMMAND, here or on several hosts.
 
-    Options that a script can also set, such as --strategy, are defaults: the script's own values take precedence.
-    Each rank has RANK, WORLD_SIZE, LOCAL_RANK and so on, as under torchrun. Unless it is set, OMP_NUM_THREADS is the
-    host's cores divided by its ranks (torchrun: 1). If a rank fails, the exit code is 1.
+    When a rank fails, the others are stopped, and the exit code is 1. Each rank has RANK, WORLD_SIZE, LOCAL_RANK and
+    so on, as under torchrun. OMP_NUM_THREADS is the host's cores divided by its ranks, unless it is set. The script's
+    own settings win over options such as --strategy.
 
     \b
     paceline run -np 4 -- python train.py --lr 0.1
-    paceline run --hosts node1:8,node2:8 --strategy hierarchical -- python train.py
+    paceline run --hosts node1:8,node2:8 --strategy tree -- python train.py
+    paceline run -np 4 --timeline run.json -- python train.py
     paceline run --elastic -np 4 --min-np 2 -- python train.py
     """
     if os.name != "posix":

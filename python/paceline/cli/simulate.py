@@ -15,6 +15,7 @@ from paceline._internal.files import check_distinct
 from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.cli import param_types as types
 from paceline.cli.completion import complete
+from paceline.cli.help_layout import Command
 from paceline.errors import naming
 from paceline.forecast.execute import LOCAL
 from paceline.forecast.prepare import Prepared, prepare
@@ -22,65 +23,51 @@ from paceline.forecast.progress import SweepInterrupted
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
-from paceline.settings.table import SETTINGS, of_place
+from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
     from paceline.forecast.verdict.explain import Explanation
 
 _PATH = click.Path(path_type=Path)
 _GIVEN = click.core.ParameterSource.COMMANDLINE
-_SETTINGS = [setting for setting in of_place("simulate") if setting.section]
-_MODEL_SECTION = SETTINGS["gpu"].section
-# The sections of --help, in order, and their options.
-_SECTIONS = {
-    **{section: [] for section in dict.fromkeys(setting.section for setting in _SETTINGS)},
-    "Several jobs": ["jobs"],
-    "Output": ["everything", "explain", "as_json", "detail", "csv", "plan_json", "timeline", "plot"],
-}
-_SECTIONS[_MODEL_SECTION].append("configs")
-for _setting in _SETTINGS:
-    _SECTIONS[_setting.section] += [_setting.name, *([_setting.also] if _setting.also else [])]
+_BASIC = (
+    *("workers", "gpu", "batch", "seq", "sharding", "strategy", "cluster", "bandwidth"),
+    *("explain", "everything", "as_json", "plot"),
+)
 FIVE = 5
 """Rows of a configuration, unless all are asked for."""
+_SECTIONS = {
+    **types.sections(
+        "simulate",
+        _BASIC,
+        {"Trace or model": ("configs",), "Simulation": ("jobs",)},
+        {"Model details": "need --gpu", "Parallelism": "models only; --gpus counts all GPUs"},
+    ),
+    "Output details": ("csv", "detail", "timeline", "plan_json"),
+}
 
 
-class _Sectioned(click.Command):
-    """A command whose options are listed in sections."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections."""
-        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
-        for title, names in _SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([records.pop(name) for name in names if name in records])
-        with formatter.section("Other"):
-            formatter.write_dl(list(records.values()))
-
-
-@click.command(cls=_Sectioned)
-@click.argument("traces", metavar="[TRACE]...", nargs=-1, shell_complete=complete)
-@types.options("simulate", *(setting.name for setting in _SETTINGS), checked=False)
-@click.option(
-    "--jobs", type=_PATH, metavar="FILE", help="Forecast several jobs on one network, instead of TRACE (TOML)."
+@click.command(cls=Command, sections=_SECTIONS)
+@click.argument("traces", metavar="[WORKLOAD]...", nargs=-1, shell_complete=complete)
+@types.options(
+    "simulate", *(setting.name for setting in of_place("simulate") if setting.name != "detail"), checked=False
 )
+@click.option("--jobs", type=_PATH, metavar="FILE", help="Several jobs on one network (TOML), without WORKLOAD.")
 @click.option(
     "--config",
     "configs",
     type=_PATH,
     multiple=True,
     metavar="FILE",
-    help="A model as a config.json of Hugging Face, instead of TRACE; needs --gpu.",
+    help="Model from a Hugging Face config.json; needs --gpu.",
 )
-@click.option("--all", "everything", is_flag=True, help="List all strategies, not just the five fastest.")
-@click.option("--explain", is_flag=True, help="Explain what limits scaling, and which change would help most.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per scenario.")
+@click.option("--all", "everything", is_flag=True, help="List all strategies, not only the five fastest.")
+@click.option("--explain", is_flag=True, help="Show the bottleneck and what would help.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per scenario.")
 @types.option("simulate", "detail")
-@click.option("--csv", is_flag=True, help="Print CSV with units in the headers.")
-@click.option(
-    "--plan-json", type=_PATH, metavar="FILE", help="Write the plan of an iteration of one scenario, as JSON."
-)
-@click.option("--timeline", type=_PATH, metavar="FILE", help="Write a Chrome trace of one scenario, for Perfetto.")
+@click.option("--csv", is_flag=True, help="Print CSV, with units in the headers.")
+@click.option("--plan-json", type=_PATH, metavar="FILE", help="Write the plan of one scenario as JSON.")
+@click.option("--timeline", type=_PATH, metavar="FILE", help="Write a Chrome trace of one scenario (Perfetto).")
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write a plot: .png, .svg, .pdf or .html.")
 def simulate(
     *,
@@ -96,24 +83,24 @@ def simulate(
     plot: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Forecast training of each TRACE: a file, a name from `paceline list traces`, or allreduce:SIZE[/COUNT].
-
-    A model from `paceline list models` is a TRACE, too, with --gpu or as in llama-3-8b@h100.
-
-    On a cluster that names its GPUs, allreduce:SIZE is NCCL's, with nccl-tests' columns; so are allgather:,
-    reducescatter:, broadcast: and reduce:, and ranges of sizes, such as 8B-16GB.
-
-    Without one it is resnet-50. --workers, --bandwidth, --latency, --bucket-size, --strategy, --servers,
-    --compute-speedup, --library and --coordinator take comma-separated lists; every combination is forecast. Rates are
-    in bits per second (25Gbps), sizes in bytes (25MB, 64KiB). After Ctrl-C, what has been forecast is printed, marked
-    incomplete.
+    """Forecast throughput, scaling and memory of training.
 
     \b
-    paceline simulate resnet-50 vgg-16 --gpus 64 --bandwidth 10Gbps,25Gbps --latency 5us,50us
-    paceline simulate llama-3-8b --gpus 64 --gpu h100 --seq 8192 --batch 2 --bandwidth 400Gbps
-    paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB --straggler 13:1.2
+    WORKLOAD is one of (default: resnet-50):
+      resnet-50           a built-in trace         (list: paceline list traces)
+      llama-3-8b          a built-in model; --gpu  (list: paceline list models)
+      mine.json           your own trace           (make: paceline record)
+      allreduce:1GB       one collective; also allgather, reducescatter,
+                          broadcast, reduce; ranges: allreduce:8B-16GB
+
+    Options marked * take lists: --gpus 8,64. Every combination is forecast. Rates are in bits/s (25Gbps), sizes in
+    bytes (25MB, 64KiB). Ctrl-C prints what is forecast so far.
+
+    \b
+    paceline simulate llama-3-8b --gpu h100 --gpus 64 --sharding zero3
+    paceline simulate mine.json --gpus 8,64 --bandwidth 25Gbps --explain
+    paceline simulate resnet-50 --gpus 64 --bandwidth 10Gbps,100Gbps
     paceline simulate allreduce:8B-16GB --cluster dgx-b200 --gpus 8
-    paceline simulate --jobs examples/three-jobs.toml
     """
     if jobs is not None:
         if not _of_jobs(jobs, as_json=as_json, timeline=timeline, plot=plot):
@@ -293,7 +280,7 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
             given[name] = ctx.params[name]
             continue
         is_trace = isinstance(param, click.Argument)
-        word = "TRACE" if is_trace else param.opts[0]
+        word = "WORKLOAD" if is_trace else param.opts[0]
         remedy = f"write it into {path}" if is_trace or name in spec.SETTINGS_OF_FILES else "leave it out"
         raise click.UsageError(f"{word} has no effect with --jobs; {remedy}")
     if plot is not None:

@@ -47,7 +47,7 @@ class Kind:
     """The type of a setting's values."""
 
     words: str
-    """The placeholder in --help: `SIZE`, `N`."""
+    """What a value is: `SIZE`, or with alternatives `none|SIZE,…`."""
     check: Callable[[object], Any]
     """Converts the given value. Raises InvalidArgumentError."""
     choices: tuple[str, ...] = ()
@@ -63,6 +63,15 @@ class Kind:
     """The annotation of what it becomes."""
     rust: str = ""
     """The type of it in the core, if it has a default there."""
+    short: str = ""
+    """The placeholder in --help, if it is not what `words` gives."""
+
+    @property
+    def placeholder(self) -> str:
+        """The placeholder in --help: `SIZE`, `N,…`; words that stand for themselves are in the help's text."""
+        words = [word for word in self.words.removesuffix(",…").split("|") if word.upper() == word] or ["NAME"]
+        several = ",…" if self.words.endswith(",…") else ""
+        return self.short or f"{'|'.join(words)}{several}"
 
 
 def _integer(value: object) -> int | None:
@@ -123,7 +132,7 @@ def number(least: float, most: float, what: str, words: str, *, above: bool = Fa
 
 def factor(example: str) -> Kind:
     """Positive factors such as 2 or 0.5; `example` says what one means."""
-    return number(1e-6, 1e6, "a factor between 0.000001 and 1000000", "FACTOR", example=example)
+    return number(1e-6, 1e6, "a factor between 0.000001 and 1000000", "X", example=example)
 
 
 def _refuse_list(value: object) -> None:
@@ -399,7 +408,7 @@ def _as_typed(parse: Callable[[str], object], example: str) -> Callable[[object]
     return check
 
 
-_SLOWNESS = number(0.01, 1000, "a factor from 0.01 to 1000", "FACTOR", example="1.2 means 20 % longer")
+_SLOWNESS = number(0.01, 1000, "a factor from 0.01 to 1000", "X", example="1.2 means 20 % longer")
 _RANK = whole(0, MOST_WORKERS - 1)
 
 
@@ -611,8 +620,8 @@ _PRECISIONS = ("fp8", "bf16", "fp16", "tf32", "fp32")
 TEXT = Kind("NAME", text)
 PRINTABLE = Kind("NAME", _printable)
 FILE = Kind("FILE", _file, python=_PATH)
-NAMED_FILE = Kind("FILE|NAME", _named_file, python=_PATH)
-CONSTANTS = Kind("FILE|NAME", _file, python=_PATH)
+NAMED_FILE = Kind("NAME|FILE", _named_file, python=_PATH)
+CONSTANTS = Kind("NAME|FILE", _file, python=_PATH)
 SWITCH = Kind("true|false", _switch, is_switch=True, python="bool", checked="bool", rust="bool")
 STRATEGY = Kind("NAME", _strategy, python="names.Strategy")
 JOB_STRATEGY = Kind("NAME", _job_strategy, python="names.Strategy")
@@ -621,7 +630,7 @@ COORDINATOR = Kind("NAME", lambda value: find_coordinator(text(value)), python="
 ONE_COORDINATOR = Kind("NAME", lambda value: "none" if text(value) == "none" else find_coordinator(text(value)))
 COORDINATORS = replace(
     names_of(lambda word: word if word in ("all", "none") else find_coordinator(word)),
-    words="NAME|all",
+    words="NAME,…",
     python='names.Coordinator | Literal["none"] | Sequence[str]',
 )
 TRANSPORT = replace(_TRANSPORTS, check=_transport)
@@ -662,16 +671,20 @@ BUCKET_SIZE = or_word("none", SIZE)
 BUCKET_SIZES = several(BUCKET_SIZE)
 CHUNK = Kind("whole|per-worker|SIZE", _chunk, python='Literal["whole", "per-worker"] | str | int', checked="str | int")
 _PLACED = 'Literal["round-robin", "even"] | str | Path'
-PLACEMENT = Kind("round-robin|even|FILE", _placement, python=_PLACED, rust="paceline_schedule::Placement")
+PLACEMENT = Kind(
+    "round-robin|even|FILE", _placement, python=_PLACED, rust="paceline_schedule::Placement", short="NAME|FILE"
+)
 PLACEMENT_OR_SERVERS = replace(PLACEMENT, check=_placement_or_servers, python=f"{_PLACED} | list[int]")
 RATE = Kind("RATE", _as_typed(_core.parse_rate, "25Gbps"))
 RATES = several(RATE, same=_core.parse_rate)
 DEGRADED = replace(
-    several(Kind("LINK:FACTOR", _degraded), same=lambda one: one["link"]), python="Sequence[dict[str, Any]] | str"
+    several(Kind("LINK:X", _degraded), same=lambda one: one["link"]),
+    is_list=False,
+    python="Sequence[dict[str, Any]] | str",
 )
 TIME = Kind("TIME", _as_typed(_core.parse_time, "10us"))
 TIMES = several(TIME, same=_core.parse_time)
-STRAGGLERS = Kind("RANK:FACTOR,…", _stragglers, python="str | list[dict[str, Any]]")
+STRAGGLERS = Kind("RANK:X,…", _stragglers, python="str | list[dict[str, Any]]")
 SECONDS = number(
     0,
     LONGEST_TIMEOUT_S,

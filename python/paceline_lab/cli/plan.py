@@ -9,26 +9,29 @@ import click
 from paceline._internal.console import put, say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
+from paceline.cli.help_layout import Command
 from paceline.errors import InvalidArgumentError
 
+_SECTIONS = {
+    "Basic options": ("fetch", "bucket_size", "ids", "as_json", "output"),
+    "TensorFlow": ("all_reduce", "unknown_size", "signature"),
+}
 
-@click.command()
+
+@click.command(cls=Command, sections=_SECTIONS)
 @click.argument("graph", metavar="GRAPH", type=click.Path(path_type=Path))
-@click.option(
-    "--fetch", type=types.WORDS, help="Nodes from which the graph is traversed backward.  [default: GRAPH's own]"
-)
+@click.option("--fetch", type=types.WORDS, help="Nodes to traverse the graph back from.  [default: GRAPH's own]")
 @types.option("plan", "bucket_size", filled=True)
 @click.option(
     "--ids",
     type=click.Choice(["depth", "listed"]),
     default="depth",
-    show_default=True,
-    help="How all-reduces are numbered.",
+    help="Numbering of all-reduces: depth, or listed.  [default: depth]",
 )
-@click.option("--all-reduce", metavar="PATTERN", help="TensorFlow: further operations or nodes that are all-reduces.")
-@click.option("--unknown-size", type=types.SIZE, help="TensorFlow: size of all-reduces without a shape.")
-@click.option("--signature", metavar="NAME", help="SavedModel: whose outputs are fetched.  [default: the only one]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the graph as JSON.")
+@click.option("--all-reduce", metavar="PATTERN", help="More operations or nodes that are all-reduces.")
+@click.option("--unknown-size", type=types.SIZE, help="Size of all-reduces without a shape: 4MB.")
+@click.option("--signature", metavar="NAME", help="Signature of a SavedModel to fetch.  [default: the only one]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the graph as JSON: graph.json.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def plan(
     *,
@@ -42,10 +45,10 @@ def plan(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Plan which all-reduces of GRAPH are fused and in which order they are issued, without negotiation.
+    """Plan the fusion and the order of a graph's all-reduces, without negotiation.
 
-    GRAPH is a graph as JSON (docs/reference/coordinator-plan.md), or, where TensorFlow is installed, a GraphDef
-    (.pb, .pbtxt) or the folder of a SavedModel.
+    GRAPH is JSON (docs/reference/coordinator-plan.md). With TensorFlow installed, it may be a GraphDef (.pb, .pbtxt)
+    or the folder of a SavedModel. An option marked * takes a list.
 
     \b
     paceline plan graph.json --fetch train_op --bucket-size 25MB

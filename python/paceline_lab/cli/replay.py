@@ -16,6 +16,7 @@ from paceline._internal.extras import need
 from paceline.catalog.builtin import load_trace
 from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.cli import param_types as types
+from paceline.cli.help_layout import Command
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.sharding import OPTIONS
 from paceline.forecast.sharding import check as check_options
@@ -28,7 +29,7 @@ SHARDED = (*(name for name in OPTIONS if name != "optimizer"), *COMPRESSION)
 """Options of a plan that change what is exchanged."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("trace")
 @types.options("replay", "scale", "shrink", "iterations", "warmup", filled=True)
 @types.options("replay", "bucket_size", "pull", "barrier", "overlap")

@@ -8,21 +8,22 @@ import click
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, make_folder
 from paceline.cli.completion import complete
+from paceline.cli.help_layout import Command
 from paceline.errors import InvalidArgumentError
 
 _PATH = click.Path(path_type=Path)
 
 
-@click.command()
-@click.argument("spec", type=_PATH, metavar="SPEC.toml|TRACE", shell_complete=complete)
-@click.option("-o", "--output", type=_PATH, required=True, metavar="FILE.html", help="The page.")
-@click.option("--png", type=_PATH, metavar="DIR", help="Also write every chart as PNG to this folder.")
+@click.command(cls=Command)
+@click.argument("spec", type=_PATH, metavar="SPEC.toml|WORKLOAD", shell_complete=complete)
+@click.option("-o", "--output", type=_PATH, required=True, metavar="FILE.html", help="Page to write.")
+@click.option("--png", type=_PATH, metavar="DIR", help="Also write each chart as PNG into this folder.")
 def report(*, spec: Path, output: Path, png: Path | None) -> None:
-    """Run the forecasts of SPEC, and write one HTML page that needs no network.
+    """Write forecasts as one self-contained HTML page.
 
-    The page has scaling curves, a ranking of strategies, what iterations wait for, and a timeline. SPEC is TOML:
-    chapters whose fields are the options of `paceline simulate` (docs/how-to/report.md). A trace or a model's name in
-    its place is forecast on 2 to 64 workers.
+    The page has scaling curves, a ranking of strategies, the critical path and a timeline. SPEC.toml has chapters,
+    with options of paceline simulate as fields (docs/how-to/report.md). A WORKLOAD, such as mine.json, is forecast on
+    2 to 64 GPUs.
 
     \b
     paceline report examples/report.toml -o report.html

@@ -10,6 +10,7 @@ import click
 from paceline._internal.console import put, say, width
 from paceline.cli import param_types as types
 from paceline.cli.completion import completed
+from paceline.cli.help_layout import Command
 
 
 def _names() -> Iterable[str]:
@@ -18,7 +19,7 @@ def _names() -> Iterable[str]:
     return STUDIES
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", metavar="NAME", required=False, shell_complete=completed(_names))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, claims, figures, skipped.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
@@ -26,33 +27,38 @@ def _names() -> Iterable[str]:
     "--plots",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Also draw the study's figures as PNG in this folder.",
+    help="Also draw the study's figures as PNG into this folder.",
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="For `published` and `collectives`: your own measurements, with the columns of docs/results/published.md.",
+    help="published, collectives: your own measurements, in the columns of docs/results/published.md.",
 )
 @click.option(
     "--anchor",
     is_flag=True,
-    help="For `published` with --data: the row of fewest GPUs of each series sets its computation; it is not counted.",
+    help="published --data: fit compute to each series' row of fewest GPUs, which is not counted.",
 )
 def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, data: Path | None, anchor: bool) -> None:
-    """Simulate the published study NAME, and show published and simulated values side by side.
+    """Reproduce a published study, and compare published and simulated values.
 
-    The error is simulated / published - 1. The claims of the study are tested, too.
+    The error is simulated / published - 1. The study's claims are tested, too.
 
     \b
-    network-operator   M. A. Chang et al., "How to Train your DNN: The
-                       Network Operator Edition"
-    published          Published measurements of public systems, 2017 to 2020
-    collectives        Published bandwidths of NCCL's collectives on one node
-    ray-sgd            Ray distributed SGD, Horovod and Distributed TensorFlow
-    ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn
-    cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI
-    load-imbalance     S. Pumma et al., Horovod's coordinator and four remedies
+    NAME is one of:
+      network-operator   M. A. Chang et al., "How to Train your DNN: The
+                         Network Operator Edition"
+      published          Published measurements of public systems, 2017 to 2020
+      collectives        Published bandwidths of NCCL's collectives on one node
+      ray-sgd            Ray distributed SGD, Horovod and Distributed TensorFlow
+      ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn
+      cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI
+      load-imbalance     S. Pumma et al., Horovod's coordinator and four remedies
+
+    \b
+    paceline study ray-sgd
+    paceline study published --data mine.csv --anchor
     """
     from paceline._internal.console import Bar
     from paceline._internal.files import check_readable, make_folder

@@ -17,6 +17,7 @@ from paceline.catalog.builtin import load_cluster
 from paceline.catalog.names import StrategyName
 from paceline.catalog.strategies import Strategy, check_knobs
 from paceline.cli import param_types as types
+from paceline.cli.help_layout import Command
 from paceline.cli.probe import refuse_alone, show
 from paceline.errors import InvalidArgumentError, naming
 from paceline.job import objects
@@ -60,10 +61,31 @@ class CannotDoHereError(click.ClickException):
     exit_code = 77
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="One cell for each strategy: under two minutes.")
-@click.option("--full", is_flag=True, help="All models, worker and server counts: one to two hours.")
-@click.option("--trace", type=types.WORDS, help="Names from `paceline list traces`, files, or allreduce:SIZE.")
+_SECTIONS = {
+    "Basic options": (
+        "quick",
+        "full",
+        "trace",
+        "strategy",
+        "workers",
+        "servers",
+        "bandwidth",
+        "as_json",
+        "csv",
+        "plot",
+    ),
+    "Exchange": ("bucket_size", "sharding", "compression"),
+    "Emulated network": ("racks", "realtime", "check"),
+    "Simulated network": ("network", "latency", "message_overhead"),
+    "Replay": ("shrink", "scale", "repeats", "timeline"),
+    "On the hosts of a job": ("here", "cluster"),
+}
+
+
+@click.command(cls=Command, sections=_SECTIONS)
+@click.option("--quick", is_flag=True, help="One cell per strategy, in under two minutes.")
+@click.option("--full", is_flag=True, help="All models, rank and server counts, in one to two hours.")
+@click.option("--trace", type=types.WORDS, help="Traces: resnet-50, mine.json, allreduce:1MB.")
 @types.options("validate", "strategy", "sharding", "compression", "workers", "servers")
 @types.option("validate", "bandwidth", filled=True)
 @types.options("validate", "shrink", "scale")
@@ -76,9 +98,11 @@ class CannotDoHereError(click.ClickException):
 @click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
 @click.option("--here", is_flag=True, help="Measure on the hosts of the running job.")
 @types.option("validate", "cluster")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with rows, skipped and summary.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, skipped, summary.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Plot measured against simulated times.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Write a plot of measured against simulated times."
+)
 @click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE", help="Write a Chrome trace of one cell.")
 @click.pass_context
 def validate(
@@ -92,20 +116,20 @@ def validate(
     timeline: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Run strategies on an emulated cluster, simulate the same runs, and print the errors.
+    """Compare measured and simulated iterations, on an emulated cluster.
 
-    The error is simulated / measured - 1. The ranks run `python -m paceline_lab.replay`: they sleep instead of
-    computing, and exchange real gradients. --shrink auto divides the bytes of each trace to suit the bandwidth;
-    --scale auto multiplies times where many ranks share a core.
-    --trace, --strategy, --workers and --servers choose the cells to compare; without them there are about 70.
+    The error is simulated / measured - 1. The ranks replay traces: they sleep instead of computing, and exchange real
+    gradients. --shrink auto divides a trace's bytes to suit the bandwidth. --scale auto multiplies times where many
+    ranks share a core.
 
-    With --here, run it on every rank of a job. It measures on the job's own network, and simulates the cluster given by
-    --cluster, or one that it probes first.
+    Options marked * take lists, and choose the cells to compare. Without them there are about 70. With --here, run it
+    on every rank of a job. It measures on the job's own network.
 
     \b
     paceline validate --quick
-    paceline validate --trace resnet-50 --strategy ring,ps --workers 4 --servers 1,2 --timeline ring.json
-    paceline run --hosts node1:1,node2:1 -- paceline validate --here --cluster cluster.json --strategy ring,ps
+    paceline validate --trace resnet-50 --strategy ring --timeline ring.json
+    paceline validate --trace resnet-50 --strategy ring,ps --servers 1,2
+    paceline run --hosts node1:1,node2:1 -- paceline validate --here --quick
     """
     if as_json and csv:
         raise click.UsageError("--json and --csv cannot be combined")
