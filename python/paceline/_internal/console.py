@@ -44,14 +44,19 @@ def table_width() -> int:
 def say(lines: Sequence[str], *, err: bool = False) -> None:
     """Print lines of text, wrapped; colors only on a terminal, and not with NO_COLOR (https://no-color.org).
 
-    A stream whose encoding has no rules, dashes and quotation marks gets those of ASCII.
+    A stream whose encoding has no rules, dashes and quotation marks gets those of ASCII. Rules are ASCII in a pipe, too:
+    tools count bytes.
     """
     stream = sys.stderr if err else sys.stdout
+    is_terminal = stream is not None and stream.isatty()
     for line in lines:
         text = _encodable(fitted(line), getattr(stream, "encoding", None) or "utf-8")
+        if not is_terminal and _RULE in text:
+            text = text.replace(_RULE, "-")
         click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
 
 
+_RULE = "─"
 _ASCII = str.maketrans({
     "─": "-", "│": "|", "⋮": ":", "…": "...", "’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": "-", "×": "x",
     "→": "->", "±": "+-", "µ": "u", "≤": "<=", "≥": ">=", "·": "*",
