@@ -44,8 +44,8 @@ def table_width() -> int:
 def say(lines: Sequence[str], *, err: bool = False) -> None:
     """Print lines of text, wrapped; colors only on a terminal, and not with NO_COLOR (https://no-color.org).
 
-    A stream whose encoding has no rules, dashes and quotation marks gets those of ASCII. In a pipe, rules are ASCII, too,
-    as tools count bytes.
+    A stream whose encoding has no rules, dashes and quotation marks gets those of ASCII. In a pipe, rules are ASCII,
+    too, as tools count bytes.
     """
     stream = sys.stderr if err else sys.stdout
     is_terminal = stream is not None and stream.isatty()
