@@ -1,6 +1,7 @@
 """`paceline simulate --explain`: the knee, what dominates, and what changes would bring."""
 
 import json
+import re
 from functools import partial
 
 import cli
@@ -72,13 +73,9 @@ def test_the_interval_is_of_comparable_measurements():
     likely = told["interval"]
     assert likely["low_s"] < told["iteration_s"] < likely["high_s"]
     assert (likely["level"], likely["cases"]) == (0.8, 7)
-    assert told["evidence"] == likely["basis"] == "nccl over TCP: HVD16, I779"
+    assert told["evidence"] == likely["basis"] == "NCCL over TCP: HVD16, I779"
     text = " ".join(call(*words, "--explain").split())
-    assert (
-        "ddp with native takes" in text
-        and "with a probability of 80 % it is" in text
-        and "7 comparable forecasts" in text
-    )
+    assert "samples/s (80%" in text and "from 7 published errors (NCCL over TCP: HVD16, I779)" in text
 
 
 def test_one_of_explain_and_csv():
@@ -86,10 +83,16 @@ def test_one_of_explain_and_csv():
 
 
 def test_what_would_do_harm_is_no_help():
-    _, changes = explained("resnet-50", "--cluster", "p3.16xlarge", "--workers", "64", "--strategy", "halving-doubling")
+    words = ("resnet-50", "--cluster", "p3.16xlarge", "--workers", "64", "--strategy", "halving-doubling")
+    _, changes = explained(*words)
     harm = changes["multicast in the switch"]
     assert (harm["iteration_s"], harm["gain"]) == (None, None)
-    assert harm["note"].startswith("nothing is faster: ring-multicast would take ")
+    assert harm["note"].startswith("no gain: ring-multicast ")
+    text = call(
+        "resnet-50", "--cluster", "p3.16xlarge", "--workers", "64", "--strategy", "halving-doubling", "--explain"
+    )
+    assert re.search(r"\n  No gain      \d+ ms +ring-multicast \(switch multicast\)\n", text)
+    assert "\n  Not tried    no straggler: ranks differ only by chance\n" in text
     gains = [change["gain"] for change in changes.values() if change["gain"] is not None]
     assert gains and min(gains) >= 0.995
 
@@ -133,8 +136,8 @@ def test_a_trace_without_gradients_is_refused(tmp_path):
 
 def test_a_bare_all_reduce_has_no_knee_and_no_error_of_a_trace():
     text = " ".join(call("allreduce:100MB", "--workers", "8,16", "--strategy", "ring", "--explain").split())
-    assert "Nothing is computed" in text
-    assert "one more adds" not in text and "trace's own error" not in text
+    assert "Scales to any number: nothing is computed" in text and "each added one" not in text
+    assert "measured errors (ring on an emulated network" in text
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ def test_switches_of_some_fabrics_help(cluster, helps):
         if kind in helps:
             assert note == helps[kind] and took > 0
         else:
-            assert note == "it is not modeled in fabrics of this kind" and took is None
+            assert note == "not modeled in this kind of fabric" and took is None
     assert "multicast and aggregation in the switch" not in changes
 
 
@@ -164,8 +167,9 @@ def test_links_between_switches_bound_together_with_those_of_the_nodes(tmp_path)
         _, changes = explained(*words)
         assert changes["twice the bandwidth of the nodes"]["gain"] < 1.03
         assert changes["twice the bandwidth of the nodes and between switches"]["gain"] > 1.9
-        text = " ".join(call(*words).split())
-        assert f"{strategy} is bound by the links of the nodes and between switches together" in text
+        together = "links of nodes and between switches together"
+        assert f"\n  Bottleneck   {together}\n" in call(*words)
+        assert f", {strategy}, 64 workers: bound by {together} " in " ".join(call(*words, "--explain").split())
 
 
 def test_hundreds_of_gpus_are_explained_as_well():
@@ -186,8 +190,9 @@ def test_what_communication_adds_to_computation_is_told_apart():
     assert parts["slowed by NCCL"] == pytest.approx(result["sharded"]["slowed_s"], rel=1e-6)
     assert parts["library calls"] == pytest.approx(result["sharded"]["calls_s"], rel=1e-6)
     assert sum(parts.values()) == pytest.approx(result["iteration_s"], rel=1e-6)
-    said = " ".join(call(*words).split())
-    assert "bound by computation (72 % of the critical path; NCCL's kernels slow it by another 18 %)" in said
+    both = "Bottleneck compute, 72% of the critical path (NCCL kernels slow it by another 18%)"
+    assert both in " ".join(call(*words).split()) and both in " ".join(call(*words, "--explain").split())
+    assert " 512x H100: compute-bound, 72% of the critical path\n" in call(*words, "--explain")
 
 
 def test_the_librarys_calls_may_be_what_bounds(tmp_path):
@@ -210,7 +215,7 @@ def test_the_librarys_calls_may_be_what_bounds(tmp_path):
     }
     trace.write_text(json.dumps(document))
     said = " ".join(call(trace, "--cluster", "dgx-h100", "--workers", 16, "--strategy", "native").split())
-    assert "native is bound by the library's calls (" in said
+    assert "Bottleneck framework overhead, " in said
 
 
 @pytest.mark.parametrize(

@@ -67,13 +67,14 @@ def test_it_holds_what_was_asked_for(tmp_path):
     text, _ = made(tmp_path, SMALL)
     assert "<h1>A &lt;small&gt; report</h1>" in text and "One &amp; only" in text
     for title in (
-        "Throughput: 25 Gbit/s",
-        "Scaling efficiency",
+        "Throughput: 25 Gbps",
+        "Scaling: 25 Gbps",
         "Strategies: 4 workers",
         "One iteration: ring, 2 workers",
     ):
         assert title in text
     rows = re.findall(r"<tr[^>]*><td class=\"name\">(\w+)</td><td>([^<]*)</td><td>(\d+)</td>", text)
+    assert "<th>servers</th><th>workers</th>" in text
     assert sorted(rows) == [("ps", "2", "2"), ("ps", "2", "4"), ("ring", "–", "2"), ("ring", "–", "4")]
     labels = re.findall(r'aria-label="([^"]*)"', text)
     assert len(labels) == 5 and all(labels)
@@ -87,31 +88,32 @@ def test_the_same_spec_gives_the_same_bytes(tmp_path):
 def test_a_chapter_has_the_interval(tmp_path):
     asked = 'title = "T"\n[[chapter]]\ntitle = "C"\ntrace = "resnet-18"\nworkers = 8\nbandwidth = "25Gbps"\n'
     text, _ = made(tmp_path, asked)
-    assert "ddp with native takes" in text
-    assert "with a probability of 80 % it is" in text
+    assert "<p><strong>resnet-18, DDP (NCCL), 8 workers: " in text
+    assert re.search(r"<dt>Likely</dt><dd>[^<]* samples/s \(80%", text)
 
 
 def test_explanations_are_those_of_simulate(tmp_path):
     text, _ = made(tmp_path, SMALL + "explain = true\n")
     (chapter,) = simulated(read(tmp_path / "spec.toml"))
-    *sentences, _ = explanation.sentences(chapter.explanation)
-    for sentence in sentences:
-        assert html.escape(sentence) in text
-    assert text.count(html.escape("with a probability of 80 % it is")) == 1
-    assert "twice the bandwidth" in text
+    further = explanation.further(chapter.explanation)
+    assert {"Scales to", "Likely"} <= {fact.label for fact in further}
+    for fact in further:
+        assert f"<dt>{fact.label}</dt>" in text
+        assert all(html.escape(value) in text for value in fact.values if isinstance(value, str))
+    assert "2x network bandwidth" in text
 
 
 def test_a_legend_says_what_columns_mean(tmp_path):
     text, _ = made(tmp_path, SMALL)
-    assert "<dt>scaling efficiency</dt><dd>samples/s, divided by workers times" in text
-    assert "<dt>exposed communication</dt>" in text and "memory per GPU" not in text
+    assert "<dt>scaling</dt><dd>samples/s per rank, relative to one rank alone" in text
+    assert "<dt>exposed</dt>" in text and "memory per GPU" not in text
     asked = '[[chapter]]\ntrace = "resnet-18"\nworkers = [2, 4]\nstrategy = "ring"\nsharding = ["zero1", "zero3"]\n'
     text, _ = made(tmp_path, asked)
     (memory,) = re.findall("<dt>memory per GPU</dt><dd>([^<]*)</dd>", text)
-    assert memory.startswith("at the peak of an iteration: parameters, gradients, optimizer states")
-    rows = re.findall(r"<tr[^>]*><td class=\"name\">ring, (zero\d)</td>.*<td>[\d.]+ MB</td></tr>", text)
+    assert memory.startswith("at its peak: parameters, gradients, optimizer states")
+    rows = re.findall(r"<tr[^>]*><td class=\"name\">ring, (zero\d)</td>.*<td>[\d.]+ [MG]B</td></tr>", text)
     assert sorted(rows) == ["zero1", "zero1", "zero3", "zero3"] and "<th>memory per GPU</th>" in text
-    assert re.search(r'aria-label="Memory of a GPU: zero\d [\d.]+ MB, zero\d [\d.]+ MB', text)
+    assert re.search(r'aria-label="Memory per GPU: zero\d [\d.]+ [MG]B, zero\d [\d.]+ [MG]B', text)
     assert made(tmp_path, asked.replace("]\n", ']\nmemory = "1MB"\n', 1))[0].count("does not fit") >= 1
     text, _ = made(tmp_path, '[[chapter]]\ntrace = "allreduce:8MB"\nworkers = [2, 4]\nstrategy = "ring"\n')
     assert '<dl class="legend">' not in text
@@ -128,7 +130,7 @@ def test_pictures(tmp_path):
 
 def test_all_reduces_have_no_efficiency(tmp_path):
     text, _ = made(tmp_path, '[[chapter]]\ntrace = "allreduce:8MB"\nworkers = [2, 4]\nstrategy = "ring"\n')
-    assert "All-reduce: 25 Gbit/s" in text and "Scaling efficiency" not in text
+    assert "All-reduce: 25 Gbps" in text and "Scaling: " not in text
 
 
 @pytest.mark.parametrize(

@@ -144,9 +144,9 @@ def simulate(
         _print_unfinished(prepared, interrupted, most, as_json=as_json, csv=csv)
         raise click.Abort from None
     if plot is not None:
-        from paceline.forecast.output.plotting import plot as draw
+        from paceline.forecast.output.plotting import write
 
-        draw(results, plot)
+        write(results, plot, prepared.noun)
     explanation = _explained(prepared, results) if explain else None
     if as_json:
         put(json.dumps(_as_data(results, explanation, prepared.notes), indent=1, allow_nan=False))
@@ -366,7 +366,8 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
         lines = [line for one in answers for line in [*one.lines(), ""]][:-1]
         notes = [*(note for one in answers for note in one.notes), *notes]
     else:
-        lines = explanations.text(explanation, width())
+        lines = explanations.lines(explanation)
+        notes = [*explanations.answer(explanation).notes, *notes]
     say([*lines, *([""] if lines and cells else []), *cells, *block.notes(notes)])
 
 

@@ -17,6 +17,7 @@ from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario
+from paceline.forecast.wording import terms
 from paceline.forecast.wording.rows import rate_of, sharding_label
 from paceline.settings.table import SETTINGS
 
@@ -147,8 +148,8 @@ def _row(sharding: str, result: Result, workload: Workload) -> dict[str, Any]:
         "all-gather": own.exposed.all_gather_s,
         "reduce-scatter": own.exposed.reduce_scatter_s,
         "all-reduce": own.exposed.all_reduce_s,
-        Part.CALLS: own.calls_s,
-        Part.SLOWED: own.slowed_s,
+        terms.part(Part.CALLS): own.calls_s,
+        terms.part(Part.SLOWED): own.slowed_s,
         "wait": own.straggling_s,
     }
     interval = result.interval

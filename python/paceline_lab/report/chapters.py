@@ -16,6 +16,7 @@ from paceline.forecast.verdict.advice import advise
 from paceline.forecast.verdict.explain import Explanation, explain
 from paceline.forecast.verdict.groups import Group, grouped
 from paceline.forecast.wording import rows, verdict
+from paceline.forecast.wording.verdict import Answer
 
 from paceline_lab.report.lanes import MOST_LANES
 from paceline_lab.report.spec import Chapter, Spec
@@ -28,7 +29,8 @@ class Simulated:
     chapter: Chapter
     groups: Sequence[Group]
     results: Sequence[Result]
-    sentences: Sequence[str]
+    answers: Sequence[Answer]
+    notes: Sequence[str]
     explanation: Explanation | None
     shown: Result | None
     events: Sequence[dict[str, Any]]
@@ -53,14 +55,15 @@ def simulated(spec: Spec, progress: Callable[[int, int], None] | None = None) ->
 
 def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simulated:
     prepared = chapter.prepared
-    groups = grouped(prepared.scenarios, results, meant=prepared.meant)
+    groups = grouped(prepared.scenarios, results, meant=prepared.meant, noun=prepared.noun)
     shown, events = _timeline(number, chapter, groups)
-    notes = [f"Note: {note}" for note in [*prepared.notes, *rows.notes(results)]]
+    answers = [verdict.answer(one, groups) for one in advise(groups)]
     return Simulated(
         chapter=chapter,
         groups=groups,
         results=results,
-        sentences=[*verdict.sentences(advise(groups), groups), *notes],
+        answers=answers,
+        notes=[*(note for one in answers for note in one.notes), *prepared.notes, *rows.notes(results)],
         explanation=explain(groups) if chapter.explained else None,
         shown=shown,
         events=events,

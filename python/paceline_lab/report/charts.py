@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from paceline._internal import units
 from paceline.forecast.output import plotting, style
 from paceline.forecast.result import Result
+from paceline.forecast.wording import terms
 from paceline.forecast.wording.rows import distinct
 
 from paceline_lab.report.chapters import Simulated
@@ -38,30 +39,31 @@ def charts(chapter: Simulated) -> Iterator[Chart]:
         yield from _curves(chapter)
         ranked = chapter.largest.fastest_first()
         first = ranked[0]
-        at = f"{units.count(first.workers, 'worker')}, {units.rate(first.bandwidth_bps)}"
+        noun = plotting.noun_of(chapter.results, chapter.chapter.prepared.noun)
+        at = f"{units.count(first.workers, noun)}, {units.rate(first.bandwidth_bps)}"
         yield Chart(
             "ranking",
             f"Strategies: {at}",
             f"Fastest first: {', '.join(f'{it.strategy} {units.duration(it.iteration_s)}' for it in ranked)}",
-            _untitled(plotting.bars(ranked, _WIDTH)),
+            _untitled(plotting.bars(ranked, noun, _WIDTH)),
         )
         yield Chart(
             "breakdown",
-            f"What an iteration waits for: {at}",
+            f"Critical path: {at}",
             f"Parts of the critical path; {first.strategy}: "
-            + ", ".join(f"{part.part} {units.duration(part.seconds)}" for part in first.critical_path),
+            + ", ".join(f"{terms.part(part.part)} {units.duration(part.seconds)}" for part in first.critical_path),
             _breakdown(ranked),
         )
         if first.sharded is not None:
             yield _memory(ranked, at)
         if chapter.shown is not None:
             shown = chapter.shown
-            what = f"{shown.strategy}, {units.count(shown.workers, 'worker')}, {units.rate(shown.bandwidth_bps)}"
+            what = f"{shown.strategy}, {units.count(shown.workers, noun)}, {units.rate(shown.bandwidth_bps)}"
             yield Chart(
                 "timeline",
                 f"One iteration: {what}",
-                f"An iteration of {units.duration(shown.iteration_s)}; {units.duration(shown.exposed_communication_s)} "
-                "of it exposed communication",
+                f"Iteration of {units.duration(shown.iteration_s)}, {units.duration(shown.exposed_communication_s)} of "
+                "it exposed communication",
                 draw_lanes(chapter.events, _TIMELINE_WIDTH),
             )
 
@@ -79,16 +81,17 @@ def _curves(chapter: Simulated) -> Iterator[Chart]:
     settings = dict.fromkeys((result.bandwidth_bps, result.compute_speedup) for result in chapter.results)
     for number, (bandwidth, speedup) in enumerate(settings, start=1):
         own = [it for it in chapter.results if (it.bandwidth_bps, it.compute_speedup) == (bandwidth, speedup)]
-        at = units.rate(bandwidth) + (f", compute {speedup:g} times as fast" if speedup != 1 else "")
+        at = units.rate(bandwidth) + (f", {speedup:g}x compute speed" if speedup != 1 else "")
         suffix = f"-{number}" if len(settings) > 1 else ""
         best = max(own, key=lambda result: (result.workers, -result.iteration_s))
-        says = f"With {units.count(best.workers, 'worker')} {best.strategy} takes {units.duration(best.iteration_s)}"
+        noun = plotting.noun_of(own, chapter.chapter.prepared.noun)
+        says = f"{best.strategy}, {units.count(best.workers, noun)}: {units.duration(best.iteration_s)}"
         if any(result.compute_s > 0 for result in own):
-            yield Chart(f"scaling{suffix}", f"Throughput: {at}", says, _lines(own, "samples/s, all workers", _samples))
-            yield Chart(f"efficiency{suffix}", f"Scaling efficiency: {at}", says, _lines(own, "%", _efficiency))
+            yield Chart(f"scaling{suffix}", f"Throughput: {at}", says, _lines(own, noun, "samples/s", _samples))
+            yield Chart(f"efficiency{suffix}", f"Scaling: {at}", says, _lines(own, noun, "% of linear", _efficiency))
         else:
             label, value = plotting.iteration_time(own)
-            yield Chart(f"scaling{suffix}", f"All-reduce: {at}", says, _lines(own, label, value))
+            yield Chart(f"scaling{suffix}", f"All-reduce: {at}", says, _lines(own, noun, label, value))
 
 
 def _samples(result: Result) -> float | None:
@@ -99,7 +102,7 @@ def _efficiency(result: Result) -> float | None:
     return None if result.scaling_efficiency is None else 100 * result.scaling_efficiency
 
 
-def _lines(results: Sequence[Result], label: str, value: Callable[[Result], float | None]) -> Figure:
+def _lines(results: Sequence[Result], noun: str, label: str, value: Callable[[Result], float | None]) -> Figure:
     drawn = style.new_figure(_WIDTH, 4.6)
     axes = drawn.add_subplot()
     fastest = _fastest_servers(results)
@@ -107,7 +110,7 @@ def _lines(results: Sequence[Result], label: str, value: Callable[[Result], floa
     if value is _samples:
         entries += plotting.draw_ideal(axes, fastest, "workers", 1.0)
     axes.set_ylabel(label)
-    log = style.x_axis(axes, [result.workers for result in results], "workers")
+    log = style.x_axis(axes, [result.workers for result in results], f"{noun}s")
     # Linear scaling is a line where both axes are of one kind.
     style.y_axis(axes, [value(result) for result in results], log=log if value is _samples else None)
     _legend(drawn, entries)
@@ -135,10 +138,9 @@ def _breakdown(ranked: Sequence[Result]) -> Figure:
     shares: list[dict[str, float]] = [{} for _ in ranked]
     for own, result in zip(shares, ranked, strict=True):
         for part in result.critical_path:
-            own[part.part] = own.get(part.part, 0.0) + part.seconds
-    return _stacked(
-        ranked, shares, {**style.PARTS, "compute": style.PARTS["computation"]}, unit, f"critical path ({word})"
-    )
+            name = terms.part(part.part)
+            own[name] = own.get(name, 0.0) + part.seconds
+    return _stacked(ranked, shares, style.PARTS, unit, f"critical path ({word})")
 
 
 def memory_of(result: Result) -> dict[str, int]:
@@ -150,14 +152,14 @@ def memory_of(result: Result) -> dict[str, int]:
 
 def _memory(ranked: Sequence[Result], at: str) -> Chart:
     """Draw what a GPU holds at the peak of an iteration, and how much it has."""
-    drawn = _stacked(ranked, [memory_of(result) for result in ranked], style.MEMORY, 1e9, "GB at the peak")
-    peaks = [f"{distinct(it, ranked)} {units.size(it.sharded.memory.peak_bytes)}" for it in ranked if it.sharded]
-    says = f"Memory of a GPU: {', '.join(peaks)}"
+    drawn = _stacked(ranked, [memory_of(result) for result in ranked], style.MEMORY, 1e9, "memory (GB)")
+    peaks = [f"{distinct(it, ranked)} {units.memory(it.sharded.memory.peak_bytes)}" for it in ranked if it.sharded]
+    says = f"Memory per GPU: {', '.join(peaks)}"
     capacity = ranked[0].sharded.capacity_bytes if ranked[0].sharded is not None else None
     if capacity is not None:
         drawn.axes[0].axvline(capacity / 1e9, color=style.REFERENCE, linestyle="--")
-        says += f"; it has {units.size(capacity)}, the dashed line"
-    return Chart("memory", f"Memory of a GPU: {at}", says, drawn)
+        says += f" of {units.memory(capacity)} (dashed)"
+    return Chart("memory", f"Memory per GPU: {at}", says, drawn)
 
 
 def _stacked(

@@ -12,10 +12,9 @@ from paceline import __version__
 from paceline._internal import units
 from paceline._internal.files import replaced
 from paceline.forecast.output import plotting
-from paceline.forecast.output.html import LEGEND_STYLE, legend, table
+from paceline.forecast.output.html import FACTS_STYLE, LEGEND_STYLE, answer, facts, legend, notes, table
 from paceline.forecast.result import Result
 from paceline.forecast.wording import explanation as explanations
-from paceline.forecast.wording import terms
 
 from paceline_lab.report.chapters import Simulated
 from paceline_lab.report.charts import Chart, charts
@@ -35,6 +34,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1
 th, td { padding: .25em .8em; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
 th { vertical-align: bottom; } .name { text-align: left; position: sticky; left: 0; background: #fff; }
 .note { text-align: left; white-space: normal; min-width: 12rem; }
+.notes { color: #555; font-size: .9rem; }
 tr.best td { font-weight: 600; } footer { margin: 3rem 0 1rem; color: #555; font-size: .85rem; }
 nav a { margin-right: 1em; }
 """
@@ -71,7 +71,7 @@ def _document(spec: Spec, chapters: Sequence[Simulated], drawn: Sequence[Sequenc
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_STYLE}{LEGEND_STYLE}</style></head>\n<body><h1>{title}</h1>\n"
+        f"<title>{title}</title><style>{_STYLE}{FACTS_STYLE}{LEGEND_STYLE}</style></head>\n<body><h1>{title}</h1>\n"
         f"{_paragraphs([spec.text])}{f'<nav>{links}</nav>' if len(chapters) > 1 else ''}\n{body}\n"
         f"<footer>Forecasts by paceline {html.escape(__version__)}: what they assume is in "
         "docs/explanation/models.md and docs/explanation/limitations.md. They are optimistic.</footer></body></html>\n"
@@ -80,10 +80,10 @@ def _document(spec: Spec, chapters: Sequence[Simulated], drawn: Sequence[Sequenc
 
 def _chapter(number: int, chapter: Simulated, drawn: Sequence[Chart]) -> str:
     lines = [f'<section id="chapter-{number}"><h2>{html.escape(chapter.chapter.title)}</h2>']
-    lines.append(_paragraphs([chapter.chapter.text, *chapter.sentences]))
+    lines += [_paragraphs([chapter.chapter.text]), *map(answer, chapter.answers)]
     lines.append('<div class="charts">')
     lines += [_figure(number, chart) for chart in drawn]
-    lines += ["</div>", _explained(chapter), _table(chapter), "</section>"]
+    lines += ["</div>", _explained(chapter), _table(chapter), notes(chapter.notes), "</section>"]
     return "\n".join(lines)
 
 
@@ -109,20 +109,23 @@ def _explained(chapter: Simulated) -> str:
     if chapter.explanation is None:
         return ""
     explanation = chapter.explanation
-    rows = "".join(
-        f'<tr><td class="name">{html.escape(explanations.change(change))}</td><td>'
-        f"{'–' if change.iteration_s is None else units.duration(change.iteration_s)}</td><td>"
-        f"{'–' if change.gain is None else units.digits(change.gain, 3)}</td>"
-        f'<td class="note">{html.escape(terms.remark(change.about))}</td></tr>'
-        for change in explanation.changes
+    rows = []
+    for one in explanation.changes:
+        if one.iteration_s is None:
+            continue
+        name, beside = explanations.change(one)
+        gain = "–" if one.gain is None else units.factor(one.gain)
+        rows.append(
+            f'<tr><td class="name">{html.escape(name)}</td><td>{units.duration(one.iteration_s, 4)}</td>'
+            f'<td>{gain}</td><td class="note">{html.escape(beside)}</td></tr>'
+        )
+    head = '<th class="name">what if</th><th>iteration</th><th>gain</th><th></th>'
+    changes = (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        if rows
+        else ""
     )
-    head = '<th class="name">what if</th><th>iteration</th><th>times faster</th><th></th>'
-    # The last is on the interval, which the chapter begins with.
-    sentences = explanations.sentences(explanation)[:-1]
-    return (
-        f'{_paragraphs(sentences)}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+    return f"{facts(explanations.further(explanation))}{changes}"
 
 
 def _table(chapter: Simulated) -> str:
@@ -131,4 +134,5 @@ def _table(chapter: Simulated) -> str:
     for group in chapter.groups:
         best.append(len(results))
         results += group.fastest_first()
-    return f'<div class="scroll">{table(results, best)}</div>\n{legend(results)}'
+    noun = plotting.noun_of(results, chapter.chapter.prepared.noun)
+    return f'<div class="scroll">{table(results, best, noun)}</div>\n{legend(results)}'

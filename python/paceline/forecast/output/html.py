@@ -8,12 +8,16 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
+from paceline._internal.block import Fact, Pair
+from paceline.catalog.libraries import NONE
 from paceline.forecast import sharding
-from paceline.forecast.output.plotting import save
+from paceline.forecast.output.plotting import noun_of, save
 from paceline.forecast.result import Result
 from paceline.forecast.wording.bottleneck import path
-from paceline.forecast.wording.rows import compression_label, range_of, rate_of
-from paceline.forecast.wording.sharding import memory_text
+from paceline.forecast.wording.rows import compression_label, interval, network
+from paceline.forecast.wording.sharding import TIGHT_LEGEND, need
+from paceline.forecast.wording.terms import strategy
+from paceline.forecast.wording.verdict import Answer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,33 +34,79 @@ LEGEND_STYLE = """
 .legend dd { margin: 0; }
 @media (max-width: 40rem) { .legend { display: block; } .legend dd { margin: 0 0 .3em 1em; } }
 """
-_HEADS = ["servers", "workers", "bandwidth", "iteration", "samples/s", "scaling efficiency", "exposed communication"]
-_MEMORY = "memory per GPU"
+FACTS_STYLE = """
+.facts { display: grid; grid-template-columns: max-content 1fr; gap: .1em 1.2em; margin: .5em 0 1em; }
+.facts dt { grid-column: 1; color: #555; } .facts dd { grid-column: 2; margin: 0; }
+.facts b { display: inline-block; min-width: 4.5em; font-weight: 600; }
+.bad { color: #a00; }
+@media (max-width: 40rem) { .facts { display: block; } .facts dd { margin: 0 0 .2em 1em; } }
+"""
+_SCALING, _EXPOSED, _MEMORY = "scaling", "exposed", "memory per GPU"
 
 
-def page(results: Sequence[Result], drawn: Figure) -> str:
-    """Return the page's HTML, which loads nothing."""
+def page(results: Sequence[Result], drawn: Figure, noun: str = "") -> str:
+    """Return the page's HTML, which loads nothing. `noun`: what ranks are called, as in the plot."""
     out = io.BytesIO()
     save(drawn, out, "svg")
     svg = out.getvalue().decode()
-    title = html.escape(f"{results[0].trace} — a forecast by paceline")
+    title = html.escape(f"{results[0].trace}: a forecast by Paceline")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{title}</title><style>{_STYLE}{LEGEND_STYLE}</style></head>\n"
         f"<body><h1>{title}</h1>\n{svg[svg.index('<svg') :]}\n"
-        f"{table(results)}\n{legend(results)}</body></html>\n"
+        f"{table(results, noun=noun_of(results, noun))}\n{legend(results)}</body></html>\n"
     )
 
 
-def table(results: Sequence[Result], best: Collection[int] = ()) -> str:
-    """Return a table of results, in order; `best`: the places of rows to stand out."""
-    memory = _has_memory(results)
-    heads = "".join(f"<th>{head}</th>" for head in [*_HEADS, *([_MEMORY] if memory else [])])
+def facts(some: Sequence[Fact]) -> str:
+    """Return facts as a list of labels and values."""
+    lines = [f"<dt>{html.escape(one.label)}</dt>{''.join(map(_value, one.values))}" for one in some]
+    return f'<dl class="facts">{"".join(lines)}</dl>' if lines else ""
+
+
+def _value(value: str | Pair) -> str:
+    if isinstance(value, str):
+        return f"<dd>{html.escape(value)}</dd>"
+    figure, text = map(html.escape, value)
+    return f"<dd><b>{figure}</b> {text}</dd>"
+
+
+def answer(one: Answer) -> str:
+    """Return an answer without its notes: headline, facts, and what to type where it does not fit."""
+    if one.fits:
+        return f"<p><strong>{html.escape(one.headline)}</strong></p>{facts(one.facts)}"
+    return (
+        f'<p><strong class="bad">{html.escape(one.headline)}</strong></p>{facts(one.memory)}'
+        f"<p>try: <code>{html.escape(one.remedy)}</code></p>"
+        f"<p><strong>{html.escape(one.otherwise)}</strong></p>{facts(one.facts)}"
+    )
+
+
+def notes(texts: Sequence[str]) -> str:
+    """Return notes, each once."""
+    lines = "".join(f"<li>{html.escape(text)}</li>" for text in dict.fromkeys(texts))
+    return f'<ul class="notes">{lines}</ul>' if lines else ""
+
+
+def table(results: Sequence[Result], best: Collection[int] = (), noun: str = "worker") -> str:
+    """Return a table of results, in order; `best`: the places of rows to stand out; `noun`: what ranks are called."""
+    memory, served = _has_memory(results), any(result.servers for result in results)
+    heads = [
+        "strategy",
+        *(["servers"] if served else []),
+        f"{noun}s",
+        "bandwidth",
+        "iteration",
+        "samples/s",
+        _SCALING,
+        _EXPOSED,
+    ]
+    first, *others = [*heads, *([_MEMORY] if memory else [])]
     rows = "\n".join(
-        _row(result, _besides(result, results), ' class="best"' if place in best else "", memory=memory)
+        _row(result, _besides(result, results), ' class="best"' if place in best else "", memory=memory, served=served)
         for place, result in enumerate(results)
     )
-    head = f'<th class="name">strategy</th>{heads}'
+    head = f'<th class="name">{first}</th>{"".join(f"<th>{other}</th>" for other in others)}'
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
 
 
@@ -65,20 +115,20 @@ def legend(results: Sequence[Result]) -> str:
     entries = {}
     if any(result.compute_s > 0 for result in results):
         entries = {
-            "scaling efficiency": "samples/s, divided by workers times the samples/s of one worker alone; 100 % is "
-            "linear scaling",
-            "exposed communication": "what an iteration takes beyond the computation of one worker alone",
+            _SCALING: "samples/s per rank, relative to one rank alone; 100% is linear",
+            _EXPOSED: "communication that compute does not hide: iteration time minus compute time of one rank alone",
         }
     if _has_memory(results):
-        parts = ["parameters", "gradients", "optimizer states", "gathered units", "communication buffers"]
+        parts = ["parameters", "gradients", "optimizer states", "gathered FSDP units", "communication buffers"]
         plans = [result.sharded for result in results if result.sharded is not None]
         without = any(plan.memory.activations_bytes is None for plan in plans)
         known = ", without activations, which the trace does not have" if without else ""
-        entries[_MEMORY] = (
-            f"at the peak of an iteration: {units.listed([*parts, *([] if without else ['activations'])])}{known}"
-        )
-        if any(plan.fits is False for plan in plans):
-            entries[_MEMORY] += "; ! does not fit"
+        marks = [
+            *(["! does not fit"] if any(plan.fits is False for plan in plans) else []),
+            *([f"~ {TIGHT_LEGEND}"] if any(plan.is_tight for plan in plans) else []),
+        ]
+        held = f"at its peak: {units.listed([*parts, *([] if without else ['activations'])])}{known}"
+        entries[_MEMORY] = "; ".join([held, *marks])
     lines = "".join(f"<dt>{name}</dt><dd>{html.escape(text)}</dd>" for name, text in entries.items())
     return f'<dl class="legend">{lines}</dl>' if lines else ""
 
@@ -89,31 +139,32 @@ def _has_memory(results: Sequence[Result]) -> bool:
 
 def summary(result: Result) -> str:
     """Return a table of one result, which notebooks show."""
-    found = result.interval
-    scaling = "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency)
-    bus = result.bus_bandwidth_bps
+    bus, own, noun = result.bus_bandwidth_bps, result.sharded, noun_of([result])
+    computes = result.compute_s > 0 and result.samples_per_s is not None
+    rate = f", {units.digits(result.samples_per_s or 0.0)} samples/s" if computes else ""
+    scaling, alone = result.scaling_efficiency, f"compute alone: {units.duration(result.compute_s)}"
+    where = [units.count(result.workers, noun), *([units.count(result.servers, "server")] if result.servers else [])]
+    where += [result.cluster, network(result, None), *([] if result.library == NONE else [result.library])]
+    where.append(f"{units.size(result.gradient_bytes)} of gradients in {units.count(result.buckets, 'bucket')}")
     lines = {
-        "workers": str(result.workers),
-        "servers": str(result.servers) if result.servers else "",
-        "cluster": f"{result.cluster}, {rate_of(result)}, latency {units.duration(result.latency_s)}",
-        "GPUs per node": str(result.gpus_per_node),
-        "library": result.library,
-        "buckets": f"{result.buckets}, {units.size(result.gradient_bytes)} of gradients",
-        "iteration": units.duration(result.iteration_s),
-        f"{found.level * 100:.0f} % interval" if found else "interval": range_of(found) if found else result.evidence,
-        "samples/s": "" if result.samples_per_s is None else units.digits(result.samples_per_s),
-        "scaling efficiency": scaling,
-        "exposed communication": units.duration(result.exposed_communication_s),
-        "bus bandwidth": "" if bus is None else units.rate(bus),
-        "bottleneck": path(result) if result.critical_path else "",
-        "notes": "; ".join(result.notes),
+        "Iteration" if computes else "Time": f"{units.duration(result.iteration_s)}{rate}",
+        "Bus bandwidth": "" if bus is None else units.rate(bus),
+        "Scaling": "" if scaling is None else f"{units.percent(scaling)} of linear ({alone})",
+        "Likely": interval(result),
+        "Memory": ""
+        if own is None
+        else need(own) + ("" if own.fits is None else ": fits" if own.fits else ": does not fit"),
+        "Bottleneck": path(result) if result.critical_path else "",
+        "Exposed": f"{units.duration(result.exposed_communication_s)} of communication" if computes else "",
+        "Setup": ", ".join(where),
+        "Notes": "; ".join(result.notes),
     }
     rows = "".join(
         f'<tr><th style="text-align: left">{name}</th><td style="text-align: left">{html.escape(value)}</td></tr>'
         for name, value in lines.items()
         if value
     )
-    caption = html.escape(f"{result.trace}, {result.strategy}")
+    caption = html.escape(f"{result.trace}, {strategy(result.strategy)}")
     return f"<table><caption>{caption}</caption><tbody>{rows}</tbody></table>"
 
 
@@ -127,21 +178,28 @@ def _besides(result: Result, among: Sequence[Result]) -> list[str]:
     return [word for field, word in words.items() if len({getattr(other, field) for other in among}) > 1]
 
 
-def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: bool) -> str:
-    """Return a row: strategy, servers, workers, bandwidth, times, and the memory of a GPU."""
+def _memory(result: Result) -> str:
+    own = result.sharded
+    if own is None:
+        return "–"
+    return units.memory(own.memory.peak_bytes) + (" !" if own.fits is False else " ~" if own.is_tight else "")
+
+
+def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: bool, served: bool) -> str:
+    """Return a row: strategy, servers, ranks, bandwidth, times, and the memory of a GPU."""
     cells = [
-        str(result.servers or "–"),
-        str(result.workers),
+        *([str(result.servers or "–")] if served else []),
+        f"{result.workers:,}",
         units.rate(result.bandwidth_bps),
-        units.duration(result.iteration_s),
+        units.duration(result.iteration_s, 4),
         "–" if result.samples_per_s is None or not result.compute_s else units.digits(result.samples_per_s),
         "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency),
-        units.duration(result.exposed_communication_s),
-        *([memory_text(result)] if memory else []),
+        units.duration(result.exposed_communication_s, 4),
+        *([_memory(result)] if memory else []),
     ]
     planned = None if result.sharded is None else result.sharded.sharding
-    planned = "no sharding" if planned == sharding.NONE else planned
-    words = [result.strategy, planned, compression_label(result), result.coordinator, *besides]
+    planned = "none (DDP)" if planned == sharding.NONE else planned
+    words = [strategy(result.strategy), planned, compression_label(result), result.coordinator, *besides]
     name = f'<td class="name">{html.escape(", ".join(word for word in words if word))}</td>'
     return f"<tr{attributes}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 

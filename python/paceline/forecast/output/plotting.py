@@ -14,7 +14,7 @@ from paceline.catalog.strategies import all_coordinators, all_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.output import style
 from paceline.forecast.result import Result
-from paceline.forecast.wording.rows import distinct
+from paceline.forecast.wording.rows import distinct, varies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,17 +31,28 @@ def _size(value: int | None) -> str:
     return "no fusion" if value is None else f"buckets of {units.size(value)}"
 
 
-# What may be swept: name, axis label, scale of its values, and the title of a panel.
-_AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
-    ("workers", "workers", 1.0, lambda value: units.count(value, "worker")),
-    ("bandwidth_bps", "bandwidth of a node (Gbit/s)", 1e9, units.rate),
+Axis = tuple[str, str, float, Callable[[Any], str]]
+"""Of what may be swept: field, label, scale of its values, and the title of a panel."""
+_AXES: tuple[Axis, ...] = (
+    ("bandwidth_bps", "bandwidth per node (Gbps)", 1e9, units.rate),
     ("latency_s", "latency (us)", 1e-6, lambda value: f"latency {units.duration(value)}"),
-    ("compute_speedup", "compute speedup", 1.0, lambda value: f"compute {value:g} times as fast"),
+    ("compute_speedup", "compute speed (x)", 1.0, lambda value: f"{value:g}x compute speed"),
     ("servers", "parameter servers", 1.0, lambda value: units.count(value, "server")),
     ("bucket_size", "bucket size (MB)", 1e6, _size),
     ("library", "", 1.0, str),
     ("trace", "", 1.0, str),
 )
+
+
+def noun_of(results: Sequence[Result], noun: str = "") -> str:
+    """Return what ranks are called: `noun`, or what the results are of: GPUs of a model, workers of a recording."""
+    if any((result.gpus_per_worker or 1) > 1 for result in results):
+        return "data-parallel rank"
+    return noun or ("GPU" if any(result.mfu is not None for result in results) else "worker")
+
+
+def _axes(noun: str) -> tuple[Axis, ...]:
+    return ("workers", f"{noun}s", 1.0, lambda value: units.count(value, noun)), *_AXES
 
 
 def need_matplotlib(what: str) -> None:
@@ -81,14 +92,18 @@ def plot(results: Result | Sequence[Result], path: str | Path | None = None) -> 
     if path is None:
         need_matplotlib("a plot")
         return figure(results)
-    target = Path(path)
+    return write(results, Path(path))
+
+
+def write(results: Sequence[Result], target: Path, noun: str = "") -> Figure:
+    """Draw results into a file, as `plot` does. `noun`: what ranks are called, as for `noun_of`."""
     check_plot(target)
-    drawn = figure(results)
+    drawn = figure(results, noun)
     with replaced(target) as temporary:
         if target.suffix.lower() == ".html":
             from paceline.forecast.output.html import page
 
-            temporary.write_text(page(results, drawn), encoding="utf-8")
+            temporary.write_text(page(results, drawn, noun), encoding="utf-8")
         else:
             save(drawn, temporary, target.suffix.lower().removeprefix("."))
     return drawn
@@ -103,14 +118,15 @@ def save(drawn: Figure, out: Path | IO[bytes], kind: str) -> None:
         drawn.savefig(out, format=kind, dpi=150, metadata=dates.get(kind))
 
 
-def figure(results: Sequence[Result]) -> Figure:
-    """Return the plot as a matplotlib figure; no window is opened."""
+def figure(results: Sequence[Result], noun: str = "") -> Figure:
+    """Return the plot as a matplotlib figure; no window is opened. `noun`: as for `noun_of`."""
+    noun = noun_of(results, noun)
     with style.context():
-        swept = [axis for axis in _AXES if len({getattr(result, axis[0]) for result in _relevant(results, axis)}) > 1]
+        swept = [axis for axis in _axes(noun) if varies([getattr(it, axis[0]) for it in _relevant(results, axis)])]
         numbers = [axis for axis in swept if _is_axis(results, axis)]
         if not numbers:
-            return _by_panels(results, swept) if swept else bars(results)
-        return _lines(results, numbers[0], [axis for axis in swept if axis is not numbers[0]])
+            return _by_panels(results, noun, swept) if swept else bars(results, noun)
+        return _lines(results, noun, numbers[0], [axis for axis in swept if axis is not numbers[0]])
 
 
 def _is_axis(results: Sequence[Result], axis: Sequence[Any]) -> bool:
@@ -123,18 +139,18 @@ def _relevant(results: Sequence[Result], axis: Sequence[Any]) -> list[Result]:
     return [result for result in results if axis[0] != "servers" or result.servers]
 
 
-def bars(results: Sequence[Result], width: float = 8.0) -> Figure:
-    """Draw computation and exposed communication of each, fastest first; `width` in inches."""
+def bars(results: Sequence[Result], noun: str, width: float = 8.0) -> Figure:
+    """Draw compute and exposed communication of each, fastest first; `width` in inches."""
     ordered = sorted(results, key=lambda result: result.iteration_s)
     drawn = style.new_figure(width, 1.7 + 0.36 * len(ordered))
     entries = _bars(drawn.add_subplot(), ordered)
-    drawn.suptitle(f"Iteration time by strategy: {_where(results)}")
+    drawn.suptitle(f"Iteration time by strategy: {_where(results, noun)}")
     if len(entries) > 1:
         style.legend(drawn, entries, loc="outside lower center", ncols=2)
     return drawn
 
 
-def _by_panels(results: Sequence[Result], axes: Sequence[Any]) -> Figure:
+def _by_panels(results: Sequence[Result], noun: str, axes: Sequence[Any]) -> Figure:
     """Draw bars in a panel for each trace, library or bucket size."""
     panels = _panels(results, axes)
     _refuse_many(panels)
@@ -145,7 +161,7 @@ def _by_panels(results: Sequence[Result], axes: Sequence[Any]) -> Figure:
     for part, (title, members) in zip(grid.flat, panels.items(), strict=True):
         entries = _bars(part, sorted(members, key=lambda result: result.iteration_s))
         part.set_title(title, fontsize="medium")
-    drawn.suptitle(f"Iteration time by strategy: {_where(results, with_trace=False)}")
+    drawn.suptitle(f"Iteration time by strategy: {_where(results, noun, with_trace=False)}")
     style.legend(drawn, entries, loc="outside lower center", ncols=2)
     return drawn
 
@@ -157,7 +173,7 @@ def _bars(axes: Axes, ordered: Sequence[Result]) -> list[style.Entry]:
     exposed = [max(0.0, result.iteration_s / unit - own) for result, own in zip(ordered, compute, strict=True)]
     entries: list[style.Entry] = []
     if any(compute):
-        entries.append((axes.barh(places, compute, color=style.PARTS["computation"]), "computation"))
+        entries.append((axes.barh(places, compute, color=style.PARTS["compute"]), "compute"))
     if all(result.coordinator for result in ordered):
         left = compute
         for name in _COORDINATED:
@@ -177,18 +193,16 @@ def _bars(axes: Axes, ordered: Sequence[Result]) -> list[style.Entry]:
     return entries
 
 
-def _where(results: Sequence[Result], *, with_trace: bool = True) -> str:
+def _where(results: Sequence[Result], noun: str, *, with_trace: bool = True) -> str:
     first = next((result for result in results if result.servers), results[0])
     where = [first.trace] if with_trace else []
-    where += [units.count(first.workers, "worker"), units.rate(first.bandwidth_bps)]
+    where += [units.count(first.workers, noun), units.rate(first.bandwidth_bps)]
     if first.servers:
         where.append(units.count(first.servers, "parameter server"))
     return ", ".join(where)
 
 
-def _lines(
-    results: Sequence[Result], axis: tuple[str, str, float, Callable[[Any], str]], others: Sequence[Any]
-) -> Figure:
+def _lines(results: Sequence[Result], noun: str, axis: Axis, others: Sequence[Any]) -> Figure:
     name, label, scale, _ = axis
     panels = _panels(results, others)
     _refuse_many(panels)
@@ -212,7 +226,7 @@ def _lines(
                 axes.set_title(title, fontsize="medium")
             if is_throughput or not computes:
                 style.legend(axes, entries, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    drawn.suptitle(_title(results, axis, others))
+    drawn.suptitle(_title(results, noun, axis, others))
     return drawn
 
 
@@ -234,10 +248,11 @@ def _panels(results: Sequence[Result], others: Sequence[Any]) -> dict[str, list[
     return panels
 
 
-def _title(results: Sequence[Result], axis: Sequence[Any], others: Sequence[Any]) -> str:
+def _title(results: Sequence[Result], noun: str, axis: Axis, others: Sequence[Any]) -> str:
     first = next((result for result in results if result.servers), results[0])
     varied = {axis[0], *(other[0] for other in others)}
-    fixed = [_AXES[0], _AXES[1], *([_AXES[4]] if first.servers else [])]
+    every = _axes(noun)
+    fixed = [every[0], every[1], *([every[4]] if first.servers else [])]
     words = [words(getattr(first, name)) for name, _, _, words in fixed if name not in varied]
     trace = [] if "trace" in varied else [first.trace]
     return f"Iteration time and throughput by {axis[1].partition(' (')[0]}: {', '.join([*trace, *words])}"
@@ -301,8 +316,8 @@ def _bus_gigabits(result: Result) -> float | None:
     return None if result.bus_bandwidth_bps is None else result.bus_bandwidth_bps / 1e9
 
 
-_SAMPLES: tuple[str, Value] = ("samples/s, all workers", lambda result: result.samples_per_s)
-_BUS_BANDWIDTH: tuple[str, Value] = ("bus bandwidth (Gbit/s)", _bus_gigabits)
+_SAMPLES: tuple[str, Value] = ("samples/s", lambda result: result.samples_per_s)
+_BUS_BANDWIDTH: tuple[str, Value] = ("bus bandwidth (Gbps)", _bus_gigabits)
 
 
 def draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) -> list[style.Entry]:

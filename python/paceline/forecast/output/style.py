@@ -56,7 +56,7 @@ PARTS = {
     "forward": "#99DDFF",
     "backward": "#77AADD",
     "optimizer": "#44BB99",
-    "computation": "#99DDFF",
+    "compute": "#99DDFF",
     "exposed communication": _COMMUNICATION,
     "message": _COMMUNICATION,
     "collective": _COMMUNICATION,
@@ -86,8 +86,8 @@ PARTS = {
     "latency": "#BBBBBB",
     "fusion buffer": "#AAAA00",
     "late ranks": "#DDDDDD",
-    "library calls": "#C0A0D0",
-    "slowed by NCCL": "#6688AA",
+    "framework overhead": "#C0A0D0",
+    "slowed by NCCL kernels": "#6688AA",
 }
 """What the time of an iteration is spent on; shades of orange and brown are the network's."""
 MEMORY = {

@@ -56,7 +56,28 @@ def _details(of: Largest) -> str:
 def path(result: Result | Largest) -> str:
     """Return `compute, 98% of the critical path (slowest GPU)`; this is its largest part, not what bounds it."""
     of = result if isinstance(result, Largest) else largest(result)
-    return f"{_name(of)}, {units.percent(of.share, 0)} of the critical path{_details(of)}"
+    return f"{_name(of)}, {share(of)}{_details(of)}"
+
+
+def share(of: Largest) -> str:
+    """Return `98% of the critical path`."""
+    return f"{units.percent(of.share, 0)} of the critical path"
+
+
+def headline(known: Bound) -> str:
+    """Return `compute-bound, 98% of the critical path`, or `bound by network bandwidth`."""
+    name, of = limit(known), known.largest
+    if name is None:
+        tried = ", no single change helps" if known.relief is not None else ""
+        return f"{_name(of)}, {share(of)}{tried}"
+    if not known.is_largest:
+        return f"bound by {name}"
+    return f"{'compute-bound' if of.resource is Resource.COMPUTE else f'bound by {name}'}, {share(of)}"
+
+
+def is_said(known: Bound) -> bool:
+    """Whether the headline says all of the bottleneck."""
+    return not _details(known.largest) and (limit(known) is None or known.is_largest)
 
 
 def bound(known: Bound) -> str:

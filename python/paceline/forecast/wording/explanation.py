@@ -1,75 +1,147 @@
-"""What `paceline simulate --explain` says, as sentences, as lines for people, and as `--json` has it."""
+"""The words of `paceline simulate --explain`, for people and for `--json`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from paceline._internal import units
-from paceline._internal.console import Column, render, wrapped
+from paceline._internal.block import Fact, Pair
+from paceline._internal.console import Column, render
+from paceline.forecast.kinds import Measure, Remark
 from paceline.forecast.verdict.explain import Change, Explanation, Knee
-from paceline.forecast.wording import bottleneck, labels, rows, terms
+from paceline.forecast.verdict.remedy import remedy
+from paceline.forecast.wording import bottleneck, labels, rows, sharding, terms
 from paceline.forecast.wording import verdict as verdicts
+from paceline.forecast.wording.verdict import Answer
 
 
-def change(one: Change) -> str:
-    """Return what a change is called."""
-    return terms.measure(one.measure, one.links)
-
-
-def subject(of: Explanation) -> str:
-    """Return the row that it is about: `ring with 16 workers (vgg-16, 10 Gbit/s)`."""
+def answer(of: Explanation) -> Answer:
+    """Return what bounds the forecast, how far it scales, and the changes that gain nothing."""
     result, workload = of.result, of.scenario.workload
-    with_ = "on" if _has_groups(of) or result.sharded is not None else "with"
-    name = rows.named(result, of.group) if result.sharded is not None else result.strategy
-    return f"{name} {with_} {rows.ranks(result, workload)}{_row(of)}"
+    own = result.sharded
+    bound = "takes no time" if of.bound is None else bottleneck.headline(of.bound)
+    about = verdicts.subject(of.group, result, of.groups)
+    facts = (
+        Fact("Throughput" if result.compute_s > 0 else "Time", verdicts.figures(result), *_beside(of)),
+        *_range(of),
+        *([] if of.bound is None or bottleneck.is_said(of.bound) else [bottleneck.fact(of.bound)]),
+        *verdicts.details(of.details),
+        *_without_gain(of),
+        Fact("Setup", *rows.setup(result, workload, of.group.noun)),
+    )
+    notes = (*verdicts.detail_notes(of.details), *verdicts.over_linear(result))
+    if own is None or own.fits is not False:
+        return Answer(f"{about}: {bound}", facts, notes=notes)
+    return Answer(
+        f"{about}: does not fit, {sharding.need(own)}",
+        tuple(fact for fact in facts if fact.label != "Memory"),
+        memory=tuple(sharding.memory(of.scenario, result, in_full=True)),
+        remedy=sharding.cure(remedy(of.scenario, own)),
+        otherwise=f"If it fit: {bound}",
+        notes=notes,
+    )
 
 
-def _has_groups(of: Explanation) -> bool:
-    """Whether a data-parallel rank is several GPUs."""
-    return of.scenario.workload is not None and of.scenario.workload.gpus > 1
+def further(of: Explanation) -> list[Fact]:
+    """Return the facts that the verdict on the same forecast lacks."""
+    return [*_range(of), *_without_gain(of)]
 
 
-def _row(of: Explanation) -> str:
-    """Return ` (vgg-16, 10 Gbit/s)`: what varies between groups besides workers."""
-    result, firsts = of.result, [group.results[0] for group in of.groups]
-    words = [
-        shown
-        for name, shown in (
-            ("trace", result.trace),
-            ("bandwidth_bps", units.rate(result.bandwidth_bps)),
-            ("latency_s", f"latency {units.duration(result.latency_s)}"),
-            ("compute_speedup", f"compute speedup {result.compute_speedup:g}"),
-        )
-        if rows.varies([getattr(one, name) for one in firsts])
+def _range(of: Explanation) -> list[Fact]:
+    """Return how far it scales, and the range of the forecast with its basis."""
+    result = of.result
+    likely = [Fact("Likely", rows.interval(result), *rows.interval_basis(result))] if result.workers > 1 else []
+    return [Fact("Scales to", _scales_to(of.knee, _noun(of))), *likely]
+
+
+def _noun(of: Explanation) -> str:
+    """Return what adds to the samples: `GPU`, or `DP rank` where one is several GPUs."""
+    has_groups = of.scenario.workload is not None and of.scenario.workload.gpus > 1
+    return "DP rank" if has_groups else of.group.noun
+
+
+def _beside(of: Explanation) -> list[str]:
+    """Return the scaling, with the time of an iteration if the figures lack it."""
+    return [value for fact in verdicts.times(of.result) for value in fact.values if isinstance(value, str)]
+
+
+def _scales_to(knee: Knee, noun: str) -> str:
+    if not knee.computes:
+        return "any number: nothing is computed"
+    if knee.workers is None:
+        return f"{units.count(knee.tried, noun)} (most tried): each added one brings >50% of a lone one"
+    there = f"at {knee.tried:,} {_bound_at(knee)}"
+    return f"{units.count(knee.workers, noun)}: beyond, each added one brings <50% of a lone one; {there}"
+
+
+def _bound_at(knee: Knee) -> str:
+    if not knee.computes:
+        return "nothing is computed"
+    if knee.bound is None:
+        return "nothing to do"
+    why = bottleneck.headline(knee.bound)
+    return why if knee.best is None else f"{why} ({bottleneck.gain(knee.best)})"
+
+
+def _without_gain(of: Explanation) -> list[Fact]:
+    """Return the changes that gain nothing, with what they take, and those that were not tried, with the reason."""
+    slower: list[Pair] = []
+    others: list[str] = []
+    for one in of.changes:
+        if one.iteration_s is not None or one.about is None:
+            continue
+        if one.about.remark is Remark.SLOWER:
+            slower.append((units.duration(one.about.seconds), _slower(one)))
+        else:
+            others.append(f"{terms.measure(one.measure, one.links)}: {terms.remark(one.about)}")
+    return [
+        *([Fact("No gain", *slower)] if slower else []),
+        *([Fact("Not tried", *others)] if others else []),
     ]
-    return f" ({', '.join(words)})" if words else ""
 
 
-def sentences(of: Explanation) -> list[str]:
-    """Return what dominates, the knee, and the possible error; the changes go between the last two."""
-    about = subject(of)
-    dominated = f"{about} takes no time." if of.bound is None else f"{about}: {bottleneck.bound(of.bound)}."
-    worker = "data-parallel rank" if _has_groups(of) else "worker"
-    return [dominated, _knee_in_words(of.knee, worker), f"Likely: {rows.interval(of.result)}."]
+def _slower(one: Change) -> str:
+    """Return what would take longer, by its option or with what it needs."""
+    name, about = terms.measure(one.measure, one.links), one.about
+    assert about is not None
+    if one.measure is Measure.BUCKET_SIZE:
+        return f"--bucket-size {terms.bucket_size(about.size)}"
+    if one.measure is Measure.STRATEGY:
+        return f"--strategy {about.strategy}"
+    return f"{about.strategy} ({name})" if about.strategy else name
 
 
-def text(of: Explanation, width: int) -> list[str]:
-    """Return lines for people."""
-    dominated, knee, likely = sentences(of)
-    details = [fact.sentence for fact in verdicts.details(of.details)]
-    *before, after = [wrapped(sentence, width) for sentence in (dominated, *details, knee, likely)]
-    lines = [line for paragraph in before for line in paragraph]
-    columns = [Column("what if", left=True), Column("iteration"), Column("times\nfaster"), Column("", left=True)]
-    cells = [
-        [
-            change(one),
-            "-" if one.iteration_s is None else units.duration(one.iteration_s),
-            "-" if one.gain is None else units.digits(one.gain, 3),
-            terms.remark(one.about),
-        ]
-        for one in of.changes
-    ]
-    return [*lines, "", *render(columns, [cells], highlight_first=False), "", *after]
+def change(one: Change) -> tuple[str, str]:
+    """Return what a change is called, by its option if it has one, and what is to be said beside its gain."""
+    name, about = terms.measure(one.measure, one.links), one.about
+    if about is None:
+        return name, ""
+    if one.measure is Measure.BUCKET_SIZE and about.remark is Remark.BUCKETS:
+        return f"--bucket-size {terms.bucket_size(about.size)}", units.count(about.count, "bucket")
+    if about.remark is Remark.BY:
+        typed = f"--strategy {about.strategy}" if one.measure is Measure.STRATEGY else f"{about.strategy} ({name})"
+        return typed, ""
+    return name, terms.remark(about)
+
+
+def table(of: Explanation) -> list[str]:
+    """Return the changes that gain something, the largest gain first."""
+    known = [(one, one.iteration_s, one.gain) for one in of.changes if one.iteration_s is not None]
+    if not known:
+        return []
+    time = units.time_unit(seconds for _, seconds, _ in known)
+    cells = []
+    for one, seconds, gain in known:
+        name, beside = change(one)
+        cells.append([name, units.in_unit(seconds, time), "-" if gain is None else units.factor(gain), beside])
+    columns = [Column("what if", left=True), Column(f"iter {time[1]}"), Column("gain"), Column("", left=True)]
+    return render(columns, [cells], highlight_first=False)
+
+
+def lines(of: Explanation) -> list[str]:
+    """Return the answer and the table of changes, for people."""
+    changes = table(of)
+    return [*answer(of).lines(), *([""] if changes else []), *changes]
 
 
 def to_dict(of: Explanation) -> dict[str, Any]:
@@ -94,27 +166,3 @@ def to_dict(of: Explanation) -> dict[str, Any]:
         "interval": None if result.interval is None else vars(result.interval),
         "evidence": result.evidence,
     }
-
-
-def _bound_at(knee: Knee) -> str:
-    if not knee.computes:
-        return "nothing is computed"
-    if knee.bound is None:
-        return "nothing to do"
-    why, best = bottleneck.bound(knee.bound), knee.best
-    return why if best is None else f"{why}: {bottleneck.gain(best)}"
-
-
-def _knee_in_words(knee: Knee, worker: str) -> str:
-    if not knee.computes:
-        return "Nothing is computed, so adding workers never stops paying off."
-    if knee.workers is None:
-        return (
-            f"Up to {units.count(knee.tried, worker)}, the most that were tried, each further one adds more than half "
-            "of the samples/s of one alone."
-        )
-    verb = " it is" if knee.bound is not None and knee.bound.is_known else ""
-    return (
-        f"From {units.count(knee.workers, worker)} on, each further one adds less than half of the samples/s of one "
-        f"alone: with twice as many, {knee.tried},{verb} {_bound_at(knee)}."
-    )

@@ -9,6 +9,7 @@ from paceline.catalog.compression import NONE as UNCOMPRESSED
 from paceline.catalog.libraries import NONE
 from paceline.catalog.models.workload import Workload
 from paceline.forecast import compression, sharding
+from paceline.forecast.kinds import Ground
 from paceline.forecast.result import Interval, Result
 from paceline.forecast.verdict.groups import Group
 from paceline.forecast.wording import terms
@@ -163,8 +164,11 @@ def interval(result: Result) -> str:
 
 def interval_basis(result: Result) -> list[str]:
     """Return `from 8 published errors (NCCL over RDMA: DDP, HVD16)`, or nothing without an interval."""
-    known = result.interval
-    return [] if known is None else [f"from {known.cases} published errors ({known.basis})"]
+    known, ground = result.interval, result.ground
+    if known is None:
+        return []
+    whose = "measured" if ground is not None and ground.ground is Ground.VALIDATED else "published"
+    return [f"from {known.cases} {whose} errors ({known.basis})"]
 
 
 def range_of(interval: Interval) -> str:

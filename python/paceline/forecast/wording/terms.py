@@ -46,6 +46,12 @@ RESOURCES = {
     Resource.SLOWED: "compute slowed by NCCL kernels",
     Resource.STREAMS: "the framework's connections",
 }
+_PARTS = {
+    Part.COMPUTE: COMPUTATION,
+    Part.CALLS: "framework overhead",
+    Part.SLOWED: "slowed by NCCL kernels",
+}
+"""Parts of a critical path that are not called by their value, which `--json` has."""
 PLACES = {
     Resource.NICS: "network between nodes",
     Resource.INSIDE: "inside the node",
@@ -103,9 +109,9 @@ _REMARKS = {
     Remark.SLOWER: "no gain: {slower}{duration}",
     Remark.RANK: "rank {rank}",
     Remark.RECORDED_RANK: "recorded rank {rank}",
-    Remark.CHANCE: "not tried: ranks differ only by chance",
-    Remark.ALIKE: "not tried: all ranks are alike",
-    Remark.TOO_MANY: "not tried: too many messages",
+    Remark.CHANCE: "ranks differ only by chance",
+    Remark.ALIKE: "all ranks are alike",
+    Remark.TOO_MANY: "too many messages",
     Remark.NO_STRATEGY: "no strategy can use it",
     Remark.NOT_MODELLED: "not modeled in this kind of fabric",
     Remark.USED: "already used",
@@ -115,7 +121,7 @@ _REMARKS = {
     Remark.PLANNED: "not for {names}, which {do} more than all-reduces",
     Remark.HIGHEST_RATE: "more than the highest rate of a cluster",
     Remark.RATIO: "{ratio:g}:1",
-    Remark.STOPPED: "not tried: interrupted",
+    Remark.STOPPED: "interrupted",
 }
 _COMPARABLE = {
     Comparable.ONE_NODE: "GPUs of one node",
@@ -155,7 +161,7 @@ _BASES = (Ground.VALIDATED, Ground.PUBLISHED)
 
 def part(name: str) -> str:
     """Return what a part of a critical path is called."""
-    return COMPUTATION if name == Part.COMPUTE else name
+    return _PARTS.get(Part(name), name)
 
 
 def place(resource: Resource) -> str:
@@ -196,8 +202,14 @@ def _listed(words: list[str]) -> str:
 def _buckets(about: About) -> str:
     if about.size is None:
         return "every tensor separately"
-    written = f"{about.size // 2**20}MiB" if about.size >= 2**20 else f"{about.size // 2**10}KiB"
-    return f"--bucket-size {written}, {units.count(about.count, 'bucket')}"
+    return f"--bucket-size {bucket_size(about.size)}, {units.count(about.count, 'bucket')}"
+
+
+def bucket_size(size: int | None) -> str:
+    """Return the size of a bucket as it is typed: `256KiB`, or `none`."""
+    if size is None:
+        return "none"
+    return f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
 
 
 def note(one: Note, rank: str = "GPU") -> str:

@@ -74,29 +74,29 @@ def answer(one: Verdict, groups: Sequence[Group], *, has_table: bool = True) -> 
     group, result = one.group, one.result
     scenario = group.scenario(result)
     about = subject(group, result, groups)
-    figures = _figures(result)
+    known = figures(result)
     if one.is_empty:
-        return Answer(f"{about}: nothing to synchronize" if result.iteration_s <= 0 else f"{about}: {figures}")
+        return Answer(f"{about}: nothing to synchronize" if result.iteration_s <= 0 else f"{about}: {known}")
     facts = (
-        *_times(result),
+        *times(result),
         *([] if _is_alone(result) else [Fact("Likely", rows.interval(result))]),
         *_details(one, has_table=has_table),
         Fact("Setup", *rows.setup(result, scenario.workload, group.noun), *_alone(result)),
     )
-    notes = [*_notes(one.details), *_over_linear(result)]
+    notes = [*_notes(one.details), *over_linear(result)]
     own = result.sharded
     if own is None or own.fits is not False:
         memory = sharding.memory(scenario, result, in_full=False)
         facts = (*facts[:2], *memory, *facts[2:]) if memory else facts
         if memory:
             notes += sharding.assumed(scenario)
-        return Answer(f"{about}: {figures}", tuple(facts), notes=tuple(notes))
+        return Answer(f"{about}: {known}", tuple(facts), notes=tuple(notes))
     return Answer(
         f"{about}: does not fit, {sharding.need(own)}",
         tuple(facts),
         memory=tuple(sharding.memory(scenario, result, in_full=True)),
         remedy=sharding.cure(remedy(scenario, own)),
-        otherwise=f"If it fit: {figures}",
+        otherwise=f"If it fit: {known}",
         notes=(*notes, *sharding.assumed(scenario)),
     )
 
@@ -122,7 +122,7 @@ def _is_alone(result: Result) -> bool:
     return result.workers == 1 and result.servers == 0
 
 
-def _figures(result: Result) -> str:
+def figures(result: Result) -> str:
     """Return the figures of a headline: tokens/s and MFU, or time and samples/s, or time and bus bandwidth."""
     if result.tokens_per_s_per_gpu is not None:
         mfu = "" if result.mfu is None else f", MFU {units.percent(result.mfu)}"
@@ -134,7 +134,7 @@ def _figures(result: Result) -> str:
     return f"{time}, {units.digits(result.samples_per_s)} samples/s"
 
 
-def _times(result: Result) -> Iterator[Fact]:
+def times(result: Result) -> Iterator[Fact]:
     """Return what the headline does not say of time, rate and scaling."""
     if result.samples_per_s is None or result.scaling_efficiency is None or not result.compute_s:
         return
@@ -154,7 +154,8 @@ def _alone(result: Result) -> list[str]:
     return [f"compute alone: {units.duration(result.compute_s)}"]
 
 
-def _over_linear(result: Result) -> list[str]:
+def over_linear(result: Result) -> list[str]:
+    """Return the note on a scaling efficiency over 100%."""
     return [f"[1] {rows.OVER_LINEAR}"] if rows.is_over_linear(result) else []
 
 

@@ -26,7 +26,7 @@ from paceline_lab.studies.load_imbalance.runs import (
 )
 
 _PARTS = (
-    ("compute", style.PARTS["computation"]),
+    ("compute", style.PARTS["compute"]),
     ("coordinator", style.PARTS["coordinator"]),
     ("copy", style.PARTS["copy"]),
     ("collective", style.PARTS["collective"]),
