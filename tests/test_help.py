@@ -6,7 +6,8 @@ import shlex
 import cli
 import click
 import pytest
-from paceline.cli.help_layout import Alias, Command, Group, paragraphs
+from paceline.cli.command import Command, Group
+from paceline.cli.help_layout import Alias, examples, paragraphs
 from paceline.cli.main import Lazy, all_commands, main
 from paceline.settings.table import SETTINGS, of_place
 
@@ -111,12 +112,6 @@ def test_choices_are_in_the_text(name):
         assert words <= said, (option.name, words - said)
 
 
-def examples(command):
-    for paragraph in paragraphs(command):
-        text = re.sub(r"\s*\\\n\s*", " ", paragraph.removeprefix("\b\n"))
-        yield from (line.strip() for line in text.splitlines() if line.startswith("paceline "))
-
-
 EXAMPLES = [(name, line) for name, command in ALL.items() for line in examples(command)]
 
 
@@ -144,7 +139,7 @@ def test_the_help_of_simulate():
     basic = text.partition("Basic options:\n")[2].partition("\n\n")[0]
     assert len(re.findall(r"^  -", basic, re.M)) == 12
     assert text.index("Basic options:") < text.index("Trace or model:")
-    assert len(list(examples(ALL["simulate"]))) == 4
+    assert len(examples(ALL["simulate"])) == 4
     assert "--gpus, --workers N,…" in basic
     assert {one.name for one in of_place("simulate")} <= {one.name for one in ALL["simulate"].params}
 

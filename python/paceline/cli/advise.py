@@ -11,8 +11,8 @@ import click
 
 from paceline._internal.console import Bar, put, say
 from paceline.cli import param_types as types
+from paceline.cli.command import Command
 from paceline.cli.completion import complete
-from paceline.cli.help_layout import Command
 from paceline.errors import naming
 from paceline.settings.table import of_place
 

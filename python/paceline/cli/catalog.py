@@ -26,8 +26,8 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.models.config import find_config
 from paceline.catalog.rates import rates_of
 from paceline.catalog.strategies import KNOBS, all_strategies
+from paceline.cli.command import Command
 from paceline.cli.completion import complete
-from paceline.cli.help_layout import Command
 
 if TYPE_CHECKING:
     from paceline.catalog.constants import Constant

@@ -11,8 +11,8 @@ from paceline._internal import units
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
+from paceline.cli.command import Command
 from paceline.cli.completion import complete
-from paceline.cli.help_layout import Command
 
 
 @click.command("chakra", cls=Command)

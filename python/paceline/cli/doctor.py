@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from paceline._internal.console import put, say, width
-from paceline.cli.help_layout import Command
+from paceline.cli.command import Command
 
 
 @click.command(cls=Command)

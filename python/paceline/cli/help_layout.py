@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,12 +15,10 @@ from paceline._internal.console import wrapped
 Sections = Mapping[str, Sequence[str]]
 """Names of parameters by heading, both in the order of the page."""
 _WIDTH, _NARROWEST = 80, 40
-_NAMES = 24
+WIDEST_NAMES = 24
 """Columns for an option's names and placeholder; longer ones have a line of their own."""
 _PLACEHOLDERS = {"choice": "NAME", "path": "FILE", "file": "FILE", "integer range": "N", "float range": "X"}
 """Of click's own types, by name."""
-_WHOLE = 1000
-"""A length that no text has."""
 
 
 class Row(NamedTuple):
@@ -60,10 +59,10 @@ class Formatter(click.HelpFormatter):
             paragraphs.append("\n".join(lines))
         self.write("\n\n".join(paragraphs) + "\n")
 
-    def write_options(self, rows: Sequence[Row], names: int) -> None:
+    def write_options(self, listed: Sequence[Row], names: int) -> None:
         """Write rows whose names take this many columns."""
         first = self.current_indent + names + 2
-        for row in rows:
+        for row in listed:
             lines = _lines(row.text, self.width - first - 2)
             head = f"{'':{self.current_indent}}{row.names}"
             if len(head) > first - 1:
@@ -86,62 +85,8 @@ def _lines(text: str, width: int) -> list[str]:
     return [*lines, *wrapped(f"[{default}", width)]
 
 
-class _Context(click.Context):
-    formatter_class = Formatter
-
-
-class Command(click.Command):
-    """A command whose options are listed in sections.
-
-    Options that belong to no section are listed in the last one.
-    """
-
-    context_class = _Context
-
-    def __init__(self, *args: Any, sections: Sections | None = None, **others: Any) -> None:  # noqa: ANN401
-        """`sections`: without them there is one, `Options`; those without options are left out."""
-        super().__init__(*args, **others)
-        self.sections: Sections = sections or {"Options": ()}
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections."""
-        assert isinstance(formatter, Formatter)
-        rows = {option.name or "": row for option, row in _rows(self.get_params(ctx))}
-        listed = {name for names in self.sections.values() for name in names}
-        rest = [name for name in rows if name not in listed]
-        *_, last = self.sections
-        lengths = [len(row.names) for row in rows.values()]
-        names = max((length for length in lengths if length <= _NAMES), default=0)
-        for title, members in self.sections.items():
-            shown = [rows[name] for name in (*members, *(rest if title == last else ())) if name in rows]
-            if shown:
-                with formatter.section(title):
-                    formatter.write_options(shown, names)
-
-
-class Group(Command, click.Group):
-    """A group whose page lists its commands, each with a whole sentence, and whose commands have the same layout."""
-
-    command_class = Command
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, then the options."""
-        self.format_commands(ctx, formatter)
-        super().format_options(ctx, formatter)
-
-    def command_sections(self, ctx: click.Context) -> Mapping[str, Sequence[tuple[str, str]]]:
-        """Return the commands and their texts by section."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        return {"Commands": [(name, one.get_short_help_str(_WHOLE)) for name, one in commands if one is not None]}
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by section."""
-        for title, rows in self.command_sections(ctx).items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
-
-
-def _rows(params: Sequence[click.Parameter]) -> Iterator[tuple[click.Option, Row]]:
+def rows(params: Sequence[click.Parameter]) -> Iterator[tuple[click.Option, Row]]:
+    """Return the options that are listed, each with its row."""
     options = [one for one in params if isinstance(one, click.Option) and not one.hidden]
     aliases: dict[str, list[str]] = {}
     for option in options:
@@ -173,3 +118,10 @@ def placeholder(option: click.Parameter) -> str:
 def paragraphs(command: click.Command) -> list[str]:
     """Return the paragraphs of a command's help."""
     return inspect.cleandoc(command.help or "").split("\n\n")
+
+
+def examples(command: click.Command) -> list[str]:
+    """Return the command lines that its help shows, each in one line."""
+    kept = [paragraph for paragraph in paragraphs(command) if paragraph.startswith("\b")]
+    joined = [re.sub(r"\s*\\\n\s*", " ", paragraph) for paragraph in kept]
+    return [line for paragraph in joined for line in paragraph.splitlines() if line.startswith("paceline ")]

@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import click
 
-from paceline.cli.help_layout import Command
+from paceline.cli.command import Command
+from paceline.cli.usage import UsageError
 
-_TUNING = "leave it out: Paceline tunes the strategy for each message size at startup"
-_ONE = "leave it out: Paceline needs neither Gloo nor MPI"
+_TUNING = "drop {option} (Paceline tunes the strategy by message size at startup)"
+_ONE = "drop {option} (Paceline needs neither Gloo nor MPI)"
+_MPI = "drop {option}, or --transport mpi (sends through an MPI library)"
+_BUILD = "paceline doctor --env"
 _INSTEAD = {
     "--gloo": _ONE,
     "--use-gloo": _ONE,
-    "--mpi": f"{_ONE}; --transport mpi sends through an MPI library",
-    "--use-mpi": f"{_ONE}; --transport mpi sends through an MPI library",
-    "--mpi-args": "start the ranks by mpirun instead: docs/how-to/mpirun.md",
-    "--check-build": "`paceline doctor --env` says what this machine has",
-    "-cb": "`paceline doctor --env` says what this machine has",
-    "--version": "`paceline --version` prints it",
-    "--start-timeout": "set PACELINE_START_TIMEOUT=SECONDS",
-    "--fusion-threshold-mb": "set HOROVOD_FUSION_THRESHOLD=BYTES",
-    "--cycle-time-ms": "set HOROVOD_CYCLE_TIME=MILLISECONDS",
-    "--cache-capacity": "set HOROVOD_CACHE_CAPACITY=N",
-    "--disable-cache": "set HOROVOD_CACHE_CAPACITY=0",
-    "--no-stall-check": "set HOROVOD_STALL_CHECK_DISABLE=1",
-    "--stall-check-warning-time-seconds": "set HOROVOD_STALL_CHECK_TIME_SECONDS=SECONDS",
-    "--stall-check-shutdown-time-seconds": "set HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=SECONDS",
-    "--thread-affinity": "set HOROVOD_THREAD_AFFINITY=CORES",
+    "--mpi": _MPI,
+    "--use-mpi": _MPI,
+    "--mpi-args": "mpirun -n 4 python train.py (docs/how-to/mpirun.md)",
+    "--check-build": _BUILD,
+    "-cb": _BUILD,
+    "--version": "paceline --version",
+    "--start-timeout": "-x PACELINE_START_TIMEOUT=60",
+    "--fusion-threshold-mb": "-x HOROVOD_FUSION_THRESHOLD=67108864 (bytes)",
+    "--cycle-time-ms": "-x HOROVOD_CYCLE_TIME=1",
+    "--cache-capacity": "-x HOROVOD_CACHE_CAPACITY=1024",
+    "--disable-cache": "-x HOROVOD_CACHE_CAPACITY=0",
+    "--no-stall-check": "-x HOROVOD_STALL_CHECK_DISABLE=1",
+    "--stall-check-warning-time-seconds": "-x HOROVOD_STALL_CHECK_TIME_SECONDS=60",
+    "--stall-check-shutdown-time-seconds": "-x HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=600",
+    "--thread-affinity": "-x HOROVOD_THREAD_AFFINITY=0,1",
     "--hierarchical-allreduce": "--strategy hierarchical",
-    "--network-interface": "--interface NAME",
-    "--network-interfaces": "--interface NAME",
-    "--ssh-port": "--rsh 'ssh -p PORT'",
-    "-p": "--rsh 'ssh -p PORT'",
+    "--network-interface": "--interface eth0",
+    "--network-interfaces": "--interface eth0",
+    "--ssh-port": "--rsh 'ssh -p 2222'",
+    "-p": "--rsh 'ssh -p 2222'",
     "--ssh-identity-file": "--rsh 'ssh -i FILE'",
     "-i": "--rsh 'ssh -i FILE'",
     "--autotune": _TUNING,
     "--autotune-log-file": _TUNING,
 }
+"""What to type, by horovodrun's option."""
 
 
 class Horovodrun(Command):
@@ -49,7 +53,8 @@ class Horovodrun(Command):
             args: The words.
 
         Raises:
-            click.NoSuchOption: There is no such option; one of horovodrun says what to do instead.
+            click.NoSuchOption: There is no such option.
+            UsageError: It is one of horovodrun's.
         """
         try:
             return super().parse_args(ctx, args)
@@ -57,13 +62,5 @@ class Horovodrun(Command):
             instead = _INSTEAD.get(error.option_name)
             if instead is None:
                 raise
-            raise _OfHorovodrun(error.option_name, instead, ctx) from None
-
-
-class _OfHorovodrun(click.NoSuchOption):
-    def __init__(self, name: str, instead: str, ctx: click.Context) -> None:
-        super().__init__(name, ctx=ctx)
-        self._instead = instead
-
-    def format_message(self) -> str:
-        return f"No such option '{self.option_name}', which is horovodrun's: {self._instead}"
+            remedy = instead.format(option=error.option_name)
+            raise UsageError(f"unknown option {error.option_name}, which is horovodrun's", ctx, remedy=remedy) from None

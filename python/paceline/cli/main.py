@@ -18,11 +18,10 @@ import click
 from paceline._core import __version__
 from paceline._internal import import_path
 from paceline._internal.files import NO_WORKING_DIRECTORY, working_directory_is_gone
-from paceline._internal.nearest import nearest
 from paceline._internal.units import printable
-from paceline.cli.help_layout import Group
+from paceline.cli.command import Group
 from paceline.cli.meant import meant
-from paceline.cli.usage import UsageError, called, show_error
+from paceline.cli.usage import called, show_error
 from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import report_error
 
@@ -137,19 +136,9 @@ class Lazy(Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve as click does, and suggest a similar command."""
-        name, known = args[0], [*self._table(), *self._former]
-        if not name.startswith("-") and name not in known:
-            near = nearest(name, known)
-            near = MOVED.get(near, near) if near in self._former else near
-            own = called(ctx)
-            raise UsageError(
-                f"no such command '{name}'", ctx, remedy=f"{own} {near}" if near else f"{own} --help (lists commands)"
-            )
-        return super().resolve_command(ctx, args)
+    def present_names(self, ctx: click.Context) -> dict[str, str]:
+        """Return the present names of the commands, by all names."""
+        return {**super().present_names(ctx), **{name: MOVED[name] for name in self._former}}
 
     def command_sections(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
         """Return the commands and their texts by section, without importing any."""

@@ -10,8 +10,8 @@ import click
 from paceline._internal import units
 from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline.cli import param_types as types
+from paceline.cli.command import Command
 from paceline.cli.completion import complete
-from paceline.cli.help_layout import Command
 from paceline.errors import naming
 from paceline.settings.table import of_place
 

@@ -13,7 +13,7 @@ from paceline import _core
 from paceline._internal.console import put, say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
-from paceline.cli.help_layout import Command
+from paceline.cli.command import Command
 from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
 from paceline.settings import kinds

@@ -19,7 +19,7 @@ from paceline._internal.extras import need
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.parameters import not_trained
 from paceline.cli import param_types as types
-from paceline.cli.help_layout import Command
+from paceline.cli.command import Command
 from paceline.errors import Source, naming
 from paceline.launch import injection
 from paceline.settings.table import SETTINGS

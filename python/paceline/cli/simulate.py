@@ -14,8 +14,8 @@ from paceline._internal.console import put, remark, say, width
 from paceline._internal.files import check_distinct
 from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.cli import param_types as types
+from paceline.cli.command import Command
 from paceline.cli.completion import complete
-from paceline.cli.help_layout import Command
 from paceline.errors import naming
 from paceline.forecast.execute import LOCAL
 from paceline.forecast.prepare import Prepared, prepare

@@ -11,8 +11,8 @@ from paceline._internal.console import put, say, width
 from paceline._internal.extras import need
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
+from paceline.cli.command import Command
 from paceline.cli.completion import completed
-from paceline.cli.help_layout import Command
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
 from paceline.settings import kinds
@@ -28,7 +28,7 @@ _COUNT = types.COUNT
 _COUNT_OR_NONE = types.COUNT_OR_NONE
 _PATH = click.Path(path_type=Path)
 _RANKS = types.several(kinds.whole(1, MOST_RANKS))
-_SCALING = click.Choice(("weak", "strong"))
+_SCALING = types.of_kind(kinds.choice(("weak", "strong")))
 _CANNOT = 77
 
 

@@ -15,9 +15,10 @@ from paceline._internal.console import Column, put, remark, render, say, width, 
 from paceline._internal.units import duration, percent, rate, size
 from paceline.cli import job_options
 from paceline.cli import param_types as types
-from paceline.cli.help_layout import Group
+from paceline.cli.command import Group
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
+from paceline.settings import kinds
 from paceline.settings.table import EMULATE_RUN
 
 from paceline_lab.emulate.cluster import SETTINGS, bring_up, cluster, leave
@@ -42,7 +43,7 @@ def _bandwidth(place: str) -> types.Decorator:
 
 _oversubscription = click.option(
     "--oversubscription",
-    type=click.FloatRange(1, MOST_OVERSUBSCRIPTION),
+    type=types.of_kind(kinds.number(1, MOST_OVERSUBSCRIPTION, f"a factor, 1-{MOST_OVERSUBSCRIPTION}", "X")),
     default=1.0,
     help="Rate of a rack's workers over that of its uplink, 1 to 1000.  [default: 1]",
 )

@@ -11,8 +11,8 @@ from paceline._internal.console import say
 from paceline._internal.extras import need
 from paceline._internal.nearest import alike, did_you_mean
 from paceline.cli import param_types as types
+from paceline.cli.command import Command
 from paceline.cli.completion import complete
-from paceline.cli.help_layout import Command
 from paceline.errors import InvalidArgumentError
 from paceline.settings.table import SETTINGS
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @types.option("explore", "gpu")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=types.whole(0, 65_535, "PORT"),
     default=8080,
     metavar="PORT",
     help="Port to listen on; 0: a free one.  [default: 8080]",

@@ -9,8 +9,9 @@ import click
 from paceline._internal.console import put, say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
-from paceline.cli.help_layout import Command
+from paceline.cli.command import Command
 from paceline.errors import InvalidArgumentError
+from paceline.settings import kinds
 
 _SECTIONS = {
     "Basic options": ("fetch", "bucket_size", "ids", "as_json", "output"),
@@ -24,7 +25,7 @@ _SECTIONS = {
 @types.option("plan", "bucket_size", filled=True)
 @click.option(
     "--ids",
-    type=click.Choice(["depth", "listed"]),
+    type=types.of_kind(kinds.choice(("depth", "listed"))),
     default="depth",
     help="Numbering of all-reduces: depth, or listed.  [default: depth]",
 )

@@ -16,7 +16,7 @@ from paceline._internal.extras import need
 from paceline.catalog.builtin import load_trace
 from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.cli import param_types as types
-from paceline.cli.help_layout import Command
+from paceline.cli.command import Command
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.sharding import OPTIONS
 from paceline.forecast.sharding import check as check_options

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, make_folder
+from paceline.cli.command import Command
 from paceline.cli.completion import complete
-from paceline.cli.help_layout import Command
 from paceline.errors import InvalidArgumentError
 
 _PATH = click.Path(path_type=Path)

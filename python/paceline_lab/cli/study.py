@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 from paceline._internal.console import put, say, width
 from paceline.cli import param_types as types
+from paceline.cli.command import Command
 from paceline.cli.completion import completed
-from paceline.cli.help_layout import Command
 
 
 def _names() -> Iterable[str]:

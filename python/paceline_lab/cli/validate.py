@@ -17,7 +17,7 @@ from paceline.catalog.builtin import load_cluster
 from paceline.catalog.names import StrategyName
 from paceline.catalog.strategies import Strategy, check_knobs
 from paceline.cli import param_types as types
-from paceline.cli.help_layout import Command
+from paceline.cli.command import Command
 from paceline.cli.probe import refuse_alone, show
 from paceline.errors import InvalidArgumentError, naming
 from paceline.job import objects
