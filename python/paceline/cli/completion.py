@@ -38,12 +38,6 @@ def _gpus() -> Iterable[str]:
     return [hardware.name for hardware in all_hardware()]
 
 
-def _devices() -> Iterable[str]:
-    from paceline.catalog.rates import all_rates
-
-    return dict.fromkeys(rate.device for rate in all_rates())
-
-
 def _models() -> Iterable[str]:
     from paceline.catalog.models.config import built_in_configs
 
@@ -75,39 +69,55 @@ def _shardings() -> Iterable[str]:
 
 
 def _compressions() -> Iterable[str]:
-    return ["none", "fp16", "bf16", "int8", "powersgd:", "topk:"]
+    return ["none", "fp16", "bf16", "int8", "powersgd:4", "topk:0.01"]
 
 
 def _forecast() -> Iterable[str]:
+    from paceline.catalog.builtin_names import COLLECTIVES
+
+    return [*_traces(), *_models(), *(f"{collective}:1GB" for collective in COLLECTIVES)]
+
+
+def _recorded_or_model() -> Iterable[str]:
     return [*_traces(), *_models()]
 
 
+def _interfaces() -> Iterable[str]:
+    import socket
+
+    return [name for _, name in socket.if_nameindex()]
+
+
 _NAMES: dict[str, Callable[[], Iterable[str]]] = {
-    "strategy": _strategies,
+    "strategy": lambda: [*_strategies(), "all"],
     "library": _libraries,
     "cluster": _clusters,
     "gpu": _gpus,
     "on": _gpus,
-    "device": _devices,
     "model": _models,
-    "trace": _forecast,
+    "trace": _recorded_or_model,
     "traces": _forecast,
-    "coordinator": _coordinators,
+    "coordinator": lambda: [*_coordinators(), "all", "none"],
     "coordinator_constants": _networks,
     "sharding": _shardings,
     "compression": _compressions,
+    "interface": _interfaces,
 }
-"""By the name of an option or an argument."""
-_OF_COMMAND: dict[str, Callable[[], Iterable[str]]] = {
-    "traces": _traces,
-    "models": _models,
-    "gpus": _gpus,
-    "clusters": _clusters,
-    "libraries": _libraries,
-    "explore": _forecast,
-    "report": _forecast,
+"""By the name of an option or an argument. What a command does not accept is left out."""
+_OF_COMMAND: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
+    ("traces", "name"): _traces,
+    ("models", "name"): _models,
+    ("gpus", "name"): _gpus,
+    ("clusters", "name"): _clusters,
+    ("libraries", "name"): lambda: [*_libraries(), "channels"],
+    ("report", "spec"): _recorded_or_model,
+    ("validate", "trace"): _traces,
+    ("bench", "model"): lambda: ["resnet18", "resnet50", "vgg16", "mlp", "cnn"],
+    ("record", "model"): lambda: ["resnet18", "resnet50", "vgg16"],
 }
-"""What the argument of a command is."""
+"""By the command and the name, where it is another thing than elsewhere."""
+_ENDINGS = (".json", ".json.gz", ".toml")
+"""Of the files that are listed beside names."""
 
 
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
@@ -125,10 +135,10 @@ def completed(names: Callable[[], Iterable[str]]) -> Complete:
 
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the names that begin like the last item of an incomplete list; a file, if there is none."""
+    """Return the names that begin like the last item of an incomplete list, and files where there may be one."""
     before, comma, last = incomplete.rpartition(",")
     model, at, gpu = last.rpartition("@")
-    if at and param.name in ("trace", "traces"):
+    if at and param.name in ("trace", "traces", "model"):
         names, before, last = list(_gpus()), f"{before}{comma}{model}@", gpu
     else:
         names, before = [*_alternatives(param), *_known(ctx, param)], f"{before}{comma}"
@@ -136,27 +146,55 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def _items(names: Iterable[str], before: str, last: str, param: click.Parameter) -> list[CompletionItem]:
-    """Return what may follow `before`: the names that begin with `last`, or else a file."""
+    """Return what may follow `before`: the names and files that begin with `last`, or else any path."""
     from click.shell_completion import CompletionItem
 
-    given = before.split(",")
-    items = [
-        CompletionItem(before + name) for name in dict.fromkeys(names) if name.startswith(last) and name not in given
-    ]
-    return items or ([CompletionItem(before + last, type="file")] if _may_be_a_file(param) else [])
+    given, may_be_a_file = before.split(","), _may_be_a_file(param)
+    found = [name for name in dict.fromkeys(names) if name.startswith(last) and name not in given]
+    if found and may_be_a_file:
+        found += _files(last)
+    items = [CompletionItem(before + name) for name in found]
+    return items or ([CompletionItem(before + last, type="file")] if may_be_a_file else [])
+
+
+def _files(begin: str) -> list[str]:
+    """Return the files that begin so, of the kinds that Paceline reads."""
+    import os
+
+    folder, _, _ = begin.rpartition("/")
+    try:
+        names = sorted(os.listdir(folder or "."))  # noqa: PTH208 - `begin` may lead out of a folder
+    except OSError:
+        return []
+    paths = [f"{folder}/{name}" if folder else name for name in names]
+    return [path for path in paths if path.startswith(begin) and path.endswith(_ENDINGS)]
 
 
 def _known(ctx: click.Context, param: click.Parameter) -> Iterable[str]:
     name = param.name or ""
-    if isinstance(param, click.Argument) and ctx.command.name in _OF_COMMAND:
-        return _OF_COMMAND[ctx.command.name]()
-    return _NAMES[name]() if name in _NAMES else ()
+    names = _OF_COMMAND.get((ctx.command.name or "", name)) or _NAMES.get(name)
+    return [word for word in names() if _accepts(ctx, name, word)] if names is not None else ()
+
+
+def _accepts(ctx: click.Context, name: str, word: str) -> bool:
+    """Return whether the setting of this command takes a word."""
+    from paceline.errors import InvalidArgumentError
+    from paceline.settings.table import SETTINGS
+
+    place = " ".join(ctx.command_path.split()[1:])
+    if name not in SETTINGS or place not in SETTINGS[name].uses:
+        return True
+    try:
+        SETTINGS[name].check(word, place=place)
+    except InvalidArgumentError:
+        return False
+    return True
 
 
 def _alternatives(param: click.Parameter) -> list[str]:
-    """Return the words of a placeholder such as `none|SIZE,…` that stand for themselves."""
+    """Return the words of `none|SIZE,…` that stand for themselves."""
     words = param.type.name.removesuffix(",…").split("|")
-    return [word for word in words if word.islower() and word.isidentifier()] if len(words) > 1 else []
+    return [word for word in words if word.islower() and word.replace("-", "").isidentifier()] if len(words) > 1 else []
 
 
 def _may_be_a_file(param: click.Parameter) -> bool:

@@ -94,6 +94,8 @@ FORMER: Table = {
 """Former names of commands, which work; the help leaves them out."""
 MOVED = {name: f"list {name}" if name in LISTS else name.replace("-", " ") for name in FORMER}
 """Their present names."""
+_COMPLETION = "_PACELINE_COMPLETE"
+"""Set by the shell when the tab key is pressed."""
 _ENTRY_POINTS = "paceline.commands"
 """The entry points of packages that add commands: each is a table as `COMMANDS`."""
 
@@ -162,6 +164,10 @@ class Commands(Lazy):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        if _COMPLETION in os.environ:
+            from paceline.cli.shells import register
+
+            register()
         try:
             code = super().main(args, prog_name, standalone_mode=False, **extra)
             if sys.stdout is not None:

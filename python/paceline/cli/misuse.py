@@ -15,6 +15,7 @@ _TYPICAL = {
     "TIME": "5us",
     "SECONDS": "60",
     "NUMBER": "1",
+    "MONEY": "2.50",
     "PORT": "8080",
     "FILE": "out.json",
     "DIR": "out",

@@ -20,6 +20,8 @@ from paceline.settings.table import REQUIRED, SECTIONS, SETTINGS, Setting, of_pl
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     _ParamType = click.ParamType[object]
     _Choice = click.Choice[str]
 else:  # before click 8.4 it is not generic
@@ -39,6 +41,10 @@ class Value(_ParamType):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Text to value."""
         return _converted(self._parse, value, param) if isinstance(value, str) else value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return what the shell completes."""
+        return complete(ctx, param, incomplete)
 
 
 class Name(_Choice):
@@ -100,7 +106,6 @@ def option(
     same: dict[str, Any] = {
         "type": Name(kind, check) if kind.choices else _of(kind, parse or (check if checked else str)),
         "metavar": kind.placeholder,
-        "shell_complete": None if kind.choices else complete,
     }
     given = ",".join(map(str, default)) if isinstance(default, tuple) else default
     main = click.option(

@@ -32,6 +32,12 @@ _SCALING = types.of_kind(kinds.choice(("weak", "strong")))
 _CANNOT = 77
 
 
+def _environments() -> Iterable[str]:
+    from paceline_lab.bench.environments import REQUIREMENTS
+
+    return REQUIREMENTS
+
+
 def _engines() -> Iterable[str]:
     from paceline_lab.bench.engines import ALL, NAMES
 
@@ -81,7 +87,12 @@ _SECTIONS = {
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write a plot: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--output", "-o", type=_PATH, metavar="FILE", help="Also write the JSON to a file: bench.json.")
-@click.option("--install", metavar="NAME", help="Create an environment, and exit: tensorflow, openmpi, mpich.")
+@click.option(
+    "--install",
+    metavar="NAME",
+    shell_complete=completed(_environments),
+    help="Create an environment, and exit: tensorflow, openmpi, mpich.",
+)
 def bench(
     *,
     logs: tuple[Path, ...],
