@@ -7,12 +7,14 @@ import inspect
 import os
 import re
 import sys
+from pathlib import Path
 
 import cli
 import paceline
 import pytest
 from job_workers.launch import clean
 
+ROOT = Path(__file__).parent.parent
 LIGHT = ["paceline", "paceline.doctor", "paceline_lab.emulate", "paceline.errors", "paceline.job", "paceline_lab.plan"]
 LIGHT += ["paceline.ray", "paceline.ray.ps"]
 TORCH = ["paceline.torch", "paceline.torch.compression", "paceline.torch.hvd", "paceline.torch.hvd.elastic"]
@@ -99,6 +101,18 @@ def arguments(found):
             return []
         return arguments(found.__init__)
     return [name for name in inspect.signature(found).parameters if name not in ("self", "cls")]
+
+
+@pytest.mark.parametrize("name", LIGHT + TORCH + FRONTS)
+def test_public_docstrings_begin_with_a_noun_or_a_verb(name):
+    documented = [(name, loaded(name)), *members(name)]
+    assert not [public for public, found in documented if re.match(r"What\b", inspect.getdoc(found) or "")]
+
+
+def test_few_docstrings_begin_with_what():
+    """Lower the number where you have rewritten some."""
+    files = [path for path in (ROOT / "python").rglob("*.py*") if path.suffix in (".py", ".pyi")]
+    assert sum(len(re.findall(r'"""What\b', path.read_text(encoding="utf-8"))) for path in files) <= 22
 
 
 @pytest.mark.parametrize("name", LIGHT + TORCH + FRONTS)

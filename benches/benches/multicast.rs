@@ -1,4 +1,4 @@
-//! What signing and checking a multicast's datagram costs, in bytes of payload per second.
+//! Cost of signing and checking a multicast datagram, in bytes of payload per second.
 use std::hint::black_box;
 use std::time::Duration;
 

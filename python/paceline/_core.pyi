@@ -68,7 +68,7 @@ class Distributed:
     def __init__(self, tensor: str, bytes: int | None = None) -> None: ...
 
 class Trace:
-    """What one worker computes in one iteration, and when each gradient is ready. Immutable.
+    """One worker's compute in one iteration, and when each gradient is ready. Immutable.
 
     The file format is described in docs/reference/trace-format.md; `paceline.load_trace` also knows the built-in
     traces.
@@ -275,7 +275,7 @@ class Degraded:
 
     link: str
     factor: float
-    """What is left of its rate; 0: it is removed."""
+    """The share of its rate that is left; 0: it is removed."""
     def __init__(self, link: str, factor: float) -> None: ...
 
 class Straggler:
@@ -320,7 +320,7 @@ class Fabric:
         """Return the fabric with other links between switches. Raises InvalidArgumentError for a kind without."""
 
 class PartCosts:
-    """What a part of compressing takes, in seconds."""
+    """The time of a part of compressing, in seconds."""
 
     bucket_s: float
     tensor_s: float
@@ -331,7 +331,7 @@ class PartCosts:
     ) -> None: ...
 
 class CompressionCosts:
-    """What compressing takes by one method, such as `powersgd:4`."""
+    """The time of compressing by one method, such as `powersgd:4`."""
 
     method: str
     compress: PartCosts
@@ -383,7 +383,7 @@ class Cluster:
     bandwidth_measured: bool
     """False: a probe of one host repeats the rate inside it."""
     channel: Literal["none", "auto", "tcp", "rdma"]
-    """What carries messages between nodes; `none`: not said, messages get the whole bandwidth."""
+    """The carrier of messages between nodes; `none`: unknown, messages get the whole bandwidth."""
     efficiency: float | None
     """The share of the bandwidth that messages get; None: the channel's."""
     stream_bandwidth_bps: float | None
@@ -398,7 +398,7 @@ class Cluster:
     """The GPUs' name; None: not said."""
     nics_per_node: int
     intra_link: Literal["pcie", "nvlink", "nvswitch"] | None
-    """What connects the GPUs of a node; None: not said."""
+    """The links between the GPUs of a node; None: unknown."""
     intra_bandwidth_bps: float
     """Rate of a rank's link inside the node, each way."""
     mesh: Mesh | None
@@ -457,7 +457,7 @@ class Cluster:
         """Return the cluster in its file format."""
     @property
     def links(self) -> str:
-        """What `degraded` may name, as patterns in which `N` stands for any number."""
+        """Links that `degraded` may name, as patterns in which `N` stands for any number."""
     @property
     def nodes_per_switch(self) -> int | None:
         """Nodes of a rack, or on a switch of the fabric; None if one switch connects all."""
@@ -552,7 +552,7 @@ class Memory:
     activations_bytes: int | None
 
 class Sharded:
-    """What the plan of an iteration says: `paceline.forecast.sharded.Sharded`."""
+    """Exposed communication and memory, from the plan of an iteration: `paceline.forecast.sharded.Sharded`."""
 
     sharding: str
     shard_ranks: int
@@ -577,7 +577,7 @@ class Note:
         """The radix or the memory of switches shapes `sharp`."""
 
         levels: tuple[int, int] | None
-        """What a switch adds up at most, and the levels of the tree that follows."""
+        """The most that a switch adds up, and the levels of the tree that follows."""
         pieces: tuple[int, int] | None
         """Elements of a piece, and how many pieces the memory of a switch then holds."""
 
@@ -650,7 +650,7 @@ class RankGroup:
     def __hash__(self) -> int: ...
 
 class Exchanged:
-    """What is exchanged in a step: `elements` of the whole, of which each rank has an equal shard. Immutable."""
+    """The exchange of a step: `elements` of the whole, of which each rank has an equal shard. Immutable."""
 
     collective: Literal["all-reduce", "reduce-scatter", "all-gather"]
     group: RankGroup
@@ -678,7 +678,7 @@ class PlanStep:
     """The unit's number; None: all."""
 
 class PlanUnit:
-    """What is exchanged as one. Immutable."""
+    """Tensors that are exchanged as one. Immutable."""
 
     name: str
     elements: int
@@ -691,7 +691,7 @@ class PlanUnit:
     """Its place in the order in which servers distribute; None: there are no servers."""
 
 class Plan:
-    """What one rank does in an iteration (docs/reference/iteration-plan.md), the same on all ranks. Immutable."""
+    """One rank's steps in an iteration (docs/reference/iteration-plan.md), the same on all ranks. Immutable."""
 
     trace: str
     sharding: Literal["none", "zero1", "zero2", "zero3", "hsdp"]
@@ -712,7 +712,7 @@ class Plan:
         """Return the plan in its file format."""
 
 class Replay:
-    """What a worker does in a simulation. Immutable."""
+    """A worker's actions in a simulation. Immutable."""
 
     plan: Plan
     factors: list[tuple[float, float]]
@@ -740,7 +740,7 @@ class Library:
         """
 
 class Channels:
-    """What messages get of links over TCP and RDMA (`paceline.catalog.channels`). Immutable."""
+    """The share of links that messages get over TCP and RDMA (`paceline.catalog.channels`). Immutable."""
 
     def __init__(
         self,
@@ -785,14 +785,14 @@ class PlannedCollective:
     """The share of that time in which the links are busy, 0 to 1."""
 
 class Lowered:
-    """What a scenario means for a simulation. Immutable."""
+    """A scenario as a simulation takes it. Immutable."""
 
     cluster: Cluster
     """With what the library's processes cost; its bandwidth is that of a node's messages."""
     channel: str
     """`tcp`, `rdma`, or `none`: messages get the whole bandwidth."""
     flow_bps: float
-    """What the messages of a node get of its link."""
+    """The rate of its link that the messages of a node get."""
     bucket_size: int | None
     """Largest bucket in bytes; None: every tensor is sent by itself."""
     spread: float
@@ -943,7 +943,7 @@ class NcclGeneration:
 
     @property
     def nvls_share(self) -> float:
-        """What NCCL's model assumes that NVLS gets of the links; 0 without it."""
+        """The share of the links that NVLS gets in NCCL's model; 0 without it."""
 
     @property
     def plateau(self) -> float:
@@ -1019,11 +1019,11 @@ class NcclMachine:
     def nics(self) -> int: ...
     @property
     def nic_share(self) -> float | None:
-        """What messages get of the network, if the cluster says so."""
+        """The share of the network that messages get, if the cluster sets it."""
 
     @property
     def hop_s(self) -> float:
-        """What a hop between nodes takes beside NCCL's own figures: the latency of TCP. Seconds."""
+        """The time of a hop between nodes beside NCCL's own figures: the latency of TCP. Seconds."""
 
     @property
     def assumed(self) -> list[str]:
@@ -1160,7 +1160,7 @@ class PlacedJob:
     ) -> None: ...
 
 class JobOutcome:
-    """What was measured of a job."""
+    """Measurements of a job."""
 
     name: str
     marks_ps: list[int]
@@ -1234,7 +1234,7 @@ def coordinators() -> str:
     """Return the registered coordinators as JSON."""
 
 class Agreement:
-    """What a simulation of coordinators has counted on the first rank."""
+    """Counts of a simulation of coordinators, on the first rank."""
 
     votes: int
     reports: int

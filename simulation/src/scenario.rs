@@ -105,7 +105,7 @@ pub enum Call {
 pub struct Step {
     /// Number of the group.
     pub group: usize,
-    /// What.
+    /// The operation.
     pub call: Call,
     /// Elements of a rank's part.
     pub elements: u64,
@@ -130,7 +130,7 @@ pub struct Step {
 pub struct Fault {
     /// Microseconds from the beginning.
     pub at: u64,
-    /// What.
+    /// The fault.
     pub what: What,
 }
 

@@ -18,7 +18,7 @@ pub enum BucketSize {
 /// Sharded parts of the state, and the ranks over which they are sharded: `hsdp:8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardedBy {
-    /// What.
+    /// The kind of sharding.
     pub sharding: Sharding,
     /// Ranks of a group; `None`: not said.
     pub group: Option<u32>,

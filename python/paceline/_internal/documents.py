@@ -27,7 +27,7 @@ _GZIP = b"\x1f\x8b"
 _DAMAGED = "the gzip file is incomplete or damaged ({}); copy it again"
 _PLAIN = 64 * MB
 _TIMES = 100
-"""What gzip may make of a file: so many bytes in any case, and so many times its size. Timelines and traces of
+"""The largest result of gzip: so many bytes in any case, and so many times the file's size. Timelines and traces of
 profilers, which repeat names, shrink to a twentieth or so; a file that grows a thousandfold is one of nothing."""
 
 

@@ -1,4 +1,4 @@
-"""What happens at an import later on.
+"""Actions at a later import.
 
 Public names of a package are imported on first use (PEP 562), and listed by `dir()` without helpers; modules of others
 are changed once a script imports them.

@@ -1,4 +1,4 @@
-"""What a recording says of parameters that its steps do not train."""
+"""Parameters of a recording that its steps do not train."""
 
 from __future__ import annotations
 

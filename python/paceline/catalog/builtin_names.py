@@ -10,7 +10,7 @@ COLLECTIVES: tuple[Literal["allreduce", "allgather", "reducescatter", "broadcast
     "broadcast",
     "reduce",
 )
-"""What `NAME:SIZE` may ask for; only all-reduces are also simulated."""
+"""Collectives of `NAME:SIZE`; only all-reduces are also simulated."""
 TRACES = Path(__file__).parent / "traces"
 CLUSTERS = Path(__file__).parent / "clusters"
 

@@ -1,4 +1,4 @@
-"""What libraries get of a link over TCP and RDMA, and the paths inside a node, from channels.json."""
+"""Rates of libraries on a link over TCP and RDMA, and the paths inside a node, from channels.json."""
 
 from __future__ import annotations
 

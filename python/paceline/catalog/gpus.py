@@ -50,7 +50,7 @@ class Hardware:
     architecture: str
     """`volta`, …, `blackwell`: efficiencies differ between architectures."""
     link: str
-    """What connects the GPUs of a node, a path of `channels.inside()`: `nvlink-v100`, `pcie-4`."""
+    """The links between the GPUs of a node, a path of `channels.inside()`: `nvlink-v100`, `pcie-4`."""
     peak_flops: Mapping[str, float]
     """Dense peak of matrix products by precision, in FLOP/s."""
     memory_bandwidth: float

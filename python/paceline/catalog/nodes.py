@@ -56,7 +56,7 @@ class Nodes:
 
     @property
     def inside(self) -> tuple[float, str | None, bool]:
-        """What connects the GPUs of a node: its rate, its kind, and whether it is a mesh."""
+        """The links between the GPUs of a node: rate, kind, and whether they are a mesh."""
         return self.cluster.intra_bandwidth_bps, self.cluster.intra_link, self.cluster.mesh is not None
 
     def note(self, given: Collection[str] = (), spelling: dict[str, str] | None = None) -> str | None:

@@ -20,7 +20,7 @@ KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
 SWITCHES = frozenset({"multicast", "aggregation"})
 """Knobs of strategies that need more of a switch than to forward."""
 EXTRAS = (SERVERS, SWITCH) = ("servers", "switch")
-"""What a strategy may need that not everybody has: parameter servers, and a switch that multicasts or aggregates."""
+"""Requirements that not every cluster meets: parameter servers, and a switch that multicasts or aggregates."""
 
 
 @dataclass(frozen=True)

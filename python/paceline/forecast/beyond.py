@@ -1,4 +1,4 @@
-"""What a question asks that no measurement had: the option, and why the evidence does not reach there.
+"""Options beyond all measurements, and why the evidence does not reach there.
 
 Published jobs ran with their library's own options on machines of one data center, whose links had full bisection
 bandwidth; `paceline validate` runs the bare schedule likewise. `evidence` limits workers, nodes and links itself.

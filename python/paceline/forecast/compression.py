@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from paceline.forecast.scenario import Scenario
 
 _BY_RATE = " (by its rate)"
-"""What the device of a built-in trace ends with."""
+"""The end of the device's name in a built-in trace."""
 _FLOPS = 2.0
 """Of an element in a product with a matrix of one column."""
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a part does on a GPU: kernels and bytes of memory traffic, counted in the hooks' source."""
+    """Work of a part on a GPU: kernels and bytes of memory traffic, counted in the hooks' source."""
 
     kernels: float = 0.0
     kernels_per_tensor: float = 0.0

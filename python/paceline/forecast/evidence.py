@@ -27,8 +27,8 @@ from paceline.forecast.wording import terms
 
 LEVEL = 0.8
 _EMULATED_BPS = (0.5e9, 53e9)
-"""What the links of `paceline validate` stand for: bytes are divided, so that gradients take 125 ms on a link of a few
-hundred Mbit/s, and those of VGG-16 are the most, 822.5 MB."""
+"""Rates that links of `paceline validate` stand for: bytes are divided, so that gradients take 125 ms on a link of a
+few hundred Mbps, and those of VGG-16 are the most, 822.5 MB."""
 _RESIDUALS = Path(__file__).parent / "residuals.json"
 _MODELS = Path(__file__).parent / "residuals-models.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Question:
-    """What a forecast is about, as far as evidence depends on it. `own`: the strategy is what the library does."""
+    """The properties of a forecast that evidence depends on. `own`: the strategy is the library's own."""
 
     library: str
     family: str

@@ -1,4 +1,4 @@
-"""What a forecast is spoken of in: parts of an iteration, resources, changes, evidence. `wording` has their words."""
+"""The vocabulary of a forecast: parts of an iteration, resources, changes, evidence. `wording` has their words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Resource(Enum):
-    """What an iteration may be bound by."""
+    """Possible bottlenecks of an iteration."""
 
     COMPUTE = auto()
     NICS = auto()
@@ -122,7 +122,7 @@ class Measure(Enum):
     LATENCY = auto()
     """Half of it, and so for the next two."""
     COST = auto()
-    """What a message costs the processes that send and receive it."""
+    """The cost of a message for the processes that send and receive it."""
     LATENCY_AND_COST = auto()
     RDMA = auto()
     STRATEGY = auto()
@@ -135,10 +135,10 @@ class Measure(Enum):
 
 
 class Remark(Enum):
-    """What is to be said of a change beside its gain, or why there is none."""
+    """A remark on a change beside its gain, or why there is none."""
 
     WITHIN = auto()
-    """What GPUs exchange within the computation changes with it: `exchanges`."""
+    """Exchanges of GPUs within their compute change with it: `exchanges`."""
     CHANNEL = auto()
     """It is still over this `channel`."""
     SLOWER = auto()
@@ -167,7 +167,7 @@ class Remark(Enum):
 
 
 class Exchange(Enum):
-    """What GPUs exchange within the computation of a model."""
+    """Exchanges of GPUs within the compute of a model."""
 
     TENSOR = auto()
     EXPERT = auto()
@@ -207,7 +207,7 @@ class Comparable(Enum):
 
 
 class Ground(Enum):
-    """What an interval is based on, or why there is none."""
+    """The basis of an interval, or why there is none."""
 
     VALIDATED = auto()
     """Runs of a strategy on an emulated network of up to `most` workers."""
@@ -251,7 +251,7 @@ class Ground(Enum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an interval is based on, or why there is none; fields are those that its ground names."""
+    """The basis of an interval, or why there is none; fields are those that its ground names."""
 
     ground: Ground
     strategy: str = ""

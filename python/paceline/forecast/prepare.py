@@ -48,7 +48,7 @@ class Prepared:
     scenarios: list[Scenario]
     notes: list[str] = field(default_factory=list)
     meant: frozenset[str] = frozenset(EXTRAS)
-    """What was asked for that not everybody has: servers by name or number; by name or with a cluster, its switch."""
+    """Requested extras that not every cluster has: servers by name or number; by name or with a cluster, its switch."""
     noun: str = "GPU"
     """A rank as the user calls it: `worker` if the number of workers was given by that name."""
 
@@ -165,7 +165,7 @@ def _bare_note(strategies: Sequence[Strategy], traces: Sequence[Trace], machine:
 
 @dataclass(frozen=True)
 class _Side:
-    """What the rows with a coordinator, or those without one, have in common: each is as if asked by itself."""
+    """Properties that the rows with a coordinator, or those without one, share: each is as if asked by itself."""
 
     coordinations: Sequence[Coordination | None]
     library: Library

@@ -1,4 +1,4 @@
-"""What is asked: trace, cluster and settings, checked. The command line, reports and Python all make a `Sweep`."""
+"""The request: trace, cluster and settings, checked. The command line, reports and Python all make a `Sweep`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Sweep:
 
     @property
     def inputs(self) -> list[object]:
-        """What may be paths to files that are read."""
+        """Values that may be paths to input files."""
         return [*self.traces, *(self.values.get(name) for name in ("cluster", "placement", "gpu"))]
 
     @classmethod

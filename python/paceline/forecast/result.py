@@ -47,7 +47,7 @@ class Interval:
     cases: int
     """Comparable measurements."""
     basis: str
-    """What they are."""
+    """Their description."""
     clipped: bool = False
     """Whether it would begin below `low_s`, the time of computation alone."""
 
@@ -131,9 +131,9 @@ class Result:
     library: str = NONE
     """The library whose costs it has; `none`: the bare schedule."""
     channel: str = "none"
-    """What carries messages between nodes: `tcp`, `rdma`, or `none`, where messages get the whole bandwidth."""
+    """The carrier of messages between nodes: `tcp`, `rdma`, or `none`, where messages get the whole bandwidth."""
     flow_bandwidth_bps: float = 0.0
-    """What the messages of a node get of its rate, in bits per second."""
+    """The share of a node's rate that its messages get, in bits per second."""
     interval: Interval | None = None
     """The interval that holds a measured iteration with a probability of 80 %; None outside the evidence."""
     evidence: str = ""
@@ -167,7 +167,7 @@ class Result:
     contention_s: float | None = None
     """How long a rank's input pipeline and graph scheduling are both active."""
     assumed: str | None = None
-    """What is assumed of the computation, for models from a configuration: GPU, tokens, precision, checkpointing."""
+    """Assumptions of the compute times, for models from a configuration: GPU, tokens, precision, checkpointing."""
     tokens_per_s_per_gpu: float | None = None
     """Tokens per second and GPU, for language models from a configuration."""
     mfu: float | None = None

@@ -1,4 +1,4 @@
-"""What a forecast has in addition if its iteration is a plan: exposed communication by collective, and memory."""
+"""Additions to a forecast whose iteration is a plan: exposed communication by collective, and memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Memory:
     optimizer_bytes: int
     gathered_bytes: int
     communication_bytes: int
-    """What FSDP2 copies gathered units out of, and gradients into."""
+    """Buffers that FSDP2 copies gathered units out of, and gradients into."""
     activations_bytes: int | None
 
     @classmethod
@@ -60,7 +60,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Sharded:
-    """What a forecast has in addition if its iteration is a plan."""
+    """Additions to a forecast whose iteration is a plan."""
 
     sharding: str
     shard_ranks: int
@@ -96,7 +96,7 @@ class Sharded:
 
     @property
     def room_bytes(self) -> int:
-        """What a peak that fits leaves of a known memory."""
+        """Bytes of a known memory that a peak leaves, if it fits."""
         return (self.capacity_bytes or 0) - self.memory.peak_bytes
 
     @classmethod

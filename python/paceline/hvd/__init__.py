@@ -1,4 +1,4 @@
-"""What the fronts with Horovod's API share, whatever the framework: nothing here imports torch, TensorFlow or numpy.
+"""The common part of all fronts with Horovod's API: nothing here imports torch, TensorFlow or numpy.
 
 | module | contents |
 | --- | --- |

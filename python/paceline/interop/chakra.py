@@ -23,7 +23,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.interop.chakra_file import ALL_REDUCE, COLLECTIVES, Attribute, ExecutionTrace, Node, NodeType, read, write
 
 _VERSION = "1.0.0"
-"""What mlcommons/chakra's own generator writes."""
+"""The version that mlcommons/chakra's own generator writes."""
 _TRACE = "paceline.trace"
 _PHASE = "paceline.phase"
 _DURATION = "paceline.duration_ps"
@@ -45,7 +45,7 @@ _CONVERTED = re.compile(r"(?:COMP_NODE|COMM_COLL_NODE)_(?P<layer>.+?)_(?:FWD|BWD
 
 @dataclass(frozen=True)
 class ChakraSummary:
-    """What was written or read. Times are in seconds, of the first file's rank."""
+    """Summary of an export or import. Times are in seconds, of the first file's rank."""
 
     name: str
     files: tuple[str, ...]

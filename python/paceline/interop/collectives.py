@@ -1,4 +1,4 @@
-"""What torch.profiler records of collectives: their kernels or calls, kinds and sizes."""
+"""Collectives in recordings of torch.profiler: kernels or calls, kinds and sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CALL = re.compile(r"(?:gloo|mpi|ucc|xccl|hccl|paceline):(?P<kind>\w+)")
 _LIBRARY_CODE = re.compile(
     r"c10d::|torch::distributed::reducer::|torch\.distributed\.ddp\.reducer::|record_param_comms|FSDP::|nccl:"
 )
-"""What a wrapper does on the rank's own thread to hand over gradients and take them back."""
+"""Operators by which a wrapper hands over gradients on the rank's own thread and takes them back."""
 
 _ITEMSIZE = {
     "double": 8, "float64": 8, "long": 8, "int64": 8, "float": 4, "float32": 4, "int": 4, "int32": 4,

@@ -35,7 +35,7 @@ class CollectiveTotal:
 
 @dataclass(frozen=True)
 class KinetoSummary:
-    """What was imported. Times are in seconds, of the first file's rank."""
+    """Summary of an import. Times are in seconds, of the first file's rank."""
 
     name: str
     batch: int

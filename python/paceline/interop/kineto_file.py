@@ -34,7 +34,7 @@ _ANNOTATION = re.compile(r"(?:ProfilerStep#|Optimizer\.|DistributedDataParallel\
 """Annotations, which the first releases recorded as operators."""
 _NODE = re.compile(r"\w+Backward\d*$|torch::autograd::AccumulateGrad$")
 EVALUATION = "autograd::engine::evaluate_function: "
-"""What encloses a node of the backward pass; the first releases recorded the node only."""
+"""The event around a node of the backward pass; the first releases recorded the node only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Profile:
     path: Path
     events: Sequence[Event]
     backend: str
-    """What torch.distributed used: `nccl`, `gloo`; empty if the process was alone."""
+    """The backend of torch.distributed: `nccl`, `gloo`; empty if the process was alone."""
     world_size: int
     device: str
     """The name of the GPU; empty if there was none."""
@@ -76,7 +76,7 @@ class Profile:
 
     @property
     def age(self) -> str:
-        """What to add to an error about a file of an older format."""
+        """An addition to errors about a file of an older format."""
         if not self.first_format:
             return ""
         return " (this file has the older format of torch 1.8 to 1.11, which recorded less; newer ones record more)"

@@ -63,7 +63,7 @@ class Step:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What steps must have in common for a median over them to be meaningful."""
+        """Properties that steps must share for a median over them to be meaningful."""
         return self.layers, self.passes, tuple((g.layers, g.bytes) for g in self.gradients)
 
 

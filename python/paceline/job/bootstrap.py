@@ -1,4 +1,4 @@
-"""What ranks exchange before they are connected: a secret, and their addresses."""
+"""Exchange of ranks before they are connected: a secret, and their addresses."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class WorldChange(Exception):
 
 
 class Training(Protocol):
-    """What a rank does in a world."""
+    """A rank's work in a world."""
 
     def join(self) -> None:
         """Connect to the other ranks of the next world, and go back to its commit. Raises JobError."""

@@ -39,7 +39,7 @@ class _CutError(LauncherGoneError):
 
 
 class _StrangerError(LauncherGoneError):
-    """What answers is not the launcher."""
+    """The one that answers is not the launcher."""
 
 
 class TrainingOverError(Exception):

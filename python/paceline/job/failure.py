@@ -1,4 +1,4 @@
-"""What a rank tells its launcher: that it joins the job, and why it is about to fail."""
+"""Messages of a rank to its launcher: that it joins the job, and why it is about to fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster's network and machines achieve, measured by the ranks of a job: `paceline probe`.
+"""Rates and latencies of a cluster's network and machines, measured by the ranks of a job: `paceline probe`.
 
 Rank 0 sends requests, all ranks carry them out and answer; all transfers are sends and receives of the runtime.
 docs/how-to/probe.md says what is measured, and what the cluster file contains.

@@ -1,4 +1,4 @@
-"""What compressing gradients takes on this machine: the hooks themselves, on buckets of several sizes, alone.
+"""Time of compressing gradients on this machine: the hooks themselves, on buckets of several sizes, alone.
 
 Collectives are replaced by copies whose time does not count; what lies between them are the parts that forecasts have:
 before the first exchange of a bucket, between two, and after the last. The costs of a bucket, a tensor, an element and

@@ -85,7 +85,7 @@ class Found:
     machines: list[dict[str, Any]] = field(default_factory=list)
     """Machine measurements by rank."""
     compression: list[dict[str, Any]] = field(default_factory=list)
-    """What compressing gradients takes, by method, as in a cluster file, and `threads` of a rank."""
+    """Times of compressing gradients, by method, as in a cluster file, and `threads` of a rank."""
     left_out: list[str] = field(default_factory=list)
     """Measurements left out for lack of time."""
     bytes_sent: int = 0

@@ -30,7 +30,7 @@ _MOST_PASSES = 6_000
 _FIELDS = ("gpu", "seq", "batch", "accumulate", "tensor_parallel", "dtype", "checkpointing", "kernels")
 """Fields of the state that are settings, by their names."""
 _PLAIN = {"accumulate": 1, "tensor_parallel": 1, "checkpointing": "none", "kernels": "fused", "dtype": ""}
-"""What stands for leaving them out."""
+"""Values that stand for leaving them out."""
 
 
 def answer(state: ModelState) -> dict[str, Any]:

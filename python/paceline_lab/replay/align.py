@@ -22,7 +22,7 @@ _ASKED = 32
 
 @dataclass(frozen=True)
 class Offset:
-    """What to add to this rank's clock, in nanoseconds."""
+    """The offset of this rank's clock, in nanoseconds."""
 
     at: int
     """By this rank's clock."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """What is replayed; the same at all ranks."""
+    """The replay's configuration; the same at all ranks."""
 
     trace: Trace
     iterations: int

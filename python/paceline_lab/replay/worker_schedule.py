@@ -1,4 +1,4 @@
-"""What one worker does in each iteration, taken from the simulator, so that nothing is defined twice."""
+"""One worker's actions in each iteration, taken from the simulator, so that nothing is defined twice."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _VARIANT = re.compile(r"(.*), (\d+) a node")
 
 @dataclass(frozen=True)
 class Panel:
-    """What a panel shows, its axes, and whether linear scaling is a line in it."""
+    """A panel: its curves, its axes, and whether linear scaling is a line in it."""
 
     title: str
     x_label: str

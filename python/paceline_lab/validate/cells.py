@@ -1,4 +1,4 @@
-"""What is compared: a cell is a trace under a strategy on a number of workers and servers."""
+"""Cells of a comparison: a trace under a strategy on a number of workers and servers."""
 
 from __future__ import annotations
 

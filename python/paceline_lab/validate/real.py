@@ -129,7 +129,7 @@ def disturbance(iteration: Measured, cores: int) -> str | None:
 
 @dataclass(frozen=True)
 class CellRun:
-    """What is run: a cell, and the expected duration of its iterations."""
+    """One run: a cell, and the expected duration of its iterations."""
 
     cell: Cell
     expected_s: float

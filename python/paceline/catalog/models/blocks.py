@@ -52,7 +52,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class Block:
-    """What the blocks of a family have in common."""
+    """Traits that the blocks of a family share."""
 
     hidden: int
     heads: int

@@ -28,7 +28,7 @@ class Part:
 
     config: Config
     notes: tuple[str, ...] = ()
-    """What is left out, and what the file does not say."""
+    """Parts that are left out, and assumptions where the file is silent."""
 
 
 @lru_cache(maxsize=1)

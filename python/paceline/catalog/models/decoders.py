@@ -20,7 +20,7 @@ _MOST_EXPERTS = 4096
 
 @dataclass(frozen=True)
 class _Traits:
-    """What a family has that its configurations do not say."""
+    """Traits of a family that its configurations leave out."""
 
     qkv_bias: bool | None = None
     """None: `attention_bias`."""

@@ -1,4 +1,4 @@
-"""What a model ends in: the class in `architectures` of a configuration says whether and which head it has.
+"""Heads of models: the class in `architectures` of a configuration says whether and which head it has.
 
 The classes, and the tensors of their heads, are those of Hugging Face's transformers.
 """
@@ -27,7 +27,7 @@ What = Literal[
     "decoder",
     "patches",
 ]
-"""What a head is for: words of the vocabulary, labels of a sequence, an image or of each token, both ends of an answer,
+"""Purposes of heads: words of the vocabulary, labels of a sequence, an image or of each token, both ends of an answer,
 one of several choices, BERT's two tasks or the second of them, GPT-2's two; a body of which only one half is used; the
 patches of an image that are masked."""
 BASES: Mapping[str, tuple[str, ...]] = {

@@ -83,7 +83,7 @@ class Activations:
     products: float = 0.0
     """Outputs of matrix products and of flash attention: kept with Korthikanti's selective checkpointing."""
     alternate: float = 0.0
-    """What torchtitan's selective checkpointing keeps: outputs of attention and of a block's products 1, 3, 5 and 7."""
+    """Kept by torchtitan's selective checkpointing: outputs of attention and of a block's products 1, 3, 5 and 7."""
     summed: float = 0.0
     """Of `alternate`, parts of sums that every tensor-parallel GPU has whole."""
     pointwise: float = 0.0
@@ -93,7 +93,7 @@ class Activations:
     scores: float = 0.0
     """Attention scores, for which unfused attention keeps 2 elements and a mask each (with dropout), or 1 element."""
     separate: float = 0.0
-    """What eager kernels keep besides: values that RMSNorm has normalized, activations that a gate multiplies."""
+    """Bytes that eager kernels keep besides: values that RMSNorm has normalized, activations that a gate multiplies."""
     widened: float = 0.0
     """Inputs of RMSNorm, which eager kernels keep in FP32 instead."""
     gathered: float = 0.0
@@ -165,7 +165,7 @@ class Model:
     architecture: str = ""
     """The class that it is, which has its head."""
     notes: tuple[str, ...] = ()
-    """What the file does not say, and what of it is left out."""
+    """Assumptions where the file is silent, and parts of it that are left out."""
     largest: str = ""
     """The user's file and its field with the largest size, for errors about what the model takes; empty if built in."""
 

@@ -120,7 +120,7 @@ class Memory:
     """Parameters of the units that ZeRO-3 has gathered, and gradients not yet scattered."""
     activations: int
     loss: int
-    """What only the backward pass of the last layer needs: copies of the logits."""
+    """Bytes that only the backward pass of the last layer needs: copies of the logits."""
 
     @property
     def total(self) -> int:

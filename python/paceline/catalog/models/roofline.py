@@ -44,7 +44,7 @@ def is_split(size: int, gpus_per_node: int) -> bool:
 
 @dataclass(frozen=True)
 class Links:
-    """What a GPU's messages to other nodes go over."""
+    """Links that carry a GPU's messages to other nodes."""
 
     gpus_per_node: int
     card: float

@@ -412,7 +412,7 @@ class Workload:
 
     @cached_property
     def _models(self) -> tuple[Model, ...]:
-        """What each stage has of the model."""
+        """The part of the model that each stage has."""
         if self.pipeline == 1:
             return (self.own,)
         return tuple(replace(self.model, layers=tuple(one.layer for one in stage)) for stage in self.stages)
@@ -436,7 +436,7 @@ class Workload:
 
     @property
     def assumed(self) -> str:
-        """What is assumed of the computation: the GPU, and what was or could have been asked for."""
+        """Assumptions of the compute times: the GPU, and options with their defaults."""
         words = [f"sequences of {self.tokens} tokens"] if self.is_text else [f"images of {self.tokens} patches"]
         words += [self.precision, f"{self.attention} attention", f"{self.kernels} kernels"]
         words += [f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"]

@@ -1,4 +1,4 @@
-"""What `paceline advise` has found, with what it costs."""
+"""Configurations found by `paceline advise`, with their costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Objective = Literal["throughput", "cost"]
 
 @dataclass(frozen=True)
 class Costs:
-    """What turns a rate into money and time."""
+    """Prices and failure rates, which turn a rate into money and time."""
 
     price: float | None = None
     """Of a GPU for an hour, in any currency."""
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def sharded(self) -> Sharded:
-        """What its forecast says of memory and exposed communication."""
+        """Memory and exposed communication of its forecast."""
         assert self.option.result.sharded is not None
         return self.option.result.sharded
 
@@ -85,7 +85,7 @@ class Answer:
     roomy_gpus: int | None = None
     """Where there is none: the fewest GPUs on which the sharding of the best leaves room, if it does on more."""
     fixes: tuple[Fix, ...] = ()
-    """What makes something fit, where nothing does on any number of GPUs."""
+    """Changes that make something fit, where nothing does on any number of GPUs."""
     untried: str = ""
     """The command that forecasts what would have taken long to simulate, where nothing else was found."""
 

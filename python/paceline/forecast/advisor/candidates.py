@@ -1,4 +1,4 @@
-"""What is searched: configurations of a model on a number of GPUs, each with bounds that cost no simulation."""
+"""The configurations to search, of a model on a number of GPUs, each with bounds that cost no simulation."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Space:
-    """What may vary; values that are given do not."""
+    """The search space; options that are set do not vary."""
 
     shardings: Sequence[str] = _SHARDINGS
     checkpointings: Sequence[str] = CHECKPOINTINGS

@@ -26,7 +26,7 @@ SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate", *_PAR
 
 
 class _Computed(NamedTuple):
-    """What decides a workload."""
+    """The parameters of a workload."""
 
     parallel: ModelParallel
     batch: int
@@ -121,7 +121,7 @@ class Job:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What is assumed."""
+        """Assumptions, as notes."""
         [parallel, *more] = self.space.parallel
         notes = self._prepared(self._plain(ModelParallel() if more else parallel))[1]
         if max(one.experts for one in self.space.parallel) > 1:

@@ -62,7 +62,7 @@ class TooLarge:
 
 @dataclass
 class Found:
-    """What was found for a number of GPUs."""
+    """Search results for a number of GPUs."""
 
     gpus: int
     capacity_bytes: int
@@ -256,7 +256,7 @@ def _check_groups(name: str, ranks: Sequence[tuple[int, int]]) -> None:
 
 
 def _rank(option: Option) -> tuple[bool, float, int, int]:
-    """What leaves room first, then the fastest; of equals, what needs less memory, then the usual buckets."""
+    """Sort key: options with room first, then the fastest; of equals, less memory, then the usual buckets."""
     assert option.result.sharded is not None
     return _is_tight(option), -rate(option), option.result.sharded.memory.peak_bytes, option.candidate.bucket_bytes or 0
 

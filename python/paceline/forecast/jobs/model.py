@@ -50,7 +50,7 @@ _WITH = {
 
 @dataclass(frozen=True)
 class JobResult:
-    """What one job gets of the shared network; times in seconds per iteration, while all jobs run."""
+    """One job's times on the shared network, in seconds per iteration, while all jobs run."""
 
     name: str
     trace: str
@@ -307,7 +307,7 @@ class _Forecast:
     scale: dict[str, float]
     """How many times longer an iteration of a job takes than its messages say."""
     by_themselves: Mapping[str, Result]
-    """What `paceline simulate` says of each job that is known."""
+    """Forecasts of `paceline simulate` for the jobs that have one."""
 
     @classmethod
     def of(

@@ -63,7 +63,7 @@ class PlacedJob:
     scenario: Scenario
     """The bare schedule, whose messages share the network."""
     by_itself: Scenario
-    """What `paceline simulate` forecasts of the job, with what its library costs."""
+    """The scenario of the job by itself, with the costs of its library."""
     ranks_per_node: int
     gpus_per_rank: int
     """GPUs that share the layers of a rank."""

@@ -1,1 +1,1 @@
-"""What forecasts mean: what bounds an iteration, what would speed it up, whether it fits, and how sure that is."""
+"""Verdicts on forecasts: the bottleneck, what would help, whether it fits, and how sure that is."""

@@ -40,7 +40,7 @@ class Bubble:
 
 @dataclass(frozen=True)
 class Details:
-    """What is to be said of a forecast beside what bounds it."""
+    """Details of a forecast beside its bottleneck."""
 
     scenario: Scenario
     result: Result

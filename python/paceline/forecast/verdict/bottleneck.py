@@ -1,4 +1,4 @@
-"""What bounds an iteration, and what relieving each resource by a factor of two would gain.
+"""The bottleneck of an iteration, and the gain of relieving each resource by a factor of two.
 
 Two answers that may differ: the resource that the largest part of the critical path uses, and the one whose relief
 gains most. Relieving the first moves the path elsewhere, for example to computation that was hidden behind messages.
@@ -46,7 +46,7 @@ class Relief:
     iteration_s: float
     gain: float
     about: About | None = None
-    """What changes with it, or stays as it is, although one may expect otherwise."""
+    """Side effects of it, or their absence, where one may expect otherwise."""
     links: tuple[Resource, ...] = ()
     """Those whose rate it changes, if they are between switches."""
 
@@ -90,14 +90,14 @@ class Largest:
     is_of_slowest: bool = False
     """Whether it is the computation of a slower worker than the trace's."""
     added: tuple[tuple[Resource, float], ...] = ()
-    """What communication adds to computation, and its share of the path."""
+    """Time that communication adds to compute, and its share of the path."""
     is_queueing: bool = False
     """Whether most of it is."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What an iteration is bound by: what the relief that gains most relieves, if one helps."""
+    """The bottleneck of an iteration: the resource whose relief gains most, if one helps."""
 
     largest: Largest
     relief: Relief | None

@@ -39,9 +39,9 @@ class Knee:
     computes: bool = True
     """Whether anything is computed."""
     bound: Bound | None = None
-    """What bounds it with `tried` workers, twice those at the knee; None: nothing is to be done."""
+    """The bottleneck with `tried` workers, twice those at the knee; None: nothing is to be done."""
     best: Relief | None = None
-    """What helps most there, if something does."""
+    """The change that helps most there, if one does."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Explanation:
     bound: Bound | None
     """None if nothing is to be done."""
     reliefs: tuple[Relief, ...]
-    """What twice as much of each resource would gain, the bottleneck's first; none if that takes too long to try."""
+    """Gains of twice as much of each resource, the bottleneck's first; none if that takes too long to try."""
     changes: tuple[Change, ...]
     details: Details
 

@@ -1,4 +1,4 @@
-"""What would reduce the largest part of a GPU's memory, where a forecast does not fit."""
+"""Changes that would reduce the largest part of a GPU's memory, where a forecast does not fit."""
 
 from __future__ import annotations
 

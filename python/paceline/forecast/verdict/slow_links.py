@@ -1,4 +1,4 @@
-"""What slow and removed links cost, and where removing one can make an iteration faster."""
+"""Costs of slow and removed links, and where removing one can make an iteration faster."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LEVELS = ("rails", "leaf-spine", "fat-tree")
 
 @dataclass(frozen=True)
 class SlowLinks:
-    """What the slow links of a cluster cost, and why."""
+    """The cost of a cluster's slow links, and its cause."""
 
     links: tuple[Degraded, ...]
     iteration_s: float
     healthy_s: float
-    """What an iteration takes with all links whole."""
+    """The time of an iteration with all links whole."""
     is_spread: bool
     """Whether adaptive routing sends what crosses over the other links."""
     cards: int = 0

@@ -27,14 +27,14 @@ _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermedia
 
 @dataclass
 class Meaning:
-    """What a trainer's file says, in options."""
+    """A trainer's file as options."""
 
     trainer: str
     model: str = ""
     """The name of a built-in model; empty if the file does not name one."""
     options: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-    """What no option says."""
+    """Entries without an option."""
 
     @property
     def filled_in(self) -> list[str]:

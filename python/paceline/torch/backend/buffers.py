@@ -40,7 +40,7 @@ class Memory:
     value: list[Tensor] | Tensor
     """The operation's output tensors."""
     inputs: Sequence[Tensor] = ()
-    """What it sends, as the caller gives it, where results may share memory with it."""
+    """Tensors to send, as the caller gives them, where results may share memory with them."""
     keep: list[Tensor] = field(default_factory=list)
     """The owners of the memory that the runtime uses: to be kept until the operation has finished."""
     back: list[tuple[Tensor, Tensor]] = field(default_factory=list)

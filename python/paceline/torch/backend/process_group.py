@@ -54,7 +54,7 @@ class Operations(TensorCollectives, PointToPoint):
 
     _owns_job: bool
     backend_name = NAME
-    """What it says it is; "gloo" if that was requested (see `paceline.as_gloo`)."""
+    """Its name; "gloo" if that was requested (see `paceline.as_gloo`)."""
 
     def getBackendName(self) -> str:
         """Return "paceline": C++ asks for this name, and takes a group that says "gloo" for its own class."""

@@ -31,7 +31,7 @@ class Int8State:
         self.group, self.error_feedback = group, error_feedback
         self.residuals = Residuals()
         self.of_sums: dict[int, Tensor] = {}
-        """What the second quantization lost, by bucket."""
+        """Losses of the second quantization, by bucket."""
 
 
 def int8_hook(state: Int8State, bucket: GradBucket) -> Future[Tensor]:

@@ -1,4 +1,4 @@
-"""What was not sent, kept for the next step (error feedback)."""
+"""Unsent values, kept for the next step (error feedback)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Bucket(Protocol):
-    """What hooks use of a bucket: torch's `GradBucket`, or differences of parameters."""
+    """The interface of a bucket for hooks: torch's `GradBucket`, or differences of parameters."""
 
     def index(self) -> int:
         """Return its number."""

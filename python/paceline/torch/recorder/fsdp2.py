@@ -69,7 +69,7 @@ class ShardedUnits:
         self.shards = _shards([each for group in self._groups for each in group.fsdp_params], parameters, self.sharded)
         """How many times as many elements the model has as this rank's optimizer."""
         self.options = _options(self._groups)
-        """What forecasts this sharding: options of `paceline simulate`."""
+        """Options of `paceline simulate` that forecast this sharding."""
 
     def __bool__(self) -> bool:
         """Return whether there is a unit."""

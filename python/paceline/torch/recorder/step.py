@@ -85,7 +85,7 @@ class StepTimes:
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, frozenset[int]]:
-        """What steps must have in common for a median over them to be meaningful."""
+        """Properties that steps must share for a median over them to be meaningful."""
         return self.layers, self.passes, frozenset(self.ready_s)
 
 

@@ -1,4 +1,4 @@
-"""What each module's operators cost, in the forward and in the backward pass."""
+"""Costs of each module's operators, in the forward and in the backward pass."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Totals:
 
 @dataclass
 class BackwardMemory:
-    """What operators of a backward pass allocate, and when it is freed, until an optimizer begins.
+    """Allocations of a backward pass, and when they are freed, until an optimizer begins.
 
     What a module's operators make counts during its backward pass and that of the next module: what lives longer is
     gradients of a parameter that several modules share, which are added up. Recomputed activations count as long as

@@ -52,7 +52,7 @@ Optimizers' kernels, which stream, have no such factor."""
 
 @dataclass(frozen=True)
 class Cost:
-    """What one operator does."""
+    """The work of one operator."""
 
     kind: str
     """`matmul`, `attention` or `memory`."""

@@ -72,7 +72,7 @@ def _stand_in_for_groups() -> None:
 
 
 class _OneRankMesh:
-    """What a `DeviceMesh` of one rank answers, whatever its shape; torch's own reads ranks from tensors with data."""
+    """A `DeviceMesh` of one rank, whatever its shape; torch's own reads ranks from tensors with data."""
 
     def __init__(self, device_type: str, mesh: Any = None, *, mesh_dim_names: Any = None, **_: object) -> None:  # noqa: ANN401
         dimensions = len(mesh_dim_names) if mesh_dim_names else 1 if mesh is None else torch.as_tensor(mesh).dim()

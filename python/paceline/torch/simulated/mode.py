@@ -32,7 +32,7 @@ from paceline.torch.simulated.distributed import stand_in_for_distributed
 from paceline.torch.simulated.stand_ins import HereInsteadOfCuda, enable_autocast, stand_in
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": None, "fp32": None}
-"""What `--dtype` lets operators run in; for None, what the script says."""
+"""Dtypes of operators by `--dtype`; for None, those of the script."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Simulation:
     account: Account = field(default_factory=Account)
     notes: list[str] = field(default_factory=list)
     forecast_options: str = ""
-    """What forecasts of the script need, if it shards its model."""
+    """Options that forecasts of the script need, if it shards its model."""
     updating: bool = False
     """Whether an optimizer runs: it reads its step counters on the host, without waiting for the GPU."""
 

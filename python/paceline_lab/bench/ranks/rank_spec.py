@@ -14,7 +14,7 @@ CHECKED_STEPS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpec:
-    """What to run, the same for all ranks of a run."""
+    """The training to run, the same for all ranks of a run."""
 
     mode: str
     """How gradients are synchronized: ddp, optimizer (Horovod's interface), horovod."""

@@ -150,7 +150,7 @@ def simulate(progress: Callable[[int, int], None] | None = None, iterations: int
 
 @dataclass(frozen=True)
 class Parts:
-    """What an iteration consists of besides computation, in seconds."""
+    """Parts of an iteration besides compute, in seconds."""
 
     coordinator: float
     copy: float

@@ -49,7 +49,7 @@ class Forecast:
     likely: tuple[float, float] | None = None
     """The interval that holds a measurement with a probability of 80 %, from other sources than the row's."""
     evidence: str = ""
-    """What the interval is based on, or why there is none."""
+    """The basis of the interval, or why there is none."""
 
     @property
     def error(self) -> float | None:

@@ -56,7 +56,7 @@ class Trained:
     forecast: float
     sharding: str
     assumed: str
-    """What the row does not say, and its forecast assumes."""
+    """Assumptions of the forecast where the row is silent."""
     speedup: float = 1.0
     """Of computation, as its anchor has it."""
     anchor: str | None = None

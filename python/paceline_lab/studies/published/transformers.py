@@ -54,7 +54,7 @@ class Case:
     overlap: bool = True
     """Whether gradients are exchanged during the backward pass."""
     assumed: str = ""
-    """What the row does not say of the software and the model."""
+    """Assumptions on software and model where the row is silent."""
     has_shape: bool = True
     """Whether the model's layers are published, not only the number of its parameters."""
 
@@ -86,7 +86,7 @@ class Case:
 
 @dataclass(frozen=True)
 class _Software:
-    """What the system of a row runs; the first whose words are in system or source."""
+    """The software of a row's system; the first whose words are in system or source."""
 
     words: str
     kernels: Kernels
