@@ -149,7 +149,7 @@ class Remark(Enum):
     ALIKE = auto()
     TOO_MANY = auto()
     NO_STRATEGY = auto()
-    NOT_MODELLED = auto()
+    NOT_MODELED = auto()
     USED = auto()
     BUCKETS = auto()
     """The `size` of the best, None for every tensor by itself, and the number of buckets: `count`."""

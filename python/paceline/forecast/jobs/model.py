@@ -429,7 +429,7 @@ def _changes(mix: Mix, *, inside: bool) -> list[_Changed]:
     for measure, (feature, becomes) in _WITH.items():
         able = with_switch(mix.cluster, feature)
         if able is None:
-            changes.append((measure, None, About(Remark.NOT_MODELLED)))
+            changes.append((measure, None, About(Remark.NOT_MODELED)))
             continue
         possible = {one.name for one in feasible(map(find_strategy, becomes.values()), able)[0]}
         jobs = tuple(_using(job, {old: new for old, new in becomes.items() if new in possible}) for job in mix.jobs)

@@ -224,7 +224,7 @@ def _help_of_the_switch(scenario: Scenario, kind: str) -> _Tried:
         return measure, [], About(Remark.USED)
     able = with_switch(scenario.cluster, kind)
     if able is None:
-        return measure, [], About(Remark.NOT_MODELLED)
+        return measure, [], About(Remark.NOT_MODELED)
     changed = scenario.changed(cluster=able)
     own = {kind} | (SWITCHES & scenario.strategy.knobs)
     using = [

@@ -113,7 +113,7 @@ _REMARKS = {
     Remark.ALIKE: "all ranks are alike",
     Remark.TOO_MANY: "too many messages",
     Remark.NO_STRATEGY: "no strategy can use it",
-    Remark.NOT_MODELLED: "not modeled in this kind of fabric",
+    Remark.NOT_MODELED: "not modeled in this kind of fabric",
     Remark.USED: "already used",
     Remark.BY: "{strategy}",
     Remark.JOBS: "{jobs}",
