@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,32 @@ def output(*words: object, code: int = 0) -> str:
 def said(*words: object, code: int = 0) -> str:
     """Return all that the command prints, as one line."""
     return " ".join(output(*words, code=code).split())
+
+
+def facts(text: str) -> dict[str, str]:
+    """Return what each label of an answer says, as one line; the first of a label, if several answers have it."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] | None = None
+    for line in text.splitlines():
+        if label := re.fullmatch(r"  (\S.{10})  (\S.*)", line):
+            lines = [label[2]]
+            found.setdefault(label[1].strip(), lines)
+        elif line.startswith(" " * 15) and lines is not None:
+            lines.append(line)
+        else:
+            lines = None
+    return {label: " ".join(" ".join(lines).split()) for label, lines in found.items()}
+
+
+def notes(text: str) -> list[str]:
+    """Return the notes that a command prints last, each as one line."""
+    lines: list[str] = []
+    for line in text.partition("\nNotes\n")[2].splitlines():
+        if line.startswith(("  - ", "  [")):
+            lines.append(line.removeprefix("  - ").strip())
+        else:
+            lines[-1] += f" {line.strip()}"
+    return lines
 
 
 def printed(*words: object) -> str:

@@ -27,12 +27,18 @@ def bound(result, relieved):
     return words.bound(bottleneck.bound(result, relieved))
 
 
-def sentence(subject, result, relieved):
-    return words.sentence(subject, bottleneck.bound(result, relieved))
+def effects(result, relieved):
+    """Return the gain of each change that helps, by its name, in order."""
+    pairs = words.effects(bottleneck.bound(result, relieved).tried)
+    return {name: float(gain.removesuffix("x").replace(",", "")) for gain, name in pairs if gain.endswith("x")}
 
 
 def advise(groups):
-    return verdict.sentences(advice.advise(groups))
+    return [verdict.answer(one, groups) for one in advice.advise(groups)]
+
+
+def fact(answer, label):
+    return next(one.sentence for one in answer.facts if one.label == label)
 
 
 CLUSTERS = st.fixed_dictionaries(
@@ -63,20 +69,20 @@ def test_a_named_bottleneck_is_what_is_worth_relieving(fields, strategy, trace):
     scenario = Scenario.of(paceline.load_trace(trace), cluster, strategy, 4, bucket_size="4MB")
     result = result_of(scenario)
     relieved = reliefs(scenario, result)
-    said = sentence("it", result, relieved)
+    known = bottleneck.bound(result, relieved)
     by_resource = {one.resource: one.gain for one in relieved}
     named = by_resource[largest(result)]
     assert relieved[0].resource is largest(result)
-    if "no single relief helps" in said:
+    if not known.is_known:
         assert max(by_resource.values()) <= NOTEWORTHY
-        assert "bound by" not in said
-    elif "of its critical path is" in said:
-        assert max(by_resource.values()) > named
-    else:
-        assert said.startswith("it is bound by")
+        assert words.bound(known) == path(result)
+    elif known.is_largest:
         assert named * NOTEWORTHY >= max(by_resource.values())
-    # Gains come in falling order after the first.
-    gains = [float(gain) for gain in re.findall(r"make it ([\d.]+) times faster", said)]
+        assert words.bound(known) == path(result)
+    else:
+        assert max(by_resource.values()) > named
+        assert words.bound(known).endswith(f" (largest share: {path(result)})")
+    gains = list(effects(result, relieved).values())
     assert gains == sorted(gains, reverse=True)
 
 
@@ -87,9 +93,10 @@ def test_the_link_inside_the_node_is_relieved_by_name():
         paceline.load_trace("vgg-16"), paceline.load_cluster(None, **cluster), "hierarchical", 16, bucket_size="25MB"
     )
     result = result_of(scenario)
-    said = sentence("it", result, reliefs(scenario, result))
-    assert said.startswith("it is bound by links inside the node")
-    assert re.search(r"path\): twice the bandwidth inside the node would make it 1\.[5-9]\d* times faster", said)
+    relieved = reliefs(scenario, result)
+    assert bound(result, relieved).startswith("intra-node links, ")
+    name, gain = next(iter(effects(result, relieved).items()))
+    assert name == "2x intra-node bandwidth" and gain > 1.5
 
 
 def test_parameter_servers_are_the_verdict_only_where_they_are_meant():
@@ -98,15 +105,13 @@ def test_parameter_servers_are_the_verdict_only_where_they_are_meant():
     scenarios = [Scenario.of(trace, cluster, name, 8) for name in names]
     results = [result_of(scenario) for scenario in scenarios]
     fastest = min(results, key=lambda result: result.iteration_s)
-    meant, *_ = advise(grouped(scenarios, results))
-    assert f"{fastest.strategy} is the fastest" in meant
-    first, *rest = advise(grouped(scenarios, results, meant=frozenset()))
-    assert "ring is the fastest" in first
+    [meant] = advise(grouped(scenarios, results))
+    assert fact(meant, "Strategy").startswith(f"Strategy: {fastest.strategy} is fastest")
+    [answer] = advise(grouped(scenarios, results, meant=frozenset()))
+    assert fact(answer, "Strategy").startswith("Strategy: ring is fastest")
     if fastest.servers:
-        assert any(
-            "ps-multicast-aggregation, with 1 parameter server, aggregation in the switch and multicast" in line
-            for line in rest
-        )
+        needs = "ps-multicast-aggregation, with 1 parameter server, on switches with SHARP and multicast"
+        assert needs in fact(answer, "Would help")
 
 
 def test_bound_names_the_resource_with_the_largest_share():
@@ -115,7 +120,7 @@ def test_bound_names_the_resource_with_the_largest_share():
             result = paceline.simulate("resnet-50", "p3.16xlarge", strategy.name, workers=16, bucket_size="25MB")
         except InvalidArgumentError:
             continue
-        share = int(re.search(r"\((\d+) %", path(result))[1])
+        share = int(re.search(r", (\d+)% of the critical path", path(result))[1])
         assert share >= 100 / 6
         assert json.dumps(result.to_dict())
 
@@ -126,9 +131,9 @@ def test_what_one_connection_carries_can_be_what_bounds(strategy, is_limited):
     scenario = Scenario.of(paceline.load_trace("vgg-16"), cluster, strategy, 32, library="ddp")
     result = result_of(scenario)
     relieved = reliefs(scenario, result)
-    carried = "bound by what the library's connections carry over TCP (32 Gbit/s of 100 Gbit/s)"
-    assert (bound(result, relieved) == carried) == is_limited
-    assert any(relief(one) == "twice as many connections between nodes" for one in relieved) == is_limited
+    carried = "the framework's connections (32 Gbps of 100 Gbps, TCP) (largest share: network"
+    assert bound(result, relieved).startswith(carried) == is_limited
+    assert any(relief(one) == "2x connections between nodes" for one in relieved) == is_limited
     # Inside a node there are none.
     alone = scenario.changed(cluster=paceline.load_cluster(cluster, gpus_per_node=32))
     assert not any("connections" in relief(one) for one in reliefs(alone, result_of(alone)))
@@ -137,7 +142,7 @@ def test_what_one_connection_carries_can_be_what_bounds(strategy, is_limited):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_one_worker_is_bound_by_computation(workers):
     result = paceline.simulate("resnet-50", workers=workers, bandwidth="100Gbps")
-    assert "of the critical path: computation" in path(result)
+    assert path(result).startswith("compute, ")
     assert path(result) == bound(result, [])
 
 
@@ -153,12 +158,9 @@ def test_bound_by_is_what_gains_most_when_relieved():
     result = result_of(scenario)
     relieved = reliefs(scenario, result)
     assert largest(result) is Resource.COMPUTE
-    assert bound(result, relieved) == "bound by the network's bandwidth"
-    said = sentence("native", result, relieved)
-    assert said.startswith(
-        "native is bound by the network's bandwidth: twice the bandwidth would make it 1.34 times faster"
-    )
-    assert said.endswith("; 51 % of its critical path is computation, that of the slowest worker.")
+    largest_share = "compute, 51% of the critical path (slowest GPU)"
+    assert bound(result, relieved) == f"network bandwidth (largest share: {largest_share})"
+    assert next(iter(effects(result, relieved).items())) == ("2x network bandwidth", 1.34)
 
 
 def test_links_that_limit_together_are_relieved_together():
@@ -168,12 +170,10 @@ def test_links_that_limit_together_are_relieved_together():
     result = result_of(scenario)
     relieved = reliefs(scenario, result)
     gains = {relief(one): one.gain for one in relieved}
-    assert max(gains["twice the bandwidth"], gains["twice the bandwidth inside the node"]) < 1.05
-    assert gains["twice the bandwidth inside and between nodes"] > 1.3
-    said = sentence("it", result, relieved)
-    assert said.startswith(
-        "it is bound by the links inside and between nodes together: twice the bandwidth inside and between nodes would"
-    )
+    assert max(gains["2x network bandwidth"], gains["2x intra-node bandwidth"]) < 1.05
+    assert gains["2x bandwidth inside and between nodes"] > 1.3
+    assert bound(result, relieved).startswith("links inside and between nodes together (largest share: ")
+    assert next(iter(effects(result, relieved))) == "2x bandwidth inside and between nodes"
     # Where one of them gains, or nothing is exposed, it is not asked.
     wide = Scenario.of(scenario.trace, paceline.load_cluster(cluster, intra_bandwidth="400Gbps"), "ring", 8)
     assert all("between nodes" not in relief(one) for one in reliefs(wide, result_of(wide)))
@@ -184,5 +184,6 @@ def test_the_cost_of_a_librarys_messages_is_relieved():
     job = {"workers": 64, "gpu": "h100", "strategy": "tree"}
     result = paceline.simulate("bert-base", **job)
     assert result.iteration_s > 1.5 * paceline.simulate("bert-base", library="none", **job).iteration_s
-    words = " ".join(cli.call("simulate", "bert-base@h100", "--gpus", "64", "--strategy", "tree").output.split())
-    assert "tree is bound by latency and the cost of messages: half the latency and cost of messages" in words
+    answer = cli.facts(cli.printed("simulate", "bert-base@h100", "--gpus", "64", "--strategy", "tree"))
+    assert answer["Bottleneck"].startswith("latency")
+    assert re.match(r"[\d.]+x 1/2 latency and per-message cost", answer["Would help"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_a_round_takes_what_its_iterations_and_one_exchange_take() -> None:
 def test_measured_costs_delay_the_backward_pass_and_the_end(tmp_path: Path) -> None:
     job = {"workers": 4, "compression": "int8", "library": "none", "strategy": "ring", "bucket_size": "none"}
     free = paceline.simulate("vgg-16", costs(tmp_path / "free.json"), **job)
-    assert free.notes == ("what int8 takes to compute is as measured on mine",)
+    assert free.notes == ("Time to compress with int8: measured on mine",)
     values = 553_430_560 / 4
     slow = paceline.simulate("vgg-16", costs(tmp_path / "slow.json", compress={"element_s": 1e-9}), **job)
     # Nothing else is on the critical path but the last gradients' exchange.
@@ -117,15 +118,15 @@ def test_models_of_a_configuration_have_shapes() -> None:
     assert found[1].iteration_s < found[0].iteration_s
     one = paceline.simulate("llama-3-8b@h100", workers=64, compression="powersgd:8", bandwidth="400Gbps")
     assert one.interval is None
-    assert "--compression: no measurement is of it" in one.evidence
+    assert "--compression: no published run has it" in one.evidence
 
 
 def test_output(tmp_path: Path) -> None:
     words = (*GPT2, "--compression", "powersgd:4,none", "--sync-every", "1,16")
     text = run(*words)
-    assert "compression      every  strategy" in text
-    assert "what powersgd:4 takes to compute is by the roofline of A100 SXM4 80 GB" in " ".join(text.split())
-    assert "powersgd:4 every 16 iterations" in " ".join(text.split())
+    assert re.search(r"^compression +every  strategy ", text, re.MULTILINE)
+    assert "Time to compress with powersgd:4: roofline of A100 SXM4 80 GB" in cli.notes(text)
+    assert "powersgd:4, sync every 16 iterations" in " ".join(text.split("\n\n")[0].split())
     rows = json.loads(run(*words, "--json"))
     asked = [(row["compression"], row["sync_every"]) for row in rows]
     assert asked == [("powersgd:4", 1), ("powersgd:4", 16), ("none", 1), ("none", 16)]

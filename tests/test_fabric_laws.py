@@ -137,26 +137,24 @@ def test_nccl_on_rails_is_continuous_with_the_calibrated_model(sharding, link):
 
 def test_a_link_among_many_costs_nothing_and_all_of_them_do():
     model = ("simulate", "llama-3-8b", "--gpu", "h100", "--cluster", "h100-rails")
-    found = partial(cli.said, *model, "--strategy", "native", "--sharding", "zero3", "--gpus")
-    healthy = found(64)
-    assert "376 Gbit/s per GPU" in healthy and "bit/s per node" not in healthy
-    said = found(64, "--degrade", "leaf0-spine1:0")
-    assert (
-        "leaf0-spine1 removed costs nothing, because adaptive routing sends what crosses over the other links" in said
-    )
+    found = partial(cli.printed, *model, "--strategy", "native", "--sharding", "zero3", "--gpus")
+    healthy = cli.facts(found(64))
+    assert "376 Gbps per GPU" in healthy["Setup"] and "bps per node" not in healthy["Setup"]
+    assert "Slow links" not in healthy
+    spread = cli.facts(found(64, "--degrade", "leaf0-spine1:0"))
+    assert spread["Slow links"] == "leaf0-spine1 removed: no cost (adaptive routing uses the other links)"
     # Nodes of other leaves, which fewer GPUs would not have.
-    assert "longer: it is" in found(384, "--degrade", "leaf0:0.01")
-    port = found(64, "--degrade", "worker3:0.5")
-    assert "a NIC that is removed is left out and leaves 7/8 of its node's rate, which is faster" in port
+    assert "longer iterations" in cli.facts(found(384, "--degrade", "leaf0:0.01"))["Slow links"]
+    port = cli.notes(found(64, "--degrade", "worker3:0.5"))
+    assert any("removed NIC leaves 7/8 of its node's rate, faster" in note for note in port)
 
 
 def test_where_routes_are_hashed_removing_can_help_and_the_verdict_says_why():
     words = ["simulate", "resnet-50", "--workers", "16", "--strategy", "ring", "--cluster", "fat-tree-k16"]
     for left in ("0.5", "0"):
-        result = cli.output(*words, "--degrade", f"edge0-agg1:{left}")
-        said = " ".join(result.split())
-        assert "Routes are hashed (ecmp) and do not avoid a slow link" in said
-        assert "removing it may make an iteration shorter" in said
+        notes = cli.notes(cli.printed(*words, "--degrade", f"edge0-agg1:{left}"))
+        assert "Routes are hashed (ecmp) and do not avoid a slow link, only a removed one" in notes
+        assert "Removing a link chooses routes anew, so iterations may become shorter" in notes
 
 
 @pytest.mark.parametrize("shape", ["leaf-spine", "fat-tree"])

@@ -378,6 +378,7 @@ def _print_unfinished(
     from paceline.forecast.output.frame import to_csv
     from paceline.forecast.output.table import table
     from paceline.forecast.verdict.groups import grouped
+    from paceline.forecast.wording import verdict
 
     results = list(interrupted.results.values())
     done = {"finished": len(results), "scenarios": interrupted.scenarios}
@@ -389,5 +390,7 @@ def _print_unfinished(
     elif results:
         scenarios = [prepared.scenarios[place] for place in interrupted.results]
         groups = grouped(scenarios, results, meant=prepared.meant, noun=prepared.noun)
-        say([f"incomplete: {interrupted}", "", *table(groups, most)])
+        # A single row has no table.
+        cells = table(groups, most) or [verdict.headline(groups[0], results[0], groups)]
+        say([f"incomplete: {interrupted}", "", *cells])
     click.echo(f"paceline: {interrupted}", err=True)

@@ -104,7 +104,7 @@ _EXCHANGES = {
     Exchange.CONTEXT: "CP waits",
 }
 _REMARKS = {
-    Remark.WITHIN: "with {exchanges}",
+    Remark.WITHIN: "including {exchanges}",
     Remark.CHANNEL: "still over {channel}",
     Remark.SLOWER: "no gain: {slower}{duration}",
     Remark.RANK: "rank {rank}",

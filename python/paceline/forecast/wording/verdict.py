@@ -76,7 +76,7 @@ def answer(one: Verdict, groups: Sequence[Group], *, has_table: bool = True) -> 
     about = subject(group, result, groups)
     known = figures(result)
     if one.is_empty:
-        return Answer(f"{about}: nothing to synchronize" if result.iteration_s <= 0 else f"{about}: {known}")
+        return Answer(headline(group, result, groups))
     facts = (
         *times(result),
         *([] if _is_alone(result) else [Fact("Likely", rows.interval(result))]),
@@ -90,7 +90,7 @@ def answer(one: Verdict, groups: Sequence[Group], *, has_table: bool = True) -> 
         facts = (*facts[:2], *memory, *facts[2:]) if memory else facts
         if memory:
             notes += sharding.assumed(scenario)
-        return Answer(f"{about}: {known}", tuple(facts), notes=tuple(notes))
+        return Answer(headline(group, result, groups), tuple(facts), notes=tuple(notes))
     return Answer(
         f"{about}: does not fit, {sharding.need(own)}",
         tuple(facts),
@@ -105,6 +105,12 @@ def sentences(verdicts: Sequence[Verdict], groups: Sequence[Group]) -> list[str]
     """Return answers as strings, a fact each, with their notes."""
     answers = [answer(one, groups) for one in verdicts]
     return [line for one in answers for line in [*one.sentences(), *(f"Note: {note}" for note in one.notes)]]
+
+
+def headline(group: Group, result: Result, groups: Sequence[Group]) -> str:
+    """Return the headline of a result, which is not about memory."""
+    figures = "nothing to synchronize" if result.iteration_s <= 0 else figures(result)
+    return f"{subject(group, result, groups)}: {figures}"
 
 
 def subject(group: Group, result: Result, groups: Sequence[Group]) -> str:
@@ -225,9 +231,11 @@ def _still(one: Verdict) -> list[Pair]:
     """Name a strategy that is faster, but needs what was not asked for."""
     if (best := one.still) is None:
         return []
-    needs = [units.count(best.servers, "parameter server")] if best.servers else []
-    needs += ["switch multicast" if knob == "multicast" else "SHARP" for knob in sorted(_switches(best))]
-    text = f"{best.strategy}, with {units.listed(needs)}{_unmeasured(best, one.group)}"
+    needs = [f"with {units.count(best.servers, 'parameter server')}"] if best.servers else []
+    if switches := sorted(_switches(best)):
+        able = ["multicast" if knob == "multicast" else "SHARP" for knob in switches]
+        needs.append(f"on switches with {units.listed(able)}")
+    text = f"{', '.join([best.strategy, *needs])}{_unmeasured(best, one.group)}"
     return [(units.factor(one.result.iteration_s / best.iteration_s), text)]
 
 
@@ -289,7 +297,7 @@ def _ranking(group: Group, fastest: Result) -> list[str]:
         times = units.factor(first.iteration_s / fastest.iteration_s)
         slowest = rows.named(first, group)
         lines[0] += f", {times} as fast as {slowest}"
-        lines.append(f"{slowest} waits for {bottleneck.path(largest(first))}")
+        lines.append(f"largest share of {slowest}: {bottleneck.path(largest(first))}")
     return lines
 
 
