@@ -46,6 +46,12 @@ def facts(text: str) -> dict[str, str]:
     return {label: " ".join(" ".join(lines).split()) for label, lines in found.items()}
 
 
+def table(text: str) -> tuple[str, list[str]]:
+    """Return the header of an answer's first table, as one line, and its first rows, up to an empty line."""
+    above, _, below = re.split(r"\n([-─]{9,})\n", text, maxsplit=1)
+    return " ".join(above.rpartition("\n\n")[2].split()), below.partition("\n\n")[0].splitlines()
+
+
 def notes(text: str) -> list[str]:
     """Return the notes that a command prints last, each as one line."""
     lines: list[str] = []

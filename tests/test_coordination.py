@@ -57,7 +57,7 @@ def test_aliases_mean_the_same():
 
 def test_people_see_the_parts_and_what_is_assumed():
     result = call(*PUBLISHED, "--workers", 24576, "--coordinator", "all")
-    header = result.stdout.partition("─")[0].rpartition("\n\n")[2]
+    header, _ = cli.table(result.stdout)
     assert all(word in header for word in ("coordinator", "iter", "samples/s", "collective"))
     notes = cli.notes(result.stdout)
     assert any("48% of an iteration (published for this network)" in note for note in notes)

@@ -66,8 +66,8 @@ def test_a_cluster_that_does_not_say_what_is_inside_has_the_links_of_the_gpu(gpu
     [own] = forecast(*words, *FABRIC)
     [alone] = forecast(*words, "--strategy", "native")
     assert own["iteration_s"] == pytest.approx(alone["iteration_s"], rel=0.1)
-    note = next(note for note in own["notes"] if note.startswith("Assumed inside nodes: "))
-    assert "'fat-tree-k16' does not say; --intra-bandwidth takes another rate" in note
+    note = next(note for note in own["notes"] if " inside nodes, as the " in note)
+    assert note.startswith("Assumed ") and note.endswith("fat-tree-k16 does not say (--intra-bandwidth)")
     assert ("PCI Express" in note) == (find_hardware(gpu).link_bandwidth is None)
     # What is given holds, and says nothing.
     [given] = forecast(*words, *FABRIC, "--intra-bandwidth", "20Gbps")
@@ -97,7 +97,7 @@ def test_who_says_what_is_inside(tmp_path):
     assert slow > 1.5 * assumed and is_said
     assert not any("Assumed" in note for one in forecast(*words, "--cluster", "fat-tree-k16") for note in one["notes"])
     by_device = forecast("resnet-50", "--device", "H100", *FABRIC, "--gpus", 8)[0]
-    assert any("Assumed inside nodes: NVLink" in note for note in by_device["notes"])
+    assert any(note.startswith("Assumed NVLink of ") and " inside nodes" in note for note in by_device["notes"])
     cluster = paceline.load_cluster("fat-tree-k16")
     both = [
         paceline.simulate("gpt2-small@h100", it, "native", workers=8, gpus_per_node=8).iteration_s
@@ -152,24 +152,24 @@ def test_a_device_shares_a_node():
 
 def test_a_rate_alone_is_of_one_rank_a_node_and_the_verdict_says_so():
     words = ("resnet-50", "--samples-per-s", "400", "--workers", "8")
-    assert "8 workers, one a node," in verdict(*words)
-    assert "assuming one rank a node" in verdict(*words)
+    assert "8 workers, one per node: " in verdict(*words)
+    assert "Assumed one rank per node: --samples-per-s names no GPU" in verdict(*words)
     for described in (("--gpus-per-node", "4"), ("--cluster", "dgx-a100"), ("--gpus-per-node", "1")):
-        assert "one a node" not in verdict(*words, *described)
-    assert "one a node" not in verdict("resnet-50", "--workers", "8")
+        assert "one per node" not in verdict(*words, *described)
+    assert "one per node" not in verdict("resnet-50", "--workers", "8")
     same = {"samples_per_s": 400.0}
     assert seconds("resnet-50", 8, **same) == seconds("resnet-50", 8, gpus_per_node=1, **same)
 
 
 def test_what_is_assumed_is_said():
     told = verdict("gpt2-small", "--gpu", "l4", "--gpus", "8")
-    assert "no built-in cluster has the L4 24 GB: assuming up to 8 in a node, connected by PCI Express of" in told
-    assert "25Gbps between nodes; --gpus-per-node and --bandwidth, or --cluster, say what yours are" in told
-    assert "connected by NVLink" in verdict("gpt2-small", "--gpu", "h800", "--gpus", "8")
+    assert "Assumed up to 8 GPUs per node over PCI Express of 192 Gbps and 25 Gbps between nodes: " in told
+    assert "no built-in cluster has the L4 24 GB (--gpus-per-node, --bandwidth, --cluster)" in told
+    assert "GPUs per node over NVLink" in verdict("gpt2-small", "--gpu", "h800", "--gpus", "8")
     assert "no built-in cluster" not in verdict(
         *("gpt2-small", "--gpu", "l4", "--gpus", "8", "--gpus-per-node", "4", "--bandwidth", "100Gbps")
     )
-    assert "assuming the nodes of p2.8xlarge, which have this GPU" in verdict("resnet-50", "--device", "K80")
+    assert "Assumed p2.8xlarge nodes; choose others with --cluster" in verdict("resnet-50", "--device", "K80")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_the_slot_of_a_gpu_without_nvlink_is_shown():
         told = cli.call("gpus", gpu).output
         row = next(line for line in told.splitlines() if line.startswith(gpu))
         assert row.split()[-1] == rate
-    assert "connected by PCI Express of 192Gbps" in verdict("gpt2-small", "--gpu", "rtx-4090", "--gpus", "8")
+    assert "over PCI Express of 192 Gbps" in verdict("gpt2-small", "--gpu", "rtx-4090", "--gpus", "8")
 
 
 def test_names_of_similar_gpus_are_not_those_of_known_ones():

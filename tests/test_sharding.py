@@ -72,10 +72,8 @@ def test_aliases_and_groups(model: str) -> None:
 
 def test_who_names_halving_doubling_is_told_that_ranks_do_not_keep_step(model: str) -> None:
     words = [model, "--gpus", "8", "--bandwidth", "10Gbps", "--sharding", "zero1"]
-    told = [
-        " ".join(run(*words, *more).split()) for more in (["--strategy", "halving-doubling"], ["--strategy", "ring"])
-    ]
-    assert ["keep step" in text for text in told] == [True, False]
+    notes = [cli.notes(run(*words, "--strategy", one)) for one in ("halving-doubling", "ring")]
+    assert [any("is forecast for ranks in step" in note for note in of) for of in notes] == [True, False]
 
 
 def test_optimizer_states_in_groups_of_ranks(model: str) -> None:
@@ -99,9 +97,10 @@ def test_accumulation_counts_all_samples(model: str) -> None:
 
 
 def test_a_job_that_does_not_fit_names_the_remedy(model: str) -> None:
-    text = " ".join(run(model, "--gpus", "8", "--sharding", "none", "--memory", "100MB").split())
-    assert "It does not fit: 209.7 MB of 100 MB" in text
-    assert "--sharding zero3" in text
+    text = run(model, "--gpus", "8", "--sharding", "none", "--memory", "100MB")
+    assert text.startswith("blocks, DDP (NCCL), 8 GPUs: does not fit, 210 MB of 100 MB per GPU\n")
+    assert "\n  try: --sharding zero3\n" in text and "\nIf it fit: " in text
+    assert cli.facts(text)["Memory"] == "83.9 MB gradients 83.9 MB optimizer states 41.9 MB parameters 4 kB activations"
     found = json.loads(run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "100MB", "--json"))
     assert [one["sharded"]["fits"] for one in found] == [False, True]
     text = " ".join(run(model, "--gpus", "8", "--sharding", "zero1,zero3", "--memory", "1GB").split())
@@ -110,9 +109,9 @@ def test_a_job_that_does_not_fit_names_the_remedy(model: str) -> None:
 
 
 def test_memory_without_activations_says_so(tmp_path: Path) -> None:
-    text = " ".join(run(trace(tmp_path / "t.json"), "--gpus", "8", "--sharding", "zero3").split())
-    assert "without activations" in text
-    assert "does not say what activations take" in text
+    text = run(trace(tmp_path / "t.json"), "--gpus", "8", "--sharding", "zero3")
+    assert cli.facts(text)["Memory"].endswith(" per GPU, without activations")
+    assert "Memory leaves out activations: blocks does not have them" in cli.notes(text)
 
 
 def test_the_plan_and_the_timeline_are_written(model: str, tmp_path: Path) -> None:
@@ -223,22 +222,24 @@ def said(*words: str) -> str:
 def test_all_sentences_of_a_verdict_are_about_the_row_that_it_names() -> None:
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", "64", "--sharding", "zero3", "--strategy", "native,ring")
     native, ring = cli.answer("simulate", *words)
-    text = said(*words)
+    text = cli.printed("simulate", *words)
+    answer = cli.facts(text)
     assert native["iteration_s"] < ring["iteration_s"]
-    assert ": zero3 with native takes " in text
+    assert text.startswith("llama-3-8b, zero3 (FSDP), 64x H100: ")
+    assert answer["Iteration"].startswith(units.duration(native["iteration_s"]))
     exposed = units.duration(native["exposed_communication_s"])
-    assert f" zero3 with native exposes {exposed} of communication an iteration" in text
-    assert "Memory of a GPU at its peak with zero3 with native: " in text and " of 84.9 GB: fits (" in text
+    assert answer["Exposed"].startswith(f"{exposed} of communication ")
+    peak = units.gigabytes(native["sharded"]["memory"]["peak_bytes"])
+    assert answer["Memory"] == f"{peak} of 84.9 GB per GPU: fits"
 
 
-def test_no_sharding_is_not_a_word_in_sentences(model: str) -> None:
-    text = said(model, "--gpus", "8", "--sharding", "none")
-    assert ": no sharding (DDP) with native takes " in text and "ddp with" not in text
-    assert ". No sharding (DDP) with native exposes " in text
-    text = said(model, "--gpus", "8", "--sharding", "none,zero1", "--memory", "100MB")
-    assert "ddp with" not in text
+def test_no_sharding_is_called_ddp(model: str) -> None:
+    text = cli.printed("simulate", model, "--gpus", "8", "--sharding", "none")
+    assert text.startswith("blocks, DDP (NCCL), 8 GPUs: ") and "none" not in text
+    text = cli.printed("simulate", model, "--gpus", "8", "--sharding", "none,zero1", "--memory", "100MB")
+    assert "\nnone (DDP)  native (NCCL) " in text
     # Its mark in the table is explained, and it is said once that nothing is faster.
-    assert "!: does not fit in the memory of a GPU, 100 MB" in text
+    assert "! does not fit: a GPU has 0.1 GB" in text
     assert text.count("is faster") <= 1
     assert "use ring, halving-doubling, hierarchical or native" in run(
         model, "--gpus", "8", "--sharding", "zero3", "--strategy", "ps", code=2
@@ -247,10 +248,11 @@ def test_no_sharding_is_not_a_word_in_sentences(model: str) -> None:
 
 def test_efficiency_over_100_per_cent_is_explained(model: str) -> None:
     words = (model, "--gpus", "8", "--bandwidth", "400Gbps", "--strategy", "ring", "--sharding")
-    fast, plain = said(*words, "zero3"), said(*words, "none")
+    fast, plain = (cli.printed("simulate", *words, sharding) for sharding in ("zero3", "none"))
     assert json.loads(run(*words, "zero3", "--json"))[0]["scaling_efficiency"] > 1
-    assert "scaling efficiency is over 100 % because a sharded rank updates its share" in fast
-    assert "over 100 %" not in plain
+    note = "[1] Each GPU updates only its shard; the 1-GPU baseline updates everything"
+    assert "% of linear [1]" in cli.facts(fast)["Scaling"] and note in cli.notes(fast)
+    assert "[1]" not in plain
 
 
 def test_explain_names_the_sharding_and_keeps_its_sentences(model: str) -> None:
@@ -259,26 +261,29 @@ def test_explain_names_the_sharding_and_keeps_its_sentences(model: str) -> None:
     assert [it["sharding"] for it in told] in (["zero2"], ["zero3"])
     text = said(*words)
     name = told[0]["sharding"]
-    assert text.startswith(f"{name} on 8 workers is bound by")
-    assert f"{name} exposes " in text and f"at its peak with {name}: " in text
-    assert not {"multicast in the switch", "aggregation in the switch"} & {one["what"] for one in told[0]["changes"]}
+    assert name in text.partition(":")[0]
+    assert "Exposed" in text and "Memory" in text and "optimizer states" in text
+    assert not {"switch multicast", "in-network aggregation"} & {one["what"] for one in told[0]["changes"]}
 
 
 def test_parallel_ranks_are_counted_in_gpus() -> None:
     words = ("llama-3-70b", "--gpu", "h100", "--gpus", "256", "--tensor-parallel", "8", "--pipeline-parallel", "8")
     words = (*words, "--microbatches", "24", "--strategy", "native,hierarchical", "--sharding", "zero1")
-    text = said(*words)
-    assert text.startswith("llama-3-70b, 256 GPUs = 8 tensor x 8 pipeline x 4 data parallel, ")
-    assert "24 microbatches of 1 per data-parallel rank" in text and "of gradients of the slowest stage" in text
-    assert "% of the computing time, stages wait in the pipeline's bubble (8 stages, 24 microbatches)" in text
-    assert "Memory of a GPU of the stage that needs most at its peak" in text
+    text = cli.printed("simulate", *words)
+    answer = cli.facts(text)
+    assert text.startswith("llama-3-70b, zero1, 256x H100 (TP 8 x PP 8 x DP 4): ")
+    assert "24 microbatches of 1 per DP rank" in answer["Setup"]
+    assert "of gradients of the slowest stage" in answer["Setup"]
+    assert answer["Pipeline"].startswith("bubble is ")
+    assert answer["Pipeline"].endswith("% of compute (8 stages, 24 microbatches)")
+    assert answer["Memory"].endswith("(stage that needs most)")
     plain = words[: words.index("--sharding")]
     notes = cli.answer("simulate", *plain)[1]["notes"]
-    assert any("a worker is a data-parallel rank of 64 GPUs" in note for note in notes)
-    assert any("assuming the nodes of dgx-h100" in note for note in notes)
+    assert any("A worker here is a data-parallel rank of 64 GPUs (TP 8 x PP 8)" in note for note in notes)
+    assert any("Assumed dgx-h100 nodes" in note for note in notes)
     plain = (*plain, "--cluster", "flat", "--gpus-per-node", "8")
     notes = cli.answer("simulate", *plain)[1]["notes"]
-    assert "hierarchical with one data-parallel rank per node is a ring between the nodes" in notes
+    assert "hierarchical is ring here (1 data-parallel rank per node)" in notes
 
 
 def test_without_sharding_every_strategy_can_be_named(model: str) -> None:
@@ -298,7 +303,7 @@ def test_libraries_that_shard_nothing_are_refused(model: str) -> None:
     words = [model, "--gpus", "8", "--bandwidth", "10Gbps"]
     told = run(*words, "--library", "horovod", "--sharding", "none,zero3", code=2)
     assert "--library: horovod shards nothing; leave it out, or --sharding, or give ddp, ddp-gloo or none" in told
-    assert "horovod" in run(*words, "--library", "horovod", "--sharding", "none")
+    assert run(*words, "--library", "horovod", "--sharding", "none").startswith("blocks, Horovod (NCCL), 8 GPUs: ")
 
 
 def test_gradients_have_the_type_of_their_parameters(model: str) -> None:
@@ -317,7 +322,7 @@ def test_gradients_have_the_type_of_their_parameters(model: str) -> None:
 
 
 def test_what_takes_equally_long_is_said(model: str) -> None:
-    text = " ".join(run(model, "--gpus", "1", "--bandwidth", "10Gbps", "--sharding", "zero3,none").split())
-    assert "zero3 is as fast as no sharding (DDP)" in text
-    text = " ".join(run("netop-vgg-16", "--workers", "32", "--bandwidth", "25Gbps", "--strategy", "all").split())
-    assert ": ring is the fastest with 2 others, " in text
+    _, table = cli.table(run(model, "--gpus", "1", "--bandwidth", "10Gbps", "--sharding", "zero3,none"))
+    assert [line.split()[-2] for line in table] == ["1.00x", "1.00x"]
+    text = run("netop-vgg-16", "--workers", "32", "--bandwidth", "25Gbps", "--strategy", "all")
+    assert cli.facts(text)["Strategy"] == "ring is fastest without SHARP, with 2 others"

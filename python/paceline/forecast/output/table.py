@@ -57,7 +57,7 @@ def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, C
     if varies([result.library for result in results]):
         columns.append((Column("library", left=True), lambda result, _: result.library))
     if varies([result.workers for result in results]):
-        columns.append((Column(f"{noun}s"), lambda result, _: f"{result.workers:,}"))
+        columns.append((Column(f"{noun}s"), lambda result, _: f"{_ranks(result, noun):,}"))
     if varies([result.bandwidth_bps for result in results]):
         of = (
             "\nper " + units.listed(sorted({whose(result) for result in results}), "or")
@@ -84,6 +84,11 @@ def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, C
     if varies([result.bucket_size for result in results]):
         columns.append((Column("bucket\nsize"), lambda result, _: _bucket_size(result)))
     return columns
+
+
+def _ranks(result: Result, noun: str) -> int:
+    """Return the workers of a result, or all GPUs where they are counted."""
+    return result.workers * ((result.gpus_per_worker or 1) if noun == "GPU" else 1)
 
 
 def _sharding(result: Result, _: Group) -> str:

@@ -264,7 +264,7 @@ def _together(scenario: Scenario, result: Result, asked: Sequence[_Asked], relie
         both = _Asked(Resource.INSIDE_AND_NICS, Measure.BANDWIDTH_INSIDE_AND_BETWEEN, changes)
         pairs.append((both, [Resource.NICS, Resource.INSIDE]))
     fabric = scenario.cluster.fabric
-    if fabric is not None:
+    if fabric is not None and Resource.NICS in of:
         # With the nodes' rate, unless they have their own.
         own = fabric.link_bandwidth_bps
         links = fabric if own is None else fabric.with_link_bandwidth(2.0 * own)

@@ -81,6 +81,8 @@ def need(own: Sharded) -> str:
     """Return `172.5 of 84.9 GB per GPU`, or `48.1 GB per GPU` where a GPU's memory is not known."""
     if own.capacity_bytes is None:
         return f"{units.memory(own.memory.peak_bytes)} per GPU"
+    if own.capacity_bytes < 1e9:
+        return f"{units.size(own.memory.peak_bytes)} of {units.size(own.capacity_bytes)} per GPU"
     return f"{units.gigabytes(own.memory.peak_bytes)} of {units.memory(own.capacity_bytes)} per GPU"
 
 

@@ -77,9 +77,8 @@ def answer(one: Verdict, groups: Sequence[Group], *, has_table: bool = True) -> 
     known = figures(result)
     if one.is_empty:
         return Answer(headline(group, result, groups))
+    timing = (*times(result), *([] if _is_alone(result) else [Fact("Likely", rows.interval(result))]))
     facts = (
-        *times(result),
-        *([] if _is_alone(result) else [Fact("Likely", rows.interval(result))]),
         *_details(one, has_table=has_table),
         Fact("Setup", *rows.setup(result, scenario.workload, group.noun), *_alone(result)),
     )
@@ -87,13 +86,12 @@ def answer(one: Verdict, groups: Sequence[Group], *, has_table: bool = True) -> 
     own = result.sharded
     if own is None or own.fits is not False:
         memory = sharding.memory(scenario, result, in_full=False)
-        facts = (*facts[:2], *memory, *facts[2:]) if memory else facts
         if memory:
             notes += sharding.assumed(scenario)
-        return Answer(headline(group, result, groups), tuple(facts), notes=tuple(notes))
+        return Answer(headline(group, result, groups), (*timing, *memory, *facts), notes=tuple(notes))
     return Answer(
         f"{about}: does not fit, {sharding.need(own)}",
-        tuple(facts),
+        (*timing, *facts),
         memory=tuple(sharding.memory(scenario, result, in_full=True)),
         remedy=sharding.cure(remedy(scenario, own)),
         otherwise=f"If it fit: {known}",
@@ -109,8 +107,8 @@ def sentences(verdicts: Sequence[Verdict], groups: Sequence[Group]) -> list[str]
 
 def headline(group: Group, result: Result, groups: Sequence[Group]) -> str:
     """Return the headline of a result, which is not about memory."""
-    figures = "nothing to synchronize" if result.iteration_s <= 0 else figures(result)
-    return f"{subject(group, result, groups)}: {figures}"
+    known = "nothing to synchronize" if result.iteration_s <= 0 else figures(result)
+    return f"{subject(group, result, groups)}: {known}"
 
 
 def subject(group: Group, result: Result, groups: Sequence[Group]) -> str:
@@ -231,16 +229,28 @@ def _still(one: Verdict) -> list[Pair]:
     """Name a strategy that is faster, but needs what was not asked for."""
     if (best := one.still) is None:
         return []
-    needs = [f"with {units.count(best.servers, 'parameter server')}"] if best.servers else []
-    if switches := sorted(_switches(best)):
-        able = ["multicast" if knob == "multicast" else "SHARP" for knob in switches]
-        needs.append(f"on switches with {units.listed(able)}")
-    text = f"{', '.join([best.strategy, *needs])}{_unmeasured(best, one.group)}"
+    servers = f", with {units.count(best.servers, 'parameter server')}" if best.servers else ""
+    text = f"{best.strategy}{servers}{_on_switches(best)}{_unmeasured(best, one.group)}"
     return [(units.factor(one.result.iteration_s / best.iteration_s), text)]
 
 
-def _switches(result: Result) -> frozenset[str]:
-    return frozenset(SWITCHES & find_strategy(result.strategy).knobs)
+def _switches(result: Result) -> list[str]:
+    """Return what the strategy of a result needs of switches."""
+    knobs = SWITCHES & find_strategy(result.strategy).knobs
+    return ["multicast" if knob == "multicast" else "SHARP" for knob in sorted(knobs)]
+
+
+def _on_switches(result: Result) -> str:
+    able = _switches(result)
+    return f", on switches with {units.listed(able)}" if able else ""
+
+
+def _without(best: Result | None) -> str:
+    """Return ` without SHARP`, if a faster strategy needs that; the others are compared without it."""
+    if best is None:
+        return ""
+    needs = [*(["parameter servers"] if best.servers else []), *_switches(best)]
+    return f" without {units.listed(needs, 'or')}" if needs else ""
 
 
 def _unmeasured(result: Result, group: Group) -> str:
@@ -264,14 +274,15 @@ def _strategy(one: Verdict) -> list[str]:
         elif group.has_several:
             is_equal = units.duration(fastest.iteration_s) == units.duration(result.iteration_s)
             others = "no other" if group.has_one_strategy is False else "no other row"
-            lines.append(f"{others} is faster" if is_equal else f"{others} is more than {_NO_GAIN} faster")
+            slower = f"{others} is faster" if is_equal else f"{others} is more than {_NO_GAIN} faster"
+            lines.append(slower + _without(one.still))
     elif group.has_several:
-        lines += _ranking(group, fastest)
+        lines += _ranking(group, fastest, _without(one.still))
     if (other := one.other) is not None:
         gain = result.iteration_s / other.iteration_s
         name, own = terms.strategy(result.strategy), terms.strategy(other.strategy)
         if gain > NOTEWORTHY:
-            lines.append(f"{own} would be {units.factor(gain)} faster{_unmeasured(other, group)}")
+            lines.append(f"{own} would be {units.factor(gain)} faster{_on_switches(other)}{_unmeasured(other, group)}")
         elif gain < 1 / NOTEWORTHY:
             lines.append(f"{name} is fastest, next is {own}, {units.factor(1 / gain)} slower")
         else:
@@ -279,8 +290,8 @@ def _strategy(one: Verdict) -> list[str]:
     return lines
 
 
-def _ranking(group: Group, fastest: Result) -> list[str]:
-    """Return which row is fastest, which are as fast to a reader, and how much slower the first is."""
+def _ranking(group: Group, fastest: Result, without: str) -> list[str]:
+    """Return which row is fastest, `without` what others need, which are as fast, and how much slower the first is."""
     takes = units.duration(fastest.iteration_s, 4)
     ranked = group.ranked()
     equal = [one for one in ranked if one is not fastest and units.duration(one.iteration_s, 4) == takes]
@@ -289,9 +300,9 @@ def _ranking(group: Group, fastest: Result) -> list[str]:
         lines = ["all are as fast"] if len(equal) > 1 else [f"{name} and {rows.named(equal[0], group)} are as fast"]
     elif equal:
         others = rows.named(equal[0], group) if len(equal) == 1 else f"{len(equal)} others"
-        lines = [f"{name} is fastest, with {others}"]
+        lines = [f"{name} is fastest{without}, with {others}"]
     else:
-        lines = [f"{name} is fastest"]
+        lines = [f"{name} is fastest{without}"]
     first = group.results[0]
     if first.iteration_s > fastest.iteration_s * NOTEWORTHY:
         times = units.factor(first.iteration_s / fastest.iteration_s)
