@@ -428,7 +428,7 @@ def test_damaged_logs_are_read_or_refused(tmp_path_factory, name, data):
 def test_the_command_reads_logs_without_torch():
     logs = [word for name in ("tf_cnn", "nccl", "osu") for word in ("--read", str(LOGS / f"{name}.log"))]
     shown = cli.output("bench", *logs)
-    assert "1188 ± 0.30" in shown
+    assert "1,188 ± 0.30" in shown
     assert "196.6" in shown or "197" in shown
     told = cli.call("bench", *logs, "--json")
     assert [one["format"] for one in json.loads(told.output)["read"]] == ["tf_cnn_benchmarks", "nccl-tests", "osu"]

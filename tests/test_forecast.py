@@ -286,13 +286,14 @@ def test_a_notebook_shows_a_table():
 def test_a_notebook_shows_what_a_forecast_depends_on():
     told = paceline.simulate("resnet-50", workers=64, gpus_per_node=8, bandwidth="25Gbps")._repr_html_()
     for name, value in (
-        ("cluster", "flat, 25 Gbps per node, TCP, latency 37 us"),
-        ("GPUs per node", "8"),
-        ("library", "ddp"),
-        ("80% interval", "139-179 ms"),
-        ("bottleneck", "compute, 68% of the critical path (slowest GPU)"),
+        ("Iteration", "158 ms, 12,979 samples/s"),
+        ("Likely", "139-179 ms, 11,450-14,713 samples/s (80%)"),
+        ("Bottleneck", "compute, 68% of the critical path (slowest GPU)"),
     ):
         assert f'{name}</th><td style="text-align: left">{value}</td>' in told
+    setup = told.partition("Setup</th>")[2].partition("</tr>")[0]
+    for value in ("64 workers", "flat", "8 GPUs and 25 Gbps per node", "TCP", "37 us", "ddp", "5 buckets"):
+        assert value in setup
 
 
 def test_an_interrupted_sweep_keeps_what_is_done():

@@ -8,6 +8,7 @@ import paceline
 import pytest
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.execute import execute
+from paceline.forecast.kinds import Measure
 from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.verdict.explain import explain
@@ -27,7 +28,7 @@ def explanation(traces="allreduce:1MB", **given):
 
 
 def notes(told):
-    return {words.change(change): terms.remark(change.about) for change in told.changes}
+    return {change.measure: terms.remark(change.about) for change in told.changes}
 
 
 def test_the_network_does_not_change_one_node():
@@ -43,12 +44,11 @@ def test_the_network_does_not_change_one_node():
 def test_an_explanation_names_its_row_and_ranks_that_differ_by_chance():
     given = {"workers": [4], "strategy": ["ring"], "latency": ["0us"]}
     told = explanation(["resnet-18", "allreduce:1MB"], bandwidth=["10Gbps", "25Gbps"], **given)
-    assert words.subject(told).endswith("(resnet-18, 10 Gbps)")
-    rows = notes(told)
-    assert rows["no straggler"] == "not tried: ranks differ only by chance"
+    assert words.answer(told).headline.startswith("resnet-18, DDP (ring), 4 GPUs, 10 Gbps: ")
+    assert "chance" in notes(told)[Measure.WITHOUT_SLOWEST]
     alike = explanation(**given)
-    assert words.subject(alike).startswith("ring") and "10 Gbps" not in words.subject(alike)
-    assert notes(alike)["no straggler"] == "not tried: all ranks are alike"
+    assert "10 Gbps" not in words.answer(alike).headline
+    assert "alike" in notes(alike)[Measure.WITHOUT_SLOWEST]
 
 
 @pytest.mark.parametrize(

@@ -224,9 +224,9 @@ def test_a_mesh_limits_reductions_to_one_gpu():
 def test_explain_does_not_judge_buckets_without_costs():
     (bare,) = told("resnet-50", "--workers", 8, "--library", "none", "--explain")
     changes = {change["what"] for change in bare["explanation"]["changes"]}
-    assert "best bucket size" not in changes and "1/2 latency" not in changes
+    assert "the best bucket size" not in changes and "half the latency" not in changes
     (ddp,) = told("resnet-50", "--workers", 8, "--library", "ddp", "--explain")
-    best = next(it for it in ddp["explanation"]["changes"] if it["what"] == "best bucket size")
+    best = next(it for it in ddp["explanation"]["changes"] if it["what"] == "the best bucket size")
     assert "separately" not in best["note"]
 
 

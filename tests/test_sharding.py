@@ -263,7 +263,7 @@ def test_explain_names_the_sharding_and_keeps_its_sentences(model: str) -> None:
     name = told[0]["sharding"]
     assert name in text.partition(":")[0]
     assert "Exposed" in text and "Memory" in text and "optimizer states" in text
-    assert not {"switch multicast", "in-network aggregation"} & {one["what"] for one in told[0]["changes"]}
+    assert not {"multicast in the switch", "aggregation in the switch"} & {one["what"] for one in told[0]["changes"]}
 
 
 def test_parallel_ranks_are_counted_in_gpus() -> None:
