@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 
+import click
 import paceline
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from paceline.cli.simulate import simulate
 from paceline.forecast.jobs import model, spec, table
 from paceline.forecast.run import result_of
-from paceline.forecast.wording import jobs as words
 
 EVERY_MESSAGE, NONE = 10**15, -1
 
@@ -98,7 +98,7 @@ def test_jobs_of_many_ranks_are_simulated_by_collective():
     mix = spec.mix({"gpus_per_node": 8, "bandwidth": "400Gbps", "network": "fluid", "job": [many]}, "jobs.toml")
     found = model.simulate_jobs(mix)
     assert found.by_collective and table.to_dict(found)["resolution"] == "collectives"
-    assert "each collective as a whole" in table.table(found)[0]
+    assert "each collective as a whole" in " ".join(" ".join(table.lines(found)).split())
     small = model.simulate_jobs(spec.mix({"job": [job("a")]}, "jobs.toml"))
     assert not small.by_collective and "resolution" not in table.to_dict(small)
 
@@ -130,8 +130,8 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch):
     assert time.monotonic() - pressed[0] < 1
     assert found.is_partial and table.to_dict(found)["partial"] is True
     assert all(one.iterations > 0 and one.iteration_s > 0 for one in found.jobs)
-    text = "\n".join([*table.table(found), *words.sentences(found)])
-    assert "?" in text and text.splitlines()[-1].startswith("Stopped: ")
+    lines = table.lines(found)
+    assert "?" in "\n".join(lines) and click.unstyle(lines[0]).startswith("Interrupted: ")
 
 
 @pytest.mark.parametrize("known", [0, 2])

@@ -11,7 +11,7 @@ import pytest
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.jobs import model, spec, table
 from paceline.forecast.kinds import Resource
-from paceline.forecast.wording import terms
+from paceline.forecast.wording import labels, terms
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "three-jobs.toml"
 RACKS = {"racks": {"nodes_per_rack": 4, "oversubscription": 4.0}}
@@ -72,10 +72,10 @@ def test_a_job_without_a_strategy_has_that_of_its_library():
         found = mix(job("a", trace=trace))
         assert found.jobs[0].scenario.strategy.name == found.jobs[0].by_itself.strategy.name == strategy
         assert found.jobs[0].by_itself.library.name == library
-        assert any(note.startswith(f"a: no strategy is named, so {strategy}") for note in found.notes)
+        assert any(note.startswith(f"Assumed {strategy} for a") for note in found.notes)
         assert paceline.simulate(trace, workers=4).strategy == strategy
     assert mix(job("a", library="horovod-ddl", trace="resnet-50")).jobs[0].scenario.strategy.name == "hierarchical"
-    assert not any("no strategy" in note for note in mix(job("a", strategy="tree")).notes)
+    assert not any("Assumed" in note for note in mix(job("a", strategy="tree")).notes)
 
 
 ON_GPUS = {"cluster": "fat-tree-k16", "gpus_per_node": 8, "nodes": 2}
@@ -84,16 +84,16 @@ ON_GPUS = {"cluster": "fat-tree-k16", "gpus_per_node": 8, "nodes": 2}
 def test_jobs_on_a_named_gpu_have_its_links():
     one = job("a", trace="gpt2-xl@h100", workers=8)
     open_ = spec.mix({**ON_GPUS, "iterations": 2, "job": [one]}, "jobs.toml")
-    assert "Assumed inside nodes: NVLink of 2.96 Tbit/s, as the H100 SXM5 80 GB has in dgx-h100" in open_.notes[0]
+    assert "Assumed NVLink of 2.96 Tbps inside nodes, as the H100 SXM5 80 GB has in dgx-h100" in open_.notes[0]
     alone = paceline.simulate("gpt2-xl@h100", "fat-tree-k16", workers=8, gpus_per_node=8).iteration_s
     [found] = model.simulate_jobs(open_).jobs
     assert found.iteration_s == pytest.approx(alone, rel=1e-6)
     assert found.bottleneck is Resource.COMPUTE and found.compute_s < found.iteration_s
     slow = spec.mix({**ON_GPUS, "intra_bandwidth": "100Gbps", "iterations": 2, "job": [one]}, "jobs.toml")
-    assert not any("Assumed" in note for note in slow.notes)
+    assert not any("inside nodes" in note for note in slow.notes)
     result = model.simulate_jobs(slow)
     assert result.jobs[0].bottleneck is Resource.INSIDE
-    changes = {terms.measure(it.measure): it.mean_speedup for it in result.what_if}
+    changes = {labels.measure(it.measure): it.mean_speedup for it in result.what_if}
     assert changes["twice the bandwidth inside nodes"] > 1.3 and changes["twice the bandwidth"] == 1.0
     # On one node there is no switch that could do more.
     assert not any("switch" in change for change in changes)
@@ -159,9 +159,9 @@ def test_jobs_apart_are_as_fast_as_alone_and_jobs_together_are_not():
     together = model.simulate_jobs(across)
     assert together.jobs[0].slowdown == pytest.approx(2, rel=0.01)
     assert together.pairs[0][1] == together.jobs[0].slowdown
-    wider = next(one for one in together.what_if if terms.measure(one.measure) == "twice the bandwidth")
+    wider = next(one for one in together.what_if if labels.measure(one.measure) == "twice the bandwidth")
     assert wider.mean_speedup == pytest.approx(2, rel=0.01)
-    aggregated = next(one for one in together.what_if if terms.measure(one.measure).startswith("aggregation"))
+    aggregated = next(one for one in together.what_if if labels.measure(one.measure).startswith("aggregation"))
     assert terms.remark(aggregated.about) == "a: sharp, b: sharp" and aggregated.mean_speedup > 1
 
 
@@ -240,10 +240,10 @@ def test_a_planned_job_alone_takes_what_a_forecast_of_one_job_says(own):
 def test_sharded_jobs_keep_their_strategy_where_others_use_the_switch():
     sharded = job("a", trace="gpt2-small", strategy="ring", sharding="zero3")
     found = model.simulate_jobs(mix(sharded, job("b")))
-    noted = {terms.measure(one.measure): terms.remark(one.about) for one in found.what_if}
+    noted = {labels.measure(one.measure): terms.remark(one.about) for one in found.what_if}
     assert noted["aggregation in the switch"] == "b: sharp"
     alone = model.simulate_jobs(mix(sharded))
-    [aggregated] = [one for one in alone.what_if if terms.measure(one.measure).startswith("aggregation")]
+    [aggregated] = [one for one in alone.what_if if labels.measure(one.measure).startswith("aggregation")]
     assert (
         aggregated.iteration_s is None
         and terms.remark(aggregated.about) == "not for a, which does more than all-reduces"
@@ -255,7 +255,7 @@ def test_tensor_parallel_ranks_have_as_many_gpus_as_they_need():
     found = spec.mix({"cluster": "dgx-h100", "job": [given | {"tensor_parallel": 4}]}, "jobs.toml")
     [one] = found.jobs
     assert (one.nodes, one.ranks_per_node, one.scenario.workers) == ((0, 1, 2, 3), 2, 8)
-    assert "a: a worker is a data-parallel rank of 4 GPUs" in found.notes
+    assert "a: a worker here is a data-parallel rank of 4 GPUs" in found.notes
     beside = {"network": "fluid", "gpus_per_node": 8, "intra_bandwidth": "200Gbps", "nodes": 4, "iterations": 2}
     other = {"name": "b", "trace": "llama-2-7b@h100", "workers": 16, "strategy": "native", "sharding": "zero3"}
     small = given | {"workers": 16, "sharding": "zero1"}
@@ -303,7 +303,7 @@ def test_a_what_if_is_what_the_mix_with_that_change_takes(top, own):
         aggregating = {"switch": {"multicast": cluster.switch.multicast, "aggregation": True}}
         with_sharp = [one | {"strategy": "sharp"} for one in document["job"]]
         changes["aggregation in the switch"] = {**aggregating, "job": with_sharp}
-    forecast = {terms.measure(one.measure): one.iteration_s for one in model.simulate_jobs(mix).what_if}
+    forecast = {labels.measure(one.measure): one.iteration_s for one in model.simulate_jobs(mix).what_if}
     for name, change in changes.items():
         really = model.simulate_jobs(spec.mix(document | change, "jobs.toml"))
         assert forecast[name] == pytest.approx([one.iteration_s for one in really.jobs]), name
@@ -314,7 +314,7 @@ def test_half_the_oversubscription_is_tried_where_there_is_one():
         racks = {"racks": {"nodes_per_rack": 4, "oversubscription": over}}
         jobs = [job(name, nodes="spread") for name in "ab"]
         found = model.simulate_jobs(spec.mix({"nodes": 8, "iterations": 3, **racks, "job": jobs}, "jobs.toml"))
-        return {terms.measure(one.measure): (one.mean_speedup, terms.remark(one.about)) for one in found.what_if}
+        return {labels.measure(one.measure): (one.mean_speedup, terms.remark(one.about)) for one in found.what_if}
 
     gain, note = gained(4.0)["half the oversubscription"]
     assert gain == pytest.approx(2, rel=0.05) and note == "2:1"
@@ -346,8 +346,9 @@ def test_the_command(tmp_path):
     text = re.sub(r"trace = .*", 'trace = "allreduce:8MB/4"', text).replace("300ms", "30ms")
     small.write_text("iterations = 2\n" + text)
     run = cli.output("simulate", "--jobs", small, "--plot", tmp_path / "jobs.png")
-    for words in ("slowdown of", "beside", "shared link", "rack 0 up", "twice the bandwidth", "suffers most"):
+    for words in ("Slowdown next to one other job", "Shared links", "rack 0 up", "2x network bandwidth", "Notes"):
         assert words in run
+    assert run.startswith("vision is hit hardest: ") and "  Bottleneck   " in run
     assert (tmp_path / "jobs.png").stat().st_size > 10_000
     timeline = tmp_path / "timeline.json"
     found = cli.call("simulate", "--jobs", small, "--json", "--timeline", timeline)
@@ -367,17 +368,19 @@ def test_the_command(tmp_path):
 def test_changes_that_do_not_exist_are_left_out_with_a_note():
     def changes(**top):
         found = model.simulate_jobs(spec.mix({**top, "job": [job("a"), job("b")]}, "jobs.toml"))
-        return {terms.measure(one.measure): (one.iteration_s is None, terms.remark(one.about)) for one in found.what_if}
+        return {
+            labels.measure(one.measure): (one.iteration_s is None, terms.remark(one.about)) for one in found.what_if
+        }
 
     of_a_fabric = changes(cluster="fat-tree-k16")
     assert not of_a_fabric["twice the bandwidth"][0]
-    assert of_a_fabric["multicast in the switch"] == (True, "it is not modeled in fabrics of this kind")
+    assert of_a_fabric["multicast in the switch"] == (True, "not modeled in this kind of fabric")
     assert of_a_fabric["aggregation in the switch"] == (False, "a: sharp, b: sharp")
     # Servers have no switch that adds up for them there, but one that multicasts.
     with_servers = {"strategy": "ps", "servers": 1}
     jobs = [job("a"), {**job("b"), **with_servers}]
     found = model.simulate_jobs(spec.mix({"cluster": "leaf-spine-25g", "job": jobs}, "jobs.toml")).what_if
-    notes = {terms.measure(one.measure): terms.remark(one.about) for one in found}
+    notes = {labels.measure(one.measure): terms.remark(one.about) for one in found}
     assert notes["aggregation in the switch"] == "a: sharp"
     assert notes["multicast in the switch"] == "a: ring-multicast, b: ps-multicast"
     assert changes(bandwidth="900000Tbps")["twice the bandwidth"] == (True, "more than the highest rate of a cluster")
@@ -431,8 +434,8 @@ def test_one_job_alone_takes_what_simulate_says_of_it(given):
     assert one.samples_per_s == pytest.approx(alone.samples_per_s or one.samples_per_s, rel=1e-9)
     assert one.library == alone.library
     said = " ".join(table.to_dict(found)["notes"])
-    assert "alone, a job takes as long as `paceline simulate` says of" in said
-    assert ("@" in given["trace"]) == ("assuming" in said)
+    assert "Alone, jobs take as long as in simulate" in said
+    assert ("@" in given["trace"]) == (" nodes" in said)
 
 
 def test_jobs_on_different_gpus_need_a_cluster():

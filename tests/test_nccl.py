@@ -247,8 +247,15 @@ def test_slowdown_beside_a_collective_is_named():
 
 def test_the_command_prints_nccl_tests_columns():
     result = cli.output("simulate", "allreduce:1GB", "--cluster", "dgx-b200", "--gpus", "8")
-    assert "NCCL's all-reduce on dgx-b200: 8 GPUs on 1 node" in result
-    assert "busbw" in result and "nvls" in result
+    assert (
+        result.startswith("NCCL all-reduce of 1 GB, 8 GPUs of dgx-b200: ") and "  Algorithm    nvls, Simple; " in result
+    )
+    assert "Validated on one node" in result and "size B" not in result
+    several = cli.output("simulate", "allreduce:1MB-1GB", "--cluster", "dgx-h100", "--gpus", "16")
+    assert several.startswith("NCCL all-reduce, 16 GPUs of dgx-h100: up to 342 GB/s busbw (1 GB in 5.48 ms)\n")
+    assert "size B  time us  algbw GB/s  busbw GB/s  algo  proto" in several and "\n1,000,000,000 " in several
+    pick = "11 rows are calibrated; NCCL's pick differs (1 GB: nvls-tree with Simple, 4.13 ms)"
+    assert pick in " ".join(several.split())
     rows = json.loads(simulate("allgather:8B-1MiB", "--cluster", "p5", "--gpus", "8,16", "--json").output)
     assert [row["bytes"] for row in rows[:18]] == [8 << place for place in range(18)]
     assert (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline._internal.console import put, remark, say, width
+from paceline._internal.console import put, remark, say
 from paceline._internal.files import check_distinct
 from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.cli import param_types as types
@@ -233,9 +233,7 @@ def _of_collectives(
 
     if not request.is_asked(words, {**options, "outputs": any(outputs.values()) or None}):
         return False
-    from paceline._internal.console import wrapped
     from paceline.forecast.nccl import table
-    from paceline.forecast.wording import nccl as words_of
 
     for name, given in outputs.items():
         if given:
@@ -254,8 +252,7 @@ def _of_collectives(
     elif csv:
         click.echo(table.to_csv(answers), nl=False)
     else:
-        notes = [line for note in words_of.notes(answers) for line in wrapped(f"note: {note}", width())]
-        say([*table.table(answers), *([""] if notes else []), *notes, *([f"wrote {plot}"] if plot is not None else [])])
+        say([*table.lines(answers), *([f"wrote {plot}"] if plot is not None else [])])
     return True
 
 
@@ -264,12 +261,11 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
 
     Options of the cluster win over the file's.
     """
-    from paceline._internal.console import Bar, wrapped
+    from paceline._internal.console import Bar
     from paceline._internal.files import check_writable, replaced
     from paceline.forecast.jobs import plot as plotting
     from paceline.forecast.jobs import spec, table
     from paceline.forecast.jobs.model import simulate_jobs
-    from paceline.forecast.wording import jobs
 
     ctx, given = click.get_current_context(), {}
     for param in ctx.command.params:
@@ -288,8 +284,9 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
     if timeline is not None:
         check_writable("--timeline", timeline)
     mix = spec.read(path, given)
-    for note in mix.notes:
-        remark(f"{note}")
+    if as_json:
+        for note in mix.notes:
+            remark(note)
     with Bar("simulating") as bar:
         if timeline is None:
             result = simulate_jobs(mix, bar=bar)
@@ -301,8 +298,7 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
     if as_json:
         put(json.dumps(table.to_dict(result), indent=1, allow_nan=False))
         return not result.is_partial
-    lines = [line for sentence in [*jobs.sentences(result), *jobs.notes(result)] for line in wrapped(sentence, width())]
-    say([*table.table(result), "", *lines, *[f"wrote {file}" for file in (timeline, plot) if file is not None]])
+    say([*table.lines(result), *[f"wrote {file}" for file in (timeline, plot) if file is not None]])
     return not result.is_partial
 
 

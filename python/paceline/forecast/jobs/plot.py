@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline._internal import units
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.jobs.model import JobsResult
 from paceline.forecast.output.plotting import check_plot, save
@@ -51,12 +52,12 @@ def figure(result: JobsResult) -> Figure:
         bars.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
     longest = max(*whole, *alone)
     for place, job in enumerate(result.jobs):
-        text = _times(job.slowdown) if several else f"{whole[place]:.4g} ms"
+        text = _times(job.slowdown) if several else units.duration(1e-3 * whole[place])
         bars.text(max(whole[place], alone[place]) + 0.015 * longest, place, text, va="center")
     bars.set_xlim(0, 1.15 * longest)
     bars.set_yticks(places, names)
     bars.invert_yaxis()
-    bars.set_xlabel("iteration (ms)")
+    bars.set_xlabel("iteration time (ms)")
     bars.set_title("Each job on the shared network")
     bars.spines[["top", "right"]].set_visible(False)
     if several:
@@ -70,10 +71,10 @@ def figure(result: JobsResult) -> Figure:
                 matrix.text(column, row, text, ha="center", va="center")
         matrix.set_xticks(places, names, rotation=20, ha="right", rotation_mode="anchor")
         matrix.set_yticks(places, names)
-        matrix.set_xlabel("beside this job alone")
-        matrix.set_title("Slowdown: who hurts whom")
+        matrix.set_xlabel("next to this job alone")
+        matrix.set_title("Slowdown next to one other job")
     return drawn
 
 
 def _times(slowdown: float | None) -> str:
-    return "?" if slowdown is None else f"{slowdown:.2f}×"
+    return "?" if slowdown is None else f"{slowdown:.2f}x"

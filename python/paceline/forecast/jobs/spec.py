@@ -193,18 +193,17 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
     inside, notes = _inside(drafts, cluster)
     notes = (*assumed, *notes, _libraries(drafts), *_strategies(drafts, entries))
     notes += tuple(
-        f"{draft.name}: a worker is a data-parallel rank of {draft.gpus_per_rank} GPUs"
+        f"{draft.name}: a worker here is a data-parallel rank of {draft.gpus_per_rank} GPUs"
         for draft in drafts
         if draft.gpus_per_rank > 1
     )
     notes += tuple(
-        f"{draft.name}: {draft.scenario.workload.context} neighboring workers share every sample"
+        f"{draft.name}: {draft.scenario.workload.context} neighboring ranks share every sample"
         for draft in drafts
         if draft.scenario.workload is not None and draft.scenario.workload.context > 1
     )
     notes += tuple(
-        f"{draft.name}: what its GPUs exchange while they compute ({what}) takes as long as alone, and puts no load on "
-        "the shared network"
+        f"{draft.name}: {what} take as long as alone and put no load on shared links"
         for draft in drafts
         if (what := _beside(draft.scenario.workload))
     )
@@ -286,11 +285,8 @@ def _beside(workload: Workload | None) -> str:
 def _libraries(drafts: Sequence[_Draft]) -> str:
     """Return the note on what the jobs' libraries cost."""
     libraries = dict.fromkeys(draft.by_itself.library.name for draft in drafts)
-    named = units.listed(["the bare schedule" if name == NONE else name for name in libraries])
-    return (
-        f"alone, a job takes as long as `paceline simulate` says of {named}; by how much jobs slow each other down is "
-        "that of their messages, without what libraries cost"
-    )
+    named = units.listed(["bare schedule" if name == NONE else name for name in libraries])
+    return f"Alone, jobs take as long as in simulate ({named}); slowdowns are of messages, without library costs"
 
 
 def _strategies(drafts: Sequence[_Draft], entries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -301,8 +297,8 @@ def _strategies(drafts: Sequence[_Draft], entries: Sequence[Mapping[str, Any]]) 
             own = draft.by_itself
             names.setdefault((own.strategy.name, own.library.name), []).append(draft.name)
     return [
-        f"{units.listed(sorted(jobs))}: no strategy is named, so {strategy}"
-        + (f", as {library} does by itself" if library != NONE else "")
+        f"Assumed {strategy} for {units.listed(sorted(jobs))}"
+        + (f", the default of {library}" if library != NONE else "")
         for (strategy, library), jobs in sorted(names.items())
     ]
 

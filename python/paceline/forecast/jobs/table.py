@@ -1,31 +1,40 @@
-"""The tables of several jobs for people: how each fares, who hurts whom, which links they share, what would help."""
+"""The answer about several jobs for people, with its tables, and as `--json` has it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from paceline._internal import units
+from paceline._internal import block, units
 from paceline._internal.console import Column, render
 from paceline.catalog.builtin import cluster_document
 from paceline.forecast.jobs.model import JobResult, JobsResult, SharedLink
-from paceline.forecast.kinds import Resource
 from paceline.forecast.sharding import NONE
 from paceline.forecast.wording import jobs, labels, terms
 from paceline.forecast.wording.jobs import UNKNOWN, times
 
 SCHEMA = 1
 _MOST_LINKS = 8
-_SHORT = {Resource.NICS: "network"}
+
+
+def lines(result: JobsResult) -> list[str]:
+    """Return the answer for people."""
+    return [
+        *block.headline(jobs.headline(result)),
+        "",
+        *block.block(jobs.facts(result)),
+        "",
+        *table(result),
+        *block.notes(jobs.notes(result)),
+    ]
 
 
 def table(result: JobsResult) -> list[str]:
-    """Return all tables, as lines."""
-    lines = [jobs.title(result), "", *_jobs(result)]
-    if len(result.jobs) > 1:
-        lines += ["", *_matrix(result)]
-        lines += ["", *_links(result)]
-    return [*lines, "", *_what_if(result)]
+    """Return all tables, as lines: jobs, slowdowns in pairs, shared links, changes; one job has changes alone."""
+    if len(result.jobs) == 1:
+        return _what_if(result)
+    every = [_jobs(result), ["Slowdown next to one other job", *_matrix(result)], _links(result), _what_if(result)]
+    return [line for one in every for line in [*one, ""]][:-1]
 
 
 def _jobs(result: JobsResult) -> list[str]:
@@ -33,36 +42,38 @@ def _jobs(result: JobsResult) -> list[str]:
     are_sharded = any(job.sharding != NONE for job in result.jobs)
     columns = [
         Column("job", left=True),
-        Column("trace", left=True),
-        Column("strategy", left=True),
-        *([Column("sharding", left=True)] if are_sharded else []),
+        Column("trace", left=True, spare=3),
+        Column("strategy", left=True, spare=2),
+        *([Column("sharding", left=True, spare=1)] if are_sharded else []),
         Column("workers"),
-        Column("nodes", left=True),
-        Column(f"iteration\n{time[1]}"),
-        Column(f"alone\n{time[1]}"),
+        Column("nodes", left=True, spare=4),
+        Column(f"iter {time[1]}"),
+        Column(f"alone {time[1]}"),
         Column("slowdown"),
-        Column("samples/s"),
-        Column(f"computes\n{time[1]}"),
-        Column("bound by", left=True),
+        Column("samples/s", spare=6),
+        Column(f"compute {time[1]}", spare=7),
     ]
     rows = [
         [
             job.name,
             job.trace,
             job.strategy,
-            *([job.sharding] if are_sharded else []),
-            str(job.workers),
+            *([_sharding(job)] if are_sharded else []),
+            f"{job.workers:,}",
             _numbers([*job.nodes, *job.server_nodes]),
             UNKNOWN if job.iteration_s is None else units.in_unit(job.iteration_s, time),
             UNKNOWN if job.alone_s is None else units.in_unit(job.alone_s, time),
             times(job.slowdown),
             UNKNOWN if job.iteration_s is None else units.digits(job.samples_per_s),
             UNKNOWN if job.compute_s is None else units.in_unit(job.compute_s, time),
-            UNKNOWN if job.bottleneck is None else _SHORT.get(job.bottleneck) or terms.place(job.bottleneck),
         ]
         for job in result.jobs
     ]
     return render(columns, [rows], highlight_first=False)
+
+
+def _sharding(job: JobResult) -> str:
+    return f"{NONE} (DDP)" if job.sharding == NONE else job.sharding
 
 
 def _numbers(nodes: Sequence[int]) -> str:
@@ -79,7 +90,7 @@ def _numbers(nodes: Sequence[int]) -> str:
 
 def _matrix(result: JobsResult) -> list[str]:
     names = [job.name for job in result.jobs]
-    columns = [Column("slowdown of", left=True), *(Column(f"beside\n{name}") for name in names), Column("all\nothers")]
+    columns = [Column("job", left=True), *map(Column, names), Column("all")]
     rows = [
         [name, *("-" if row is column else times(result.pairs[row][column]) for column in range(len(names)))]
         for row, name in enumerate(names)
@@ -99,27 +110,27 @@ def _links(result: JobsResult) -> list[str]:
     links = shared(result)
     if not links:
         return ["No link carries data of more than one job."]
-    columns = [Column("shared link", left=True), Column("busy"), Column("jobs", left=True)]
+    columns = [Column("Shared links", left=True), Column("busy"), Column("jobs", left=True)]
     rows = [[link.name, units.percent(link.busy), ", ".join(link.jobs)] for link in links[:_MOST_LINKS]]
     lines = render(columns, [rows], highlight_first=False)
     more = len(links) - len(rows)
-    return [*lines, f"and {more} more"] if more else lines
+    return [*lines, f"{more} more: --json"] if more else lines
 
 
 def _what_if(result: JobsResult) -> list[str]:
     names = [job.name for job in result.jobs]
     columns = [
-        Column("what if", left=True),
-        Column("times faster\n(mean)"),
-        *(Column(name) for name in names),
+        Column("What if", left=True),
+        *([Column("mean")] if len(names) > 1 else []),
+        *map(Column, names),
         Column("", left=True),
     ]
     rows = [
         [
-            terms.measure(one.measure),
-            "-" if one.iteration_s is None else f"{one.mean_speedup:.2f}",
-            *(["-"] * len(names) if one.iteration_s is None else [f"{gain:.2f}" for gain in one.speedups]),
-            terms.remark(one.about),
+            jobs.change(one),
+            *(["-" if one.iteration_s is None else times(one.mean_speedup)] if len(names) > 1 else []),
+            *(["-"] * len(names) if one.iteration_s is None else map(times, one.speedups)),
+            jobs.remark(one),
         ]
         for one in result.what_if
     ]

@@ -8,37 +8,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline._internal import units
+from paceline._internal import block, units
 from paceline._internal.console import Column, render
 from paceline._internal.files import check_writable, replaced
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl.model import CollectiveTime
 from paceline.forecast.nccl.request import Answer
 from paceline.forecast.result import SCHEMA_VERSION
-from paceline.forecast.wording.nccl import COLLECTIVES, evidence, title
+from paceline.forecast.wording.nccl import COLLECTIVES, evidence, facts, headline, notes
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def table(answers: Sequence[Answer]) -> list[str]:
-    """Return a table for each answer with nccl-tests' columns, as lines."""
-    columns = [Column("size\nB"), Column("time\nus"), Column("algbw\nGB/s"), Column("busbw\nGB/s")]
-    columns += [Column("algorithm", left=True), Column("protocol", left=True)]
-    lines: list[str] = []
+def lines(answers: Sequence[Answer]) -> list[str]:
+    """Return for each answer its headline, its facts and a table with nccl-tests' columns, and the notes on all."""
+    columns = [Column("size B"), Column("time us"), Column("algbw GB/s"), Column("busbw GB/s")]
+    columns += [Column("algo", left=True), Column("proto", left=True)]
+    made: list[str] = []
     for answer in answers:
         rows = [
             [
-                str(it.size),
+                f"{it.size:,}",
                 units.digits(it.seconds * 1e6),
-                f"{it.algorithm_bandwidth / 1e9:.2f}",
-                f"{it.bus_bandwidth / 1e9:.2f}",
+                f"{it.algorithm_bandwidth / 1e9:,.2f}",
+                f"{it.bus_bandwidth / 1e9:,.2f}",
                 it.algorithm,
                 it.protocol,
             ]
             for it in answer.times
         ]
-        lines += [*([""] if lines else []), title(answer), "", *render(columns, [rows], highlight_first=False)]
-    return lines
+        cells = ["", *render(columns, [rows], highlight_first=False)] if len(rows) > 1 else []
+        made += [*([""] if made else []), *block.headline(headline(answer)), "", *block.block(facts(answer)), *cells]
+    return [*made, *block.notes(notes(answers))]
 
 
 def to_csv(answers: Sequence[Answer]) -> str:
@@ -88,7 +89,7 @@ def draw(answers: Sequence[Answer], path: Path) -> None:
             axes.plot(sizes, rates, label=name, color=look.color, marker=look.marker, markersize=4)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _place: units.size(value))
-        axes.set(xlabel="size", ylabel="bus bandwidth, GB/s", title=f"NCCL on {answers[0].cluster}")
+        axes.set(xlabel="size", ylabel="bus bandwidth (GB/s)", title=f"NCCL on {answers[0].cluster}")
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False)
         with replaced(path) as file:

@@ -1,10 +1,11 @@
-"""What is said of NCCL's collectives."""
+"""The words for NCCL's collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from paceline._internal import units
+from paceline._internal.block import Fact
 from paceline.catalog.nccl import Kind, checked
 from paceline.forecast.nccl.request import Answer
 
@@ -17,43 +18,58 @@ COLLECTIVES: dict[Kind, str] = {
 }
 
 
-def title(answer: Answer) -> str:
-    """Return what an answer is about, in a line."""
+def headline(answer: Answer) -> str:
+    """Return the time and the bus bandwidth of a size, or the highest of several."""
+    name = f"NCCL {COLLECTIVES[answer.kind]}"
+    where = f"{units.count(answer.group.ranks, 'GPU')} of {answer.cluster}"
+    best = max(answer.times, key=lambda it: it.bus_bandwidth)
+    rate, time = f"{_gigabytes(best.bus_bandwidth)} GB/s busbw", units.duration(best.seconds)
+    if len(answer.times) == 1:
+        return f"{name} of {units.size(best.size)}, {where}: {time}, {rate}"
+    return f"{name}, {where}: up to {rate} ({units.size(best.size)} in {time})"
+
+
+def facts(answer: Answer) -> list[Fact]:
+    """Return the choice of NCCL for a single size, and the machines."""
     group, machine = answer.group, answer.machine
-    between = ""
+    where = [units.count(group.nodes, "node")]
     if group.nodes > 1:
-        nics = f", {units.count(machine.nics, 'NIC')} a node" if machine.nics > 1 else ""
-        between = f", {units.rate(8 * machine.nominal)}{nics}"
-    return (
-        f"NCCL's {COLLECTIVES[answer.kind]} on {answer.cluster}: {units.count(group.ranks, 'GPU')} on "
-        f"{units.count(group.nodes, 'node')}{between}, as nccl-tests times it"
-    )
+        nics = f" over {units.count(machine.nics, 'NIC')} per node" if machine.nics > 1 else " per node"
+        where.append(f"{units.rate(8 * machine.nominal)}{nics}")
+    setup = Fact("Setup", ", ".join([*where, "timed as in nccl-tests"]))
+    if len(answer.times) > 1:
+        return [setup]
+    [it] = answer.times
+    return [Fact("Algorithm", f"{it.algorithm}, {it.protocol}; {_gigabytes(it.algorithm_bandwidth)} GB/s algbw"), setup]
+
+
+def _gigabytes(bytes_per_s: float) -> str:
+    return units.digits(bytes_per_s / 1e9, 3)
 
 
 def notes(answers: Sequence[Answer]) -> list[str]:
-    """Return what was assumed, and where NCCL's own model would choose otherwise."""
-    found = dict.fromkeys(f"assumed: {one}" for answer in answers for one in answer.machine.assumed)
+    """Return what was assumed, where NCCL's own model would choose otherwise, and what forecasts are checked with."""
+    made = [f"Assumed {one}" for answer in answers for one in answer.machine.assumed]
     pairs = [(it, it.tuning) for answer in answers if answer.group.nodes > 1 for it in answer.times]
     other = [(it, own) for it, own in pairs if own and (own.algorithm, own.protocol) != (it.algorithm, it.protocol)]
     if other:
         it, own = other[-1]
-        note = (
-            f"in {units.count(len(other), 'row')}, NCCL's own model would choose otherwise, for {units.size(it.size)} "
-            f"and {it.group.ranks} GPUs {own.algorithm} with {own.protocol} ({units.duration(own.seconds)}); between "
-            "nodes that model is 2 to 3 times too fast for all but rings with Simple, so these rows are as calibrated"
-        )
-        found[note] = None
-    found |= dict.fromkeys(evidence(answer.group.nodes) for answer in answers)
-    return list(found)
+        pick = f"{units.size(it.size)}: {own.algorithm} with {own.protocol}, {units.duration(own.seconds)}"
+        are = "1 row is" if len(other) == 1 else f"{len(other):,} rows are"
+        made += [
+            f"{are} calibrated; NCCL's pick differs ({pick})",
+            "NCCL's model is 2-3x too fast between nodes, except ring with Simple",
+        ]
+    return [*made, *(evidence(answer.group.nodes) for answer in answers)]
 
 
 def evidence(nodes: int) -> str:
     """Return how far forecasts have been from measurements, or that there are none."""
     if nodes > 1:
-        return "there is no evidence for several nodes: no published bandwidths of them are built in"
+        return "Unvalidated: no published multi-node bandwidths"
     known = checked()
+    mean, without = units.percent(known.mean), units.percent(known.without_source)
     return (
-        f"on one node, forecasts of {known.rows} published bandwidths (8 H200, 8 B200) are {units.percent(known.mean)} "
-        f"off on average, and {units.percent(known.without_source)} without their own source (paceline study "
-        "collectives)"
+        f"Validated on one node with {known.rows} published bandwidths (8 H200, 8 B200): {mean} off on average, "
+        f"{without} without their own source (paceline study collectives)"
     )
