@@ -13,28 +13,28 @@ from paceline.catalog.libraries import MEANING, Library, all_libraries
 
 _HEAD = """# Libraries and channels
 
-This page lists what forecasts know of communication libraries and of the links between and inside machines. It is
+Constants of communication libraries and of links between and inside machines, as forecasts use them. This page is
 generated from the data files in `python/paceline/catalog` and `crates/nccl/data`:
 
 ```
 python -m paceline.catalog.reference docs/reference/libraries.md
 ```
 
-`--library NAME,…` says whose costs are forecast, in `simulate`, `report` and Python's `simulate` and `sweep`. Without
-it, the library is the one that the trace was recorded with, or else `ddp`; for a trace that computes nothing, `none`.
-`none` is the bare schedule: every tensor is its own bucket, and messages cost nothing but what the cluster says.
-Under `native`, NCCL chooses as its newest known release does; `ddp@2.8` is the library with NCCL 2.8 (to 2.12, 2020 to
-2022). Explicit options win over a library's: `--bucket-size`, `--message-overhead`, and those of its strategy.
-`paceline list libraries` prints the same, `--json` for programs.
+`--library NAME,…` selects the framework to model, in `simulate`, `report` and Python's `simulate` and `sweep`. It
+defaults to the library that the trace was recorded with, else to `ddp`, and to `none` for a trace without compute.
+`none` is the bare schedule: every tensor is its own bucket, and messages cost nothing but what the cluster sets. Under
+`native`, NCCL chooses as its newest known release does. `ddp@2.8` is the library with NCCL 2.8 (to 2.12, 2020 to 2022).
+Explicit options win over a library's: `--bucket-size`, `--message-overhead`, and those of its strategy.
+`paceline list libraries` prints the same, as JSON with `--json`.
 
-The **channel** is what carries messages between nodes: `tcp`, `rdma`, or `none`, where messages get the whole
-bandwidth. A cluster says its own (`channel` of the [cluster format](cluster-format.md)); the default cluster has TCP up
-to 25 Gbit/s and RDMA above; `--channel` overrides both. With a channel, `bandwidth` is the wire's rate. Messages get a
-share of it, or what the library's few TCP connections carry if that is less: under `ring` and `native` a node sends
-to one other node only. Latency and cost per message are the channel's unless the cluster or an option gives them;
-`"0s"` counts as given. What a cluster says was measured over its own channel: with another one, only options count.
+The **channel** carries messages between nodes. It is `tcp`, `rdma`, or `none`, where messages get the whole bandwidth.
+A cluster sets its own (`channel` of the [cluster format](cluster-format.md)). The default cluster has TCP up to
+25 Gbps and RDMA above. `--channel` overrides both. With a channel, `bandwidth` is the wire's rate. Messages get a
+share of it, or the rate of the library's few TCP connections if that is less: under `ring` and `native` a node sends
+to one other node only. Latency and cost per message are the channel's unless the cluster or an option sets them.
+`"0s"` counts as set. A cluster's figures were measured over its own channel. With another one, only options count.
 
-Each constant has a unit, a source, and an uncertainty: by how much more or less it may plausibly be. Constants that
+Each constant has a unit, a source, and an uncertainty: how much more or less it may plausibly be. Constants that
 were fitted to measurements name them.
 
 ## Libraries
@@ -53,7 +53,7 @@ def page() -> str:
     libraries = all_libraries()
     lines = [_HEAD.rstrip("\n")]
     lines += [f"| `{it.name}` | `{it.strategy}` | {it.summary} |" for it in libraries]
-    lines += ["", "What the constants mean:", "", "| constant | meaning |", "| --- | --- |"]
+    lines += ["", "Constants:", "", "| constant | meaning |", "| --- | --- |"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in MEANING.items()]
     for library in libraries:
         if library.constants or library.options:
@@ -74,7 +74,7 @@ def _habits(library: Library) -> list[str]:
 def _table(constants: Iterable[Constant]) -> list[str]:
     head = ["| constant | value | \u00b1 | source | fitted to |", "| --- | --- | --- | --- | --- |"]
     return head + [
-        f"| `{it.name}` | {_value(it)} | {100 * it.uncertainty:.0f} % | {it.source} | {it.calibrated} |"
+        f"| `{it.name}` | {_value(it)} | {100 * it.uncertainty:.0f}% | {it.source} | {it.calibrated} |"
         for it in constants
     ]
 
@@ -83,7 +83,7 @@ def _value(constant: Constant) -> str:
     """Return the value with its unit, in a unit that people read."""
     value, unit = constant.value, constant.unit
     if unit == "bit/s":
-        return f"{value / 1e9:g} Gbit/s"
+        return f"{value / 1e9:g} Gbps"
     if unit == "bytes":
         return f"{value / 1e6:g} MB"
     if unit == "s" or unit.startswith("s per"):

@@ -14,17 +14,16 @@ _ABOUT = """\
 
 # Settings
 
-A setting has the same name everywhere: as a command-line option, as a Python keyword, as a key of a
-[report](../how-to/report.md), and, for settings of a job, as a `PACELINE_` variable. A value means the same everywhere,
-and a mistake gives the same message, which names its source: `--chunk`, `PACELINE_CHUNK`, `chunk`, or
-`report.toml: chapter 2: chunk`. Sizes are in bytes (`25MB`, `512KiB`), rates in bits per second (`25Gbps`), and times
-have a unit (`10us`); Python also takes numbers of bytes and seconds.
+A setting has the same name everywhere: command-line option, Python keyword, key of a [report](../how-to/report.md),
+and `PACELINE_` variable for settings of a job. Its values mean the same everywhere. Errors name the source: `--chunk`,
+`PACELINE_CHUNK`, `chunk`, or `report.toml: chapter 2: chunk`. Sizes are in bytes (`25MB`, `512KiB`), rates in bits per
+second (`25Gbps`), and times have a unit (`10us`). Python also takes numbers of bytes and seconds.
 
 ## Of a job
 
 Precedence, highest first: keywords in the script, `-x NAME=VALUE`, command-line options, environment variables.
-Every rank reads the variables. An empty one counts as unset. An unknown `PACELINE_` variable is an error, because it
-is most likely misspelled.
+Every rank reads the variables. An empty one counts as unset. An unknown `PACELINE_` variable is an error: it is most
+likely misspelled.
 
 """
 _IDLE = """
@@ -32,7 +31,7 @@ Setting something that the strategy or the transport does not use is an error:
 
 """
 _WITHOUT_STRATEGY = """
-Without a strategy, `PACELINE_CHUNK` is an error when the job starts; servers, inside and multicast apply to
+Without a strategy, `PACELINE_CHUNK` is an error when the job starts. Servers, inside and multicast apply to
 operations that name a strategy.
 
 ## Of a forecast
@@ -70,7 +69,7 @@ _LAST = """
 ## What `paceline run` sets
 
 For each rank: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `GROUP_RANK` (the node), `GROUP_WORLD_SIZE`,
-`MASTER_ADDR` and `MASTER_PORT`, as torchrun does; also `PACELINE_RUN_ID` and `PYTHONUNBUFFERED=1`.
+`MASTER_ADDR` and `MASTER_PORT`, as torchrun does. Also `PACELINE_RUN_ID` and `PYTHONUNBUFFERED=1`.
 
 ## For tests
 
