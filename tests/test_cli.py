@@ -135,7 +135,7 @@ def test_lists_for_people():
     assert call("clusters", "nowhere").exit_code == 2
     # Forecasts take the channel's.
     (flat,) = [line for line in call("clusters").stdout.splitlines() if line.startswith("flat ")]
-    assert "37us" in flat
+    assert "37 us" in flat
 
 
 def test_export_and_use(tmp_path):

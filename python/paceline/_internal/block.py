@@ -96,6 +96,18 @@ def _toned(text: str, tone: Tone) -> str:
     return click.style(text, fg=colors[tone]) if tone else text
 
 
+def pairs(rows: Sequence[Pair], columns: int | None = None) -> list[str]:
+    """Return names and their texts in two columns, without labels; what is wrapped continues below its text."""
+    columns = columns or width()
+    first = _INDENT + max(len(name) for name, _ in rows) + _GAP
+    lines = []
+    for name, text in rows:
+        texts = _filled(text, columns, first) or [""]
+        lines.append(f"{'':{_INDENT}}{name:<{first - _INDENT}}{texts[0]}".rstrip())
+        lines += [f"{'':{first}}{more}" for more in texts[1:]]
+    return lines
+
+
 def notes(texts: Iterable[str], columns: int | None = None, title: str = "Notes") -> list[str]:
     """Return notes, each once, with their heading after an empty line; nothing if there are none.
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline._core import Cluster, written_time
+from paceline._core import Cluster, parse_rate
 from paceline._internal import units
+from paceline._internal.block import Fact, block, headline, notes, pairs
 from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline._internal.files import check_writable, replaced
 from paceline.catalog.builtin import (
@@ -58,44 +59,50 @@ def traces(name: str | None, as_json: bool, verbose: bool, export: Path | None) 
     if as_json:
         put(json.dumps(entries, indent=1))
         return
+    if name:
+        _show_trace(entries[0])
+        return
     columns = [
         Column("name", left=True),
         Column("batch"),
-        Column("layers"),
-        Column("tensors"),
-        Column("gradients"),
-        Column("forward"),
-        Column("backward"),
+        Column("layers", spare=2),
+        Column("tensors", spare=1),
+        *(Column(header) for header in ("gradients", "forward", "backward")),
     ]
     rows = [
         [
             entry["name"],
-            str(entry["batch"]),
-            str(entry["layers"]),
-            str(entry["tensors"]),
-            units.size(entry["gradient_bytes"]),
-            units.duration(entry["forward_s"]),
-            units.duration(entry["backward_s"]),
+            f"{entry['batch']:,}",
+            f"{entry['layers']:,}",
+            f"{entry['tensors']:,}",
+            *_times(entry),
         ]
         for entry in entries
     ]
     say(render(columns, [rows], highlight_first=False))
-    say(_provenances(entries, "traces", shown=verbose or name is not None))
-    if name:
-        say(_rates(entries[0]["name"]))
-    else:
-        say(
-            ["", "allreduce:SIZE[/COUNT] is a trace too: one all-reduce of that size in COUNT tensors, no computation."]
-        )
+    say([*_sources(entries, "traces", shown=verbose), *_paragraph(_COLLECTIVE)])
 
 
-def _rates(model: str) -> list[str]:
-    lines = [f"{rate.device}: {rate.cited}" for rate in rates_of(model).values()]
-    if not lines:
-        return []
-    both = find_config(model) is not None
-    head = "--device takes (--gpu computes the model)" if both else "--gpu takes"
-    return ["", head, *(line for text in lines for line in wrapped(text, width(), "    "))]
+_COLLECTIVE = "allreduce:SIZE[/COUNT] is a trace, too: one all-reduce of SIZE in COUNT tensors, without compute."
+
+
+def _times(entry: dict[str, Any]) -> list[str]:
+    forward, backward = (units.duration(entry[f"{it}_s"]) for it in ("forward", "backward"))
+    return [units.size(entry["gradient_bytes"]), forward, backward]
+
+
+def _show_trace(entry: dict[str, Any]) -> None:
+    size, forward, backward = _times(entry)
+    rates = [(rate.device, rate.cited) for rate in rates_of(entry["name"]).values()]
+    both = find_config(entry["name"]) is not None  # --gpu computes the model.
+    facts = [
+        Fact("Gradients", f"{size} in {units.count(entry['tensors'], 'tensor')}"),
+        Fact("Compute", f"forward {forward}, backward {backward}"),
+        *([Fact("Source", entry["provenance"])] if entry["provenance"] else []),
+        *([Fact("--device" if both else "--gpu", *rates)] if rates else []),
+    ]
+    shape = f"batch {entry['batch']:,}, {units.count(entry['layers'], 'layer')}"
+    say([*headline(f"{entry['name']}: {shape}"), "", *block(facts)])
 
 
 @click.command(cls=Command)
@@ -117,30 +124,65 @@ def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None
     if as_json:
         put(json.dumps(entries, indent=1))
         return
-    headers = ["bandwidth", "latency", "GPUs per\nnode", "inside the\nnode", "multicast", "aggregation"]
-    columns = [Column("name", left=True), *(Column(header) for header in headers)]
+    if name:
+        _show_cluster(found[0], entries[0])
+        return
+    columns = [
+        Column("name", left=True),
+        Column("bandwidth"),
+        Column("latency"),
+        Column("GPUs per\nnode"),
+        Column("intra-\nnode", spare=1),
+        Column("multi-\ncast", spare=2),
+        Column("aggre-\ngation", spare=2),
+    ]
     rows = [
         [
             entry["name"],
-            entry["bandwidth"],
+            _rate(entry["bandwidth"]),
             _latency(cluster),
             str(entry["gpus_per_node"]),
-            entry["intra_bandwidth"] if entry["gpus_per_node"] > 1 else "-",
-            "yes" if entry["switch"].get("multicast", True) else "no",
-            "yes" if entry["switch"].get("aggregation", True) else "no",
+            _rate(entry["intra_bandwidth"]) if entry["gpus_per_node"] > 1 else "-",
+            *("yes" if able else "no" for able in _abilities(entry)),
         ]
         for cluster, entry in zip(found, entries, strict=True)
     ]
     say(render(columns, [rows], highlight_first=False))
-    say(_provenances(entries, "clusters", shown=verbose or name is not None))
-    if name:
-        say(["", *wrapped(f"links, for --degrade: {load_cluster(name).links}", width())])
+    about = (
+        "Bandwidth is per node, intra-node bandwidth per GPU, both in each direction. Multicast and aggregation are "
+        "those of switches between nodes."
+    )
+    say([*_paragraph(about), *_sources(entries, "clusters", shown=verbose)])
+
+
+def _rate(written: str) -> str:
+    return units.rate(parse_rate(written))
+
+
+def _abilities(entry: dict[str, Any]) -> tuple[bool, bool]:
+    """Return whether switches multicast and aggregate."""
+    return entry["switch"].get("multicast", True), entry["switch"].get("aggregation", True)
+
+
+def _show_cluster(cluster: Cluster, entry: dict[str, Any]) -> None:
+    of = "GPU" if cluster.has_rails else "node"
+    able = [word for word, is_able in zip(("multicast", "aggregation"), _abilities(entry), strict=True) if is_able]
+    inside = entry["gpus_per_node"] > 1
+    facts = [
+        Fact("Network", f"{_rate(entry['bandwidth'])} per {of} and direction, {_latency(cluster)} latency"),
+        *([Fact("Intra-node", f"{_rate(entry['intra_bandwidth'])} per GPU and direction")] if inside else []),
+        Fact("Switches", " and ".join(able) if able else "no multicast, no aggregation"),
+        Fact("--degrade", cluster.links),
+        *([Fact("Source", entry["provenance"])] if entry["provenance"] else []),
+    ]
+    gpus = units.count(entry["gpus_per_node"], "GPU")
+    say([*headline(f"{entry['name']}: {gpus} per node"), "", *block(facts)])
 
 
 def _latency(cluster: Cluster) -> str:
     """Return what forecasts take: the channel's latency where the cluster does not give one."""
     latency_s = with_channel(cluster).latency_s
-    return written_time(latency_s) if latency_s else "none"
+    return units.duration(latency_s) if latency_s else "none"
 
 
 @click.command(cls=Command)
@@ -162,18 +204,18 @@ def strategies(as_json: bool) -> None:
         put(json.dumps(entries, indent=1))
         return
     rows = [[str(entry["name"]), ", ".join(entry["aliases"]), str(entry["summary"])] for entry in entries]
-    columns = [Column("name", left=True), Column("also called", left=True), Column("how it works", left=True)]
+    columns = [Column("name", left=True), Column("aliases", left=True), Column("how it works", left=True)]
     say(render(columns, [rows], highlight_first=False))
-    say(["", "Options that only some strategies use:"])
+    facts = []
     for knob in KNOBS:
         users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
-        who = "all" if len(users) == len(all_strategies()) else ", ".join(users)
-        say(wrapped(f"--{knob}: {who}", width(), "    "))
+        facts.append((f"--{knob}", "all" if len(users) == len(all_strategies()) else ", ".join(users)))
     for need in ("multicast", "aggregation"):
         users = [strategy.name for strategy in all_strategies() if need in strategy.knobs]
-        say(wrapped(f"a switch with {need}: {', '.join(users)}", width(), "    "))
+        facts.append((f"{need} switches", ", ".join(users)))
     halves = [strategy.name for strategy in all_strategies() if "all-gather" in strategy.collectives]
-    say(wrapped(f"reduce-scatter and all-gather: {', '.join(halves)}", width(), "    "))
+    facts.append(("--sharding", ", ".join(halves)))
+    say(["", "Used by", *pairs(facts)])
 
 
 @click.command(cls=Command)
@@ -202,16 +244,18 @@ def libraries(name: str | None, as_json: bool) -> None:
         entry = _library(shown[0])
         words = {key: entry[key] for key in ("strategy", "coordinator", "channel", "servers") if entry[key]}
         words |= entry["options"]
-        say([*wrapped(f"{name}: {entry['summary']}", width()), ""])
-        say([f"{key}: {str(value).lower() if isinstance(value, bool) else value}" for key, value in words.items()])
+        habits = [(key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in words.items()]
+        say([*headline(f"{name}: {entry['summary']}"), *(["", *pairs(habits)] if habits else [])])
         if shown[0].constants:
             say(["", *constants_table(list(shown[0].constants.values()))])
     else:
-        columns = [Column("name", left=True), Column("strategy", left=True), Column("what it is", left=True)]
+        columns = [Column("name", left=True), Column("strategy", left=True), Column("framework", left=True)]
         rows = [[library.name, library.strategy, library.summary] for library in shown]
         say(render(columns, [rows], highlight_first=False))
         say(
-            ["", *wrapped("`paceline list libraries NAME` shows constants and sources; NAME may be channels.", width())]
+            _paragraph(
+                "Constants and sources: paceline list libraries NAME. Of channels: paceline list libraries channels."
+            )
         )
 
 
@@ -229,13 +273,9 @@ def _library(library: Library) -> dict[str, Any]:
 def constants_table(constants: Sequence[Constant]) -> list[str]:
     """Return constants with their sources as lines."""
     columns = [Column("constant", left=True), Column("value"), Column("unit", left=True), Column("\u00b1")]
-    rows = [[it.name, f"{it.value:g}", it.unit, f"{100 * it.uncertainty:.0f} %"] for it in constants]
-    notes = [f"{it.name}: {it.source}" + (f"; fitted to {it.calibrated}" if it.calibrated else "") for it in constants]
-    return [
-        *render(columns, [rows], highlight_first=False),
-        "",
-        *(line for note in notes for line in wrapped(note, width(), "    ")),
-    ]
+    rows = [[it.name, f"{it.value:g}", it.unit, units.percent(it.uncertainty, 0)] for it in constants]
+    texts = [f"{it.name}: {it.source}" + (f"; fitted to {it.calibrated}" if it.calibrated else "") for it in constants]
+    return [*render(columns, [rows], highlight_first=False), *notes(texts, title="Sources")]
 
 
 def _exported(name: str | None, export: Path | None, text: Callable[[str], str]) -> bool:
@@ -249,9 +289,12 @@ def _exported(name: str | None, export: Path | None, text: Callable[[str], str])
     return True
 
 
-def _provenances(entries: Sequence[dict[str, Any]], command: str, *, shown: bool) -> list[str]:
+def _sources(entries: Sequence[dict[str, Any]], command: str, *, shown: bool) -> list[str]:
+    """Return the sources of all entries, or how to see them."""
     if not shown:
-        return ["", f"Where each comes from: paceline list {command} NAME, or --verbose for all."]
-    cited = [entry for entry in entries if entry["provenance"]]
-    lines = [line for entry in cited for line in wrapped(f"{entry['name']}: {entry['provenance']}", width(), "    ")]
-    return ["", *lines] if lines else []
+        return _paragraph(f"Sources: paceline list {command} NAME, or --verbose for all.")
+    return notes((f"{it['name']}: {it['provenance']}" for it in entries if it["provenance"]), title="Sources")
+
+
+def _paragraph(text: str) -> list[str]:
+    return ["", *wrapped(text, width())]

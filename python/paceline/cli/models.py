@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline._internal import units
+from paceline._internal.block import Fact, block, headline, notes
 from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
@@ -75,19 +76,22 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
     if as_json:
         put(json.dumps(entry | {"notes": list(model.notes), "config": dict(config.fields)}, indent=1))
         return
-    lines = [f"{config.name}: {model.family}, {_count(model.parameters)} parameters ({model.parameters:,})"]
-    if "active_parameters" in entry:
-        lines.append(f"a token uses {_count(model.active_parameters)} of them")
-    lines.append(
-        f"{units.short(model.flops / 1e12)} TFLOPs per sample of {model.sequence} tokens, forward and backward"
-    )
-    if not config.source:
-        lines.append(f"with the head of {model.architecture}")
-    lines += wrapped(f"from {config.source or config.where}", width())
-    lines += [line for note in model.notes for line in wrapped(f"note: {note}", width())]
+    used = f"; a token uses {_count(model.active_parameters)}" if "active_parameters" in entry else ""
+    flops = f"{units.short(model.flops / 1e12)} TFLOPs per sample of {model.sequence:,} tokens, forward and backward"
+    facts = [
+        Fact("Parameters", f"{model.parameters:,}{used}"),
+        Fact("Compute", flops),
+        *([] if config.source else [Fact("Head", f"that of {model.architecture}")]),
+        Fact("Source", config.source or str(config.where)),
+    ]
+    lines = [
+        *headline(f"{config.name}: {model.family}, {_count(model.parameters)} parameters"),
+        "",
+        *block(facts),
+    ]
     if workload is not None:
         lines += ["", *_text(workload, entry["on_gpu"])]
-    say(lines)
+    say([*lines, *notes(model.notes)])
 
 
 def _entry(config: Config) -> dict[str, Any]:
@@ -115,20 +119,23 @@ def _print_list(*, as_json: bool) -> None:
     if as_json:
         put(json.dumps(entries, indent=1))
         return
-    columns = [Column("name", left=True), Column("family", left=True), Column("parameters"), Column("layers")]
-    columns += [Column("hidden"), Column("tokens")]
+    columns = [Column("name", left=True), Column("family", left=True, spare=2), Column("parameters")]
+    columns += [Column("layers", spare=1), Column("hidden", spare=1), Column("tokens")]
     rows = [
         [
             str(entry["name"]),
             str(entry["model_type"]),
             _count(entry["parameters"]),
-            *(str(entry[key]) for key in ("layers", "hidden", "context")),
+            *(f"{entry[key]:,}" for key in ("layers", "hidden", "context")),
         ]
         for entry in entries
     ]
     say(render(columns, [rows], highlight_first=False))
-    known = f"A config.json is a model, too, if its model_type is one of {', '.join(MODEL_TYPES)}."
-    say(["", *wrapped(f"tokens: of a sequence, unless --seq says otherwise. {known}", width())])
+    for text in (
+        "Tokens: the default of --seq. Time and memory: paceline list models NAME --gpu h100.",
+        f"A config.json works, too: --config FILE, with a model_type of {', '.join(MODEL_TYPES)}.",
+    ):
+        say(["", *wrapped(text, width())])
 
 
 def _print_constants(*, as_json: bool) -> None:
@@ -141,6 +148,15 @@ def _print_constants(*, as_json: bool) -> None:
     )
 
 
+_HEADERS = {
+    "parameters": "para-\nmeters",
+    "gradients": "gradi-\nents",
+    "optimizer": "opti-\nmizer",
+    "gathered": "gath-\nered",
+    "communication": "commu-\nnication",
+    "activations": "acti-\nvations",
+    "total": "total",
+}
 _KINDS = ("parameters", "gradients", "optimizer", "gathered", "communication", "activations")
 
 
@@ -192,32 +208,40 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
 
 
 def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
+    from paceline.forecast.sharded import TIGHT
+
     hardware = workload.hardware
     times = ", ".join(f"{name} {units.duration(found[f'{name}_s'])}" for name in ("forward", "backward", "optimizer"))
     rate = f"{units.digits(found['samples_per_s'])} samples/s"
     if "tokens_per_s_per_gpu" in found:
         rate = f"{units.digits(found['tokens_per_s_per_gpu'])} tokens/s"
-    made = f"{found['dtype']}, {found['attention']} attention, {found['kernels']} kernels"
+    made = [f"batch {found['batch']}", found["dtype"], f"{found['attention']} attention", f"{found['kernels']} kernels"]
     if found["checkpointing"] != "none":
-        made += f", {found['checkpointing']} checkpointing"
-    lines = wrapped(f"On one {hardware.title}, batch {found['batch']}, {made}:", width())
-    lines += wrapped(f"{times}; {rate}, MFU {units.percent(found['mfu'])}, without communication.", width())
-    kinds = (*_KINDS, "total")
-    columns = [Column("sharding", left=True), *(Column(f"{kind}\nGB") for kind in kinds), Column("fits", left=True)]
-    from paceline.forecast.sharded import TIGHT
-
+        made.append(f"{found['checkpointing']} checkpointing")
+    shared = f", sharded over {found['gpus']:,}" if found["gpus"] > 1 else ""
+    facts = [
+        Fact("Time", f"{times}, without communication"),
+        Fact("Setup", ", ".join(made)),
+        Fact("Memory", f"{units.memory(hardware.memory_bytes)} per GPU{shared}"),
+    ]
+    columns = [Column("sharding", left=True), *map(Column, _HEADERS.values()), Column("fits", left=True)]
     tight = TIGHT * hardware.memory_bytes
     rows = [
         [
-            row["sharding"],
-            *(units.digits(row[kind] / 1e9, 3) for kind in kinds),
+            "none (DDP)" if row["sharding"] == "none" else row["sharding"],
+            *(units.gigabytes(row[kind]) if row[kind] else "-" for kind in _HEADERS),
             "no" if not row["fits"] else "tightly" if row["total"] > tight else "yes",
         ]
         for row in found["memory"]
     ]
-    capacity = f"Memory of one GPU, {units.size(hardware.memory_bytes)}"
-    shared = f", {found['gpus']} GPUs" if found["gpus"] > 1 else ""
-    return [*lines, "", f"{capacity}{shared}:", "", *render(columns, [rows], highlight_first=False)]
+    return [
+        *headline(f"On one {hardware.title}: {rate}, MFU {units.percent(found['mfu'])}"),
+        "",
+        *block(facts),
+        "",
+        "Memory in GB",
+        *render(columns, [rows], highlight_first=False),
+    ]
 
 
 def _count(parameters: int) -> str:
@@ -234,37 +258,60 @@ def gpus(*, name: str | None, as_json: bool) -> None:
     paceline list gpus h100
     """
     from paceline.catalog.gpus import PRECISIONS, all_hardware, find_hardware
-    from paceline.catalog.nodes import slot_bps
 
     shown = [find_hardware(name)] if name else list(all_hardware())
     if as_json:
         documents = [_document(device) for device in shown]
         put(json.dumps(documents[0] if name else documents, indent=1))
         return
-    columns = [Column("name", left=True), *(Column(f"{one}\nTFLOP/s") for one in PRECISIONS)]
-    columns += [Column("memory\nGB"), Column("bandwidth\nGB/s"), Column("NVLink\nGB/s"), Column("PCIe\nGB/s")]
+    if name:
+        _show_gpu(shown[0])
+        return
+    spare = {"fp8": 3, "tf32": 3, "fp32": 3}
+    columns = [Column("name", left=True), *(Column(f"{one}\nTFLOPS", spare=spare.get(one, 0)) for one in PRECISIONS)]
+    columns += [Column("memory\nGB"), Column("memory\nGB/s", spare=1), Column("link\nGB/s", spare=2)]
     rows = [
         [
             device.name,
             *(_tera(device.peak_flops.get(one)) for one in PRECISIONS),
-            units.short(device.memory_bytes / 1e9),
+            units.gigabytes(device.memory_bytes),
             units.short(device.memory_bandwidth / 1e9, 4),
-            "-" if device.link_bandwidth is None else units.short(device.link_bandwidth / 1e9),
-            "-" if (slot := slot_bps(device)) is None else units.short(slot / 8e9),
+            _link(device, "*"),
         ]
         for device in shown
     ]
     say(render(columns, [rows], highlight_first=False))
-    if name:
-        notes = [text for device in shown for text in device.sources]
-    else:
-        others = units.listed([f"{one} is {device.name}" for device in shown for one in device.aliases])
-        notes = [
-            "Dense peaks; the memory that programs get; NVLink of one GPU, each way, or else what NCCL gets of its "
-            "slot of PCI Express. Sources: paceline list gpus NAME.",
-            f"Other names: {others}.",
-        ]
-    say(["", *(line for text in notes for line in wrapped(text, width(), "    "))])
+    aliases = ", ".join(f"{one} = {device.name}" for device in shown for one in device.aliases)
+    for text in (
+        "TFLOPS are dense. Memory is what CUDA gives programs (84.9 GB = 79.1 GiB on an 80 GB H100). Links are NVLink, "
+        "per GPU and direction, or with * what NCCL gets of a PCI Express slot.",
+        f"Aliases: {aliases}.",
+        "Sources: paceline list gpus NAME.",
+    ):
+        say(["", *wrapped(text, width())])
+
+
+def _link(device: Hardware, mark: str) -> str:
+    """Return the rate of NVLink, or that of the slot, with a mark."""
+    from paceline.catalog.nodes import slot_bps
+
+    if device.link_bandwidth is not None:
+        return units.short(device.link_bandwidth / 1e9)
+    return "-" if (slot := slot_bps(device)) is None else f"{units.short(slot / 8e9)}{mark}"
+
+
+def _show_gpu(device: Hardware) -> None:
+    peaks = ", ".join(f"{name} {_tera(flops)}" for name, flops in device.peak_flops.items())
+    memory = f"{units.memory(device.memory_bytes)} for programs ({device.memory_bytes / 2**30:.1f} GiB)"
+    of = "NVLink, per direction" if device.link_bandwidth is not None else "of PCI Express, what NCCL gets of a slot"
+    facts = [
+        Fact("Dense peak", f"{peaks} TFLOPS"),
+        Fact("Memory", f"{memory}, {units.short(device.memory_bandwidth / 1e9, 4)} GB/s"),
+        *([Fact("Link", f"{_link(device, '')} GB/s {of}")] if _link(device, "") != "-" else []),
+        *([Fact("Nodes", f"{device.node}, unless --cluster says otherwise")] if device.node else []),
+        *([Fact("Aliases", ", ".join(device.aliases))] if device.aliases else []),
+    ]
+    say([*headline(f"{device.name}: {device.title}"), "", *block(facts), *notes(device.sources, title="Sources")])
 
 
 def _tera(value: float | None) -> str:
