@@ -25,7 +25,7 @@ def printed(name: str) -> str:
 def test_forecast():
     pytest.importorskip("pandas")
     text = printed("forecast-notebook.ipynb")
-    assert "scaling efficiency" in text
+    assert "of linear scaling" in text
     assert "halving-doubling" in text
     assert "image/png" in text
 

@@ -159,7 +159,7 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
 
     Args:
         source: A file in the cluster format (docs/reference/cluster-format.md), the name of a built-in cluster, or a
-            `Cluster`. The default has nodes with one GPU each and links of 25 Gbit/s over
+            `Cluster`. The default has nodes with one GPU each and links of 25 Gbps over
             TCP.
         **overrides: Fields of the cluster format, such as `bandwidth="10Gbps"` (bits per second per node, each way),
             `latency="10us"` or `gpus_per_node=4`. `None` leaves a field unchanged.

@@ -32,7 +32,7 @@ def simulate(
 
     Args:
         trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`.
-        cluster: A file, a built-in name, or a `Cluster`; by default `flat`, 25 Gbit/s between single-GPU nodes.
+        cluster: A file, a built-in name, or a `Cluster`; by default `flat`, 25 Gbps between single-GPU nodes.
         strategy: How gradients are synchronized; `paceline list strategies` lists the names. The default is what the
             library does by itself: `native` for `ddp`.
         workers: Ranks that train, one per GPU; required, unless `gpus` is given.
