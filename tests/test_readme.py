@@ -60,6 +60,23 @@ def test_links(page: Path):
             assert (page.parent / target).exists(), target
 
 
+# Names of files' fields, of other programs, and what units may be typed as.
+TYPED = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|<!-- [a-z-]+ -->\n.*?(?=\n#|<!-- end|\Z)", re.DOTALL)
+UNITS = re.compile(r"\d %|[kMGT]bit/s|\d times (?:as fast|faster|slower)")
+GENERATED = ("libraries.md", "settings.md", "network-operator.md")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in GENERATED], ids=name)
+def test_units_are_those_of_the_output(page: Path):
+    """`71.3%`, `100 Gbps`, `1.85x`."""
+    assert not UNITS.findall(TYPED.sub("", page.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_begins_with_its_answer(page: Path):
+    assert not re.search(r"^# .*\n+This (?:page|guide)\b", page.read_text(encoding="utf-8"))
+
+
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
