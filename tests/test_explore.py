@@ -203,8 +203,8 @@ def test_the_switch_helps_only_where_it_is_ticked_or_a_cluster_says_so():
     assert not (preset("flat")["multicast"] or preset("flat")["aggregation"])
     told = answer(State(trace="resnet-18", workers=4))
     assert "sharp" in told["left_out"]
-    assert told["bandwidth"] == "25 Gbit/s over TCP"
-    assert answer(State(trace="resnet-18", workers=4, bandwidth_gbps=100))["bandwidth"] == "100 Gbit/s over RDMA"
+    assert told["bandwidth"] == "25 Gbps, TCP"
+    assert answer(State(trace="resnet-18", workers=4, bandwidth_gbps=100))["bandwidth"] == "100 Gbps, RDMA"
 
 
 def test_what_would_take_long_is_refused():
@@ -391,7 +391,7 @@ def test_in_a_browser(width):
 
         # A preset moves the sliders.
         page.locator("select[name=cluster]").select_option("p3.16xlarge")
-        sync_api.expect(page.locator("label:has(input[name=bandwidth_gbps]) output")).to_have_text("25 Gbit/s")
+        sync_api.expect(page.locator("label:has(input[name=bandwidth_gbps]) output")).to_have_text("25 Gbps")
         sync_api.expect(page.locator("#left-out")).to_contain_text("ps-aggregation")
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert not outside and not wrong
@@ -418,7 +418,7 @@ def test_a_model_in_a_browser(width):
         page.keyboard.press("ArrowLeft")
         sync_api.expect(page.locator("#iteration-title")).to_contain_text("32 GPUs")
         page.locator("input[name=own_seq]").uncheck()
-        sync_api.expect(page.locator("label:has(input[name=seq]) output")).to_have_text("4096 ")
+        sync_api.expect(page.locator("label:has(input[name=seq]) output")).to_have_text("4,096 ")
         page.locator("select[name=sharding]").select_option("hsdp")
         sync_api.expect(page.locator("#timeline-title")).to_contain_text("hsdp:8 on 32 GPUs")
         page.locator("select[name=model]").select_option("vit-huge")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline._core import Cluster, Straggler, Switch, Trace
+from paceline._internal.block import Fact
 from paceline.catalog.builtin import load_cluster, load_trace, totals
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import find_library
@@ -19,6 +20,8 @@ from paceline.forecast.prepare import plan
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario
+from paceline.forecast.verdict.groups import Group
+from paceline.forecast.wording import verdict
 from paceline.forecast.wording.bottleneck import path
 from paceline.forecast.wording.rows import rate_of
 
@@ -84,11 +87,40 @@ def answer(state: State) -> dict[str, Any]:
         "ranking": [_ranked(result) for result in ranked],
         "timeline": _timeline(state, trace, shown, cluster),
         "bandwidth": rate_of(ranked[0]),
+        "answer": answered(_group(runs, results, state.workers), _of(shown, ranked)),
         "left_out": [entry.name for entry in unable],
         "colors": {entry.name: style.strategy(entry.name).color for entry in able} | style.PARTS,
         "simulations": len(runs) + 1,
     }
     return response | {"elapsed_ms": 1e3 * (time.perf_counter() - begin)}
+
+
+def answered(group: Group, result: Result) -> dict[str, Any]:
+    """Return the answer about a result: headline and facts, and where it does not fit, memory and remedy."""
+    said = verdict.brief(group, result)
+    return {
+        "fits": said.fits,
+        "headline": said.headline,
+        "facts": list(map(_fact, said.facts)),
+        "memory": list(map(_fact, said.memory)),
+        "remedy": said.remedy,
+        "otherwise": said.otherwise,
+        "notes": list(said.notes),
+    }
+
+
+def _fact(one: Fact) -> dict[str, Any]:
+    return {"label": one.label, "values": list(one.values)}
+
+
+def _of(strategy: Strategy, results: Sequence[Result]) -> Result:
+    return next(result for result in results if result.strategy == strategy.name)
+
+
+def _group(scenarios: Sequence[Scenario], results: Sequence[Result], workers: int) -> Group:
+    """Return the largest configuration."""
+    of = [(one, found) for one, found in zip(scenarios, results, strict=True) if found.workers == workers]
+    return Group([one for one, _ in of], [found for _, found in of], noun="worker")
 
 
 def _refuse_slow(state: State, trace: Trace, cluster: Cluster) -> None:

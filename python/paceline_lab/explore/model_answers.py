@@ -17,11 +17,12 @@ from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario
+from paceline.forecast.verdict.groups import Group
 from paceline.forecast.wording import terms
 from paceline.forecast.wording.rows import rate_of, sharding_label
 from paceline.settings.table import SETTINGS
 
-from paceline_lab.explore.answers import spans_of
+from paceline_lab.explore.answers import answered, spans_of
 from paceline_lab.explore.state import SHARDINGS, ModelState
 from paceline_lab.report.charts import memory_of
 
@@ -56,8 +57,8 @@ def answer(state: ModelState) -> dict[str, Any]:
     colors = {one: style.coordinator(place).color for place, one in enumerate(SHARDINGS)}
     notes = dict.fromkeys(note for prepared in groups.values() for note in prepared.notes)
     response = {
-        "assumed": workload.assumed,
         "bandwidth": rate_of(result, workload),
+        "answer": answered(Group([scenario], [result]), result),
         "capacity_bytes": workload.hardware.memory_bytes,
         "unit": "tokens/s" if workload.is_text else "images/s",
         "curves": [_curve(one, own, workload) for one, own in results.items()],
@@ -65,8 +66,7 @@ def answer(state: ModelState) -> dict[str, Any]:
         "shown": name,
         "timeline": _timeline(state, name, scenario),
         "command": command(state, name),
-        "notes": [*notes, *(f"{one} is left out: {why}" for one, why in left_out.items())],
-        "evidence": result.evidence,
+        "notes": [*notes, *(f"Skipped {one}: {why}" for one, why in left_out.items())],
         "colors": colors | style.PARTS,
         "colors_of_memory": style.MEMORY,
         "simulations": sum(len(own) for own in results.values()) + 1,
@@ -152,18 +152,13 @@ def _row(sharding: str, result: Result, workload: Workload) -> dict[str, Any]:
         terms.part(Part.SLOWED): own.slowed_s,
         "wait": own.straggling_s,
     }
-    interval = result.interval
-    per_gpu = _rate(result, workload)
     return {
         "sharding": sharding,
         "label": sharding_label(result),
         "iteration_s": result.iteration_s,
         "compute_s": max(0.0, result.iteration_s - sum(parts.values())),
         "parts": {name: seconds for name, seconds in parts.items() if seconds > 0},
-        "per_gpu": per_gpu,
-        "interval": None
-        if interval is None or per_gpu is None
-        else [per_gpu * result.iteration_s / interval.high_s, per_gpu * result.iteration_s / interval.low_s],
+        "per_gpu": _rate(result, workload),
         "mfu": result.mfu,
         "memory": memory_of(result),
         "peak_bytes": own.memory.peak_bytes,

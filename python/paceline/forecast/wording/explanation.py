@@ -9,36 +9,25 @@ from paceline._internal.block import Fact, Pair
 from paceline._internal.console import Column, render
 from paceline.forecast.kinds import Measure, Remark
 from paceline.forecast.verdict.explain import Change, Explanation, Knee
-from paceline.forecast.verdict.remedy import remedy
-from paceline.forecast.wording import bottleneck, labels, rows, sharding, terms
+from paceline.forecast.wording import bottleneck, labels, rows, terms
 from paceline.forecast.wording import verdict as verdicts
 from paceline.forecast.wording.verdict import Answer
 
 
 def answer(of: Explanation) -> Answer:
     """Return what bounds the forecast, how far it scales, and the changes that gain nothing."""
-    result, workload = of.result, of.scenario.workload
-    own = result.sharded
+    result = of.result
     bound = "takes no time" if of.bound is None else bottleneck.headline(of.bound)
-    about = verdicts.subject(of.group, result, of.groups)
-    facts = (
+    before = [
         Fact("Throughput" if result.compute_s > 0 else "Time", verdicts.figures(result), *_beside(of)),
         *_range(of),
         *([] if of.bound is None or bottleneck.is_said(of.bound) else [bottleneck.fact(of.bound)]),
-        *verdicts.details(of.details),
-        *_without_gain(of),
-        Fact("Setup", *rows.setup(result, workload, of.group.noun)),
-    )
-    notes = (*verdicts.detail_notes(of.details), *verdicts.over_linear(result))
-    if own is None or own.fits is not False:
-        return Answer(f"{about}: {bound}", facts, notes=notes)
-    return Answer(
-        f"{about}: does not fit, {sharding.need(own)}",
-        tuple(fact for fact in facts if fact.label != "Memory"),
-        memory=tuple(sharding.memory(of.scenario, result, in_full=True)),
-        remedy=sharding.cure(remedy(of.scenario, own)),
-        otherwise=f"If it fit: {bound}",
-        notes=notes,
+    ]
+    setup = Fact("Setup", *rows.setup(result, of.scenario.workload, of.group.noun))
+    after = [*verdicts.details(of.details), *_without_gain(of), setup]
+    remarks = verdicts.notes(of.details)
+    return verdicts.framed(
+        of.group, result, of.groups, bound, before=before, after=after, remarks=remarks, in_full=True
     )
 
 

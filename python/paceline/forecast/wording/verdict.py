@@ -72,37 +72,67 @@ def answer(one: Verdict, groups: Sequence[Group], *, has_table: bool = True) -> 
         has_table: Whether a table follows, which has figures of its own.
     """
     group, result = one.group, one.result
-    scenario = group.scenario(result)
-    about = subject(group, result, groups)
-    known = figures(result)
     if one.is_empty:
         return Answer(headline(group, result, groups))
-    timing = (*times(result), *([] if _is_alone(result) else [Fact("Likely", rows.interval(result))]))
-    facts = (
-        *_details(one, has_table=has_table),
-        Fact("Setup", *rows.setup(result, scenario.workload, group.noun), *_alone(result)),
-    )
-    notes = [*_notes(one.details), *over_linear(result)]
-    own = result.sharded
+    facts = [*_details(one, has_table=has_table), _setup(group, result)]
+    known, remarks = figures(result), notes(one.details)
+    return framed(group, result, groups, known, before=_timing(result), after=facts, remarks=remarks)
+
+
+def brief(group: Group, result: Result) -> Answer:
+    """Return the answer about a result for which no change is tried: what takes no further simulation."""
+    if result.iteration_s <= 0:
+        return Answer(headline(group, result, [group]))
+    path = [Fact("Bottleneck", bottleneck.path(result), tone="limit")] if result.critical_path else []
+    exchanged = [*sharding.exposed(group.scenario(result), result), *within(result)]
+    facts = [*path, *exchanged, _setup(group, result)]
+    return framed(group, result, [group], figures(result), before=_timing(result), after=facts)
+
+
+def framed(
+    group: Group,
+    result: Result,
+    groups: Sequence[Group],
+    known: str,
+    *,
+    before: Sequence[Fact],
+    after: Sequence[Fact],
+    remarks: Sequence[str] = (),
+    in_full: bool = False,
+) -> Answer:
+    """Return an answer whose headline is that it does not fit, where it does not.
+
+    Args:
+        group: The configuration.
+        result: Its forecast.
+        groups: All configurations, from which the headline tells it.
+        known: What the headline says otherwise.
+        before: Facts that come before its memory.
+        after: Facts that come after that.
+        remarks: The notes on them.
+        in_full: Whether memory has its parts where it fits, too.
+    """
+    scenario, own, about = group.scenario(result), result.sharded, subject(group, result, groups)
+    noted = (*remarks, *_over_linear(result), *([] if own is None else sharding.assumed(scenario)))
     if own is None or own.fits is not False:
-        memory = sharding.memory(scenario, result, in_full=False)
-        if memory:
-            notes += sharding.assumed(scenario)
-        return Answer(headline(group, result, groups), (*timing, *memory, *facts), notes=tuple(notes))
+        memory = sharding.memory(scenario, result, in_full=in_full)
+        return Answer(f"{about}: {known}", (*before, *memory, *after), notes=noted)
     return Answer(
         f"{about}: does not fit, {sharding.need(own)}",
-        (*timing, *facts),
+        (*before, *after),
         memory=tuple(sharding.memory(scenario, result, in_full=True)),
         remedy=sharding.cure(remedy(scenario, own)),
         otherwise=f"If it fit: {known}",
-        notes=(*notes, *sharding.assumed(scenario)),
+        notes=noted,
     )
 
 
-def sentences(verdicts: Sequence[Verdict], groups: Sequence[Group]) -> list[str]:
-    """Return answers as strings, a fact each, with their notes."""
-    answers = [answer(one, groups) for one in verdicts]
-    return [line for one in answers for line in [*one.sentences(), *(f"Note: {note}" for note in one.notes)]]
+def _timing(result: Result) -> list[Fact]:
+    return [*times(result), *([] if _is_alone(result) else [Fact("Likely", rows.interval(result))])]
+
+
+def _setup(group: Group, result: Result) -> Fact:
+    return Fact("Setup", *rows.setup(result, group.scenario(result).workload, group.noun), *_alone(result))
 
 
 def headline(group: Group, result: Result, groups: Sequence[Group]) -> str:
@@ -158,8 +188,7 @@ def _alone(result: Result) -> list[str]:
     return [f"compute alone: {units.duration(result.compute_s)}"]
 
 
-def over_linear(result: Result) -> list[str]:
-    """Return the note on a scaling efficiency over 100%."""
+def _over_linear(result: Result) -> list[str]:
     return [f"[1] {rows.OVER_LINEAR}"] if rows.is_over_linear(result) else []
 
 
@@ -312,7 +341,7 @@ def _ranking(group: Group, fastest: Result, without: str) -> list[str]:
     return lines
 
 
-def _notes(of: Details) -> list[str]:
+def notes(of: Details) -> list[str]:
     """Return the notes on names of strategies and on slow links."""
     return [*_bare_schedules(of.schedules), *([] if of.slow_links is None else _routes(of.slow_links))]
 
@@ -363,16 +392,10 @@ def _link(one: Degraded) -> str:
 
 
 def details(of: Details) -> list[Fact]:
-    """Return what `--explain` adds: exposed communication, memory by part, exchanges, pipeline and slow links."""
+    """Return what `--explain` adds: exposed communication, exchanges, pipeline and slow links."""
     return [
         *sharding.exposed(of.scenario, of.result),
-        *sharding.memory(of.scenario, of.result, in_full=True),
         *within(of.result),
         *pipeline(of.bubble),
         *([] if of.slow_links is None else [_slow_links(of.slow_links)]),
     ]
-
-
-def detail_notes(of: Details) -> list[str]:
-    """Return the notes of `details`."""
-    return [*_notes(of), *(sharding.assumed(of.scenario) if of.result.sharded is not None else [])]

@@ -4,7 +4,7 @@
 const token = document.body.dataset.token;
 const told = JSON.parse(document.body.dataset.told);
 const state = { ...told.first };
-// What `start` is given: how the sliders are, what is the library's, the nodes' or the model's own until it is moved, and how an
+// What `start` is given: how the sliders are, what is the framework's, the nodes' or the model's own until it is moved, and how an
 // answer is drawn.
 let page;
 
@@ -19,7 +19,7 @@ const pen = document.createElement("canvas").getContext("2d");
 pen.font = `${LABEL}px "Open Sans", verdana, arial, sans-serif`;
 const width = labels => Math.ceil(Math.max(...labels.map(label => pen.measureText(label).width)));
 const room = labels => 14 + width(labels);
-const show = value => Number(value.toPrecision(3)).toString();
+const show = value => Number(value.toPrecision(3)).toLocaleString("en-US", { maximumSignificantDigits: 21 });
 
 function element(tag, properties = {}, children = []) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -38,14 +38,14 @@ function choice(name, label, values, empty = "the fastest") {
   form.append(element("label", {}, [element("span", { textContent: label }), select]));
 }
 
-// name, label, unit, scale, least, most, step: "log" sliders run over the logarithm, so that 1 to 400 Gbit/s have room; "power" ones
+// name, label, unit, scale, least, most, step: "log" sliders run over the logarithm, so that 1 to 400 Gbps have room; "power" ones
 // over powers of two.
 function slider([name, label, unit, scale, low, high, step]) {
   const to = scale === "log" ? Math.log10 : scale === "power" ? Math.log2 : value => value;
   const from = scale === "log" ? value => 10 ** value : scale === "power" ? value => Math.round(2 ** value) : Number;
   const range = element("input", { type: "range", name, min: to(low), max: to(high), step: scale === "power" ? 1 : step ?? 0.01 });
   const output = element("output");
-  const shown = () => `${scale === "power" ? state[name] : show(state[name])} ${unit}`;
+  const shown = () => `${scale === "power" ? state[name].toLocaleString("en-US") : show(state[name])} ${unit}`;
   range.reflect = () => {
     const own = state[name] === null;
     range.value = to(Math.max(low, own ? page.own[name][0] : state[name]));
@@ -92,6 +92,20 @@ function recall() {
   }
 }
 
+// Facts as a list: a label, and values that are text or a figure with its explanation.
+function list(facts) {
+  return element("dl", {}, facts.flatMap(({ label, values }) => [element("dt", { textContent: label }), ...values.map(value => Array.isArray(value)
+    ? element("dd", {}, [element("b", { textContent: value[0] }), ` ${value[1]}`]) : element("dd", { textContent: value }))]));
+}
+
+function say({ fits, headline, facts, memory, remedy, otherwise }) {
+  const parts = fits ? [element("h2", { textContent: headline })] : [
+    element("h2", { className: "bad", textContent: headline }), list(memory),
+    element("p", {}, ["try: ", element("code", { textContent: remedy })]), element("h2", { textContent: otherwise }),
+  ];
+  document.getElementById("answer").replaceChildren(...parts, list(facts));
+}
+
 // One call at a time; of those wanted meanwhile only the last.
 let busy = false, wanted = false;
 async function ask() {
@@ -107,6 +121,7 @@ async function ask() {
       });
       const answer = await reply.json();
       if (!reply.ok) throw new Error(answer.error);
+      say(answer.answer);
       page.draw(answer);
       status.className = "";
       status.textContent = `${answer.bandwidth}; ${answer.simulations} simulations in ${answer.elapsed_ms.toFixed(0)} ms`;

@@ -3,16 +3,16 @@
 
 const SLIDERS = [
   ["gpus", "GPUs", "", "power", 1, told.limits.gpus[1]],
-  ["bandwidth_gbps", "Bandwidth of a node", "Gbit/s", "log", 10, 14400],
-  ["seq", "Tokens of a sequence", "", "power", 128, 131072],
-  ["batch", "Batch of a GPU", "", "power", 1, told.limits.batch[1]],
-  ["accumulate", "Passes an iteration", "", "power", 1, told.limits.accumulate[1]],
-  ["tensor_parallel", "Tensor-parallel GPUs", "", "power", 1, 8],
+  ["bandwidth_gbps", "Bandwidth per node", "Gbps", "log", 10, 14400],
+  ["seq", "Sequence length", "", "power", 128, 131072],
+  ["batch", "Batch size per GPU", "", "power", 1, told.limits.batch[1]],
+  ["accumulate", "Accum steps", "", "power", 1, told.limits.accumulate[1]],
+  ["tensor_parallel", "TP degree", "", "power", 1, 8],
 ];
 // What is the nodes' or the model's own until it is moved: what its slider shows meanwhile, its checkbox, and its value.
 const OWN = {
-  bandwidth_gbps: [400, "The network of the nodes in which the GPU is sold", "the nodes'"],
-  seq: [4096, "Sequences as long as the model's context, at most 8,192", "the model's"],
+  bandwidth_gbps: [400, "The network of the GPU's usual nodes", "the nodes'"],
+  seq: [4096, "The model's sequence length, at most 8,192", "the model's"],
 };
 const gb = bytes => bytes / 1e9;
 
@@ -25,7 +25,7 @@ function draw(answer) {
       x: curve.gpus, y: curve.per_gpu, name, mode: "lines+markers",
       line: { color: answer.colors[curve.sharding], width: 2 },
       marker: { size: 8, symbol: curve.fits.map(fits => fits ? "circle" : "circle-open") },
-      customdata: curve.gpus.map((_, i) => [group.map(it => show(gb(it.peak_bytes[i]))).join(", "), curve.fits[i] ? "" : ", which do not fit"]),
+      customdata: curve.gpus.map((_, i) => [group.map(it => show(gb(it.peak_bytes[i]))).join(", "), curve.fits[i] ? "" : ", does not fit"]),
       hovertemplate: `%{x} GPUs: %{y:.4g} ${rate}<br>%{customdata[0]} GB of memory%{customdata[1]}<extra>${name}</extra>`,
     };
   });
@@ -53,15 +53,15 @@ function draw(answer) {
       xaxis: { title: { text: unit, standoff: 4 }, range: [0, end] }, yaxis: { tickfont: { size: LABEL } }, annotations: ends, ...more,
     }, CONFIG);
   };
-  const spent = ["computation", ...new Set(rows.flatMap(row => Object.keys(row.parts)))];
-  const percent = mfu => mfu === null ? "" : `, MFU ${(100 * mfu).toFixed(0)} %`;
-  document.getElementById("iteration-title").textContent = `An iteration on ${state.gpus} GPUs, fastest first`;
-  bars("iteration", spent, answer.colors, (row, part) => 1e3 * (part === "computation" ? row.compute_s : row.parts[part] ?? 0), "ms",
+  const spent = ["compute", ...new Set(rows.flatMap(row => Object.keys(row.parts)))];
+  const percent = mfu => mfu === null ? "" : `, MFU ${(100 * mfu).toFixed(0)}%`;
+  document.getElementById("iteration-title").textContent = `Iteration on ${state.gpus} GPUs, fastest first`;
+  bars("iteration", spent, answer.colors, (row, part) => 1e3 * (part === "compute" ? row.compute_s : row.parts[part] ?? 0), "ms",
     1e3 * Math.max(...rows.map(row => row.iteration_s)), row => 1e3 * row.iteration_s,
     row => `${show(row.per_gpu)} ${answer.unit}${percent(row.mfu)}`);
 
   const capacity = gb(answer.capacity_bytes), peaks = rows.map(row => gb(row.peak_bytes));
-  document.getElementById("memory-title").textContent = `Memory of a GPU of ${show(capacity)} GB`;
+  document.getElementById("memory-title").textContent = `Memory per GPU, of ${show(capacity)} GB`;
   const kinds = Object.keys(rows[0].memory).filter(kind => rows.some(row => row.memory[kind]));
   bars("memory", kinds, answer.colors_of_memory, (row, kind) => gb(row.memory[kind]), "GB", Math.max(capacity, ...peaks),
     row => gb(row.peak_bytes), row => `${show(gb(row.peak_bytes))}${row.fits ? row.tight ? " tight" : "" : " does not fit"}`, {
@@ -69,17 +69,14 @@ function draw(answer) {
   });
 
   const shown = answer.rows.find(row => row.sharding === answer.shown);
-  document.getElementById("timeline-title").textContent = `One iteration of ${shown.label} on ${state.gpus} GPUs: the first rank`;
+  document.getElementById("timeline-title").textContent = `Timeline of ${shown.label} on ${state.gpus} GPUs, rank 0`;
   drawTimeline(answer.timeline, answer.colors);
-  const likely = shown.interval ? `${shown.label}: with a probability of 80 % ${show(shown.interval[0])} to ${show(shown.interval[1])} ${rate}; ` : "";
-  document.getElementById("left-out").replaceChildren(
-    `${likely}${answer.evidence}. Assumed: ${answer.assumed}.`, ...answer.notes.flatMap(note => [element("br"), `note: ${note}`]),
-    element("br"), element("code", { textContent: answer.command }),
-  );
+  const notes = [...answer.answer.notes, ...answer.notes].flatMap(note => [note, element("br")]);
+  document.getElementById("left-out").replaceChildren(...notes, "try: ", element("code", { textContent: answer.command }));
 }
 
 start({
-  figures: [["curves", "Throughput of a GPU; hollow marks do not fit"], ["memory", "Memory"], ["iteration", "Iteration", "wide"], ["timeline", "Timeline", "wide"]],
+  figures: [["curves", "Throughput per GPU (hollow: does not fit)"], ["memory", "Memory"], ["iteration", "Iteration", "wide"], ["timeline", "Timeline", "wide"]],
   sliders: SLIDERS,
   own: OWN,
   draw,
@@ -90,7 +87,7 @@ start({
     SLIDERS.forEach(slider);
     Object.entries(OWN).forEach(own);
     choice("checkpointing", "Activation checkpointing", choices.checkpointing);
-    choice("dtype", "Precision", choices.dtype, "the GPU's");
+    choice("dtype", "Dtype", choices.dtype, "the GPU's");
     choice("kernels", "Kernels", choices.kernels);
     choice("sharding", "Timeline of", choices.sharding, "the fastest that fits");
   },

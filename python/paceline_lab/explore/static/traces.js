@@ -3,20 +3,20 @@
 
 const SLIDERS = [
   ["workers", "Workers", "", "power", 1, told.limits.workers[1]],
-  ["bandwidth_gbps", "Bandwidth of a node", "Gbit/s", "log", 1, 400],
+  ["bandwidth_gbps", "Bandwidth per node", "Gbps", "log", 1, 400],
   ["latency_us", "Latency", "µs", "linear", 0, 200, 1],
-  ["compute_speedup", "Compute speed", "×", "log", 0.25, 8],
+  ["compute_speedup", "Compute speed", "x", "log", 0.25, 8],
   ["bucket_mb", "Bucket size (0: no fusion)", "MB", "linear", 0, 100, 1],
   ["servers", "Parameter servers", "", "linear", 1, 16, 1],
-  ["gpus_per_node", "GPUs a node", "", "linear", 1, 16, 1],
-  ["straggler", "Slowest rank computes", "× as long", "linear", 1, 4, 0.05],
+  ["gpus_per_node", "GPUs per node", "", "linear", 1, 16, 1],
+  ["straggler", "Straggler (rank 0)", "x as long", "linear", 1, 4, 0.05],
 ];
-// What is the library's own until it is moved: what its slider shows meanwhile, its checkbox, and its value.
+// What is the framework's own until it is moved: what its slider shows meanwhile, its checkbox, and its value.
 const OWN = {
-  bucket_mb: [25, "Buckets as the library makes them", "the library's"],
-  servers: [1, "Servers as the library has them", "the library's"],
+  bucket_mb: [25, "The framework's bucket size", "the framework's"],
+  servers: [1, "The framework's number of servers", "the framework's"],
 };
-const CHECKS = [["multicast", "The switch multicasts"], ["aggregation", "The switch aggregates"]];
+const CHECKS = [["multicast", "Switch multicast"], ["aggregation", "In-network aggregation (SHARP)"]];
 
 // A preset moves the sliders that describe a cluster.
 async function adopt(name) {
@@ -51,7 +51,7 @@ function draw(answer) {
     hovertemplate: `%{customdata[0]:.4g} ms ${name}<br>%{customdata[1]}<extra>%{y}</extra>`,
   });
   document.getElementById("ranking-title").textContent = `${state.workers} workers, fastest first`;
-  const parts = ["computation", "exposed communication"];
+  const parts = ["compute", "exposed communication"];
   // The value stands at the end of a bar; the axis leaves room for it.
   const ends = ranked.map(it => ({
     x: 1e3 * Math.min(end, it.iteration_s), y: it.strategy, xanchor: "left", showarrow: false,
@@ -61,15 +61,15 @@ function draw(answer) {
     ...LAYOUT, height: 150 + 24 * ranked.length, barmode: "stack", annotations: ends,
     legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
     margin: { ...LAYOUT.margin, l: room(ranked.map(it => it.strategy)), b: 80 },
-    xaxis: { title: { text: "iteration (ms)" }, range: [0, 1.2e3 * end] }, yaxis: { tickfont: { size: LABEL } },
+    xaxis: { title: { text: "iteration time (ms)" }, range: [0, 1.2e3 * end] }, yaxis: { tickfont: { size: LABEL } },
   }, CONFIG);
 
   const { timeline } = answer;
-  document.getElementById("timeline-title").textContent = `One iteration: ${timeline.strategy}, ${timeline.workers} workers, `
+  document.getElementById("timeline-title").textContent = `Timeline: ${timeline.strategy}, ${timeline.workers} workers, `
     + (timeline.workers > timeline.ranks ? `the first ${timeline.ranks} of them` : "all of them");
   drawTimeline(timeline, answer.colors);
   document.getElementById("left-out").textContent = answer.left_out.length
-    ? `Left out, because the switch does not do what they need: ${answer.left_out.join(", ")}` : "";
+    ? `Skipped strategies that the switch does not support: ${answer.left_out.join(", ")}` : "";
 }
 
 start({
@@ -81,7 +81,7 @@ start({
   controls() {
     choice("trace", "Model", told.choices.trace);
     choice("cluster", "Cluster", told.choices.cluster);
-    choice("library", "Library", told.choices.library);
+    choice("library", "Framework", told.choices.library);
     SLIDERS.forEach(slider);
     Object.entries(OWN).forEach(own);
     CHECKS.forEach(check);
