@@ -29,7 +29,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
     Args:
         source: A file in the trace format (docs/reference/trace-format.md), the name of a built-in trace (`resnet50`
             and `resnet-50` are the same), a model or config.json with a GPU, as in `llama-3-8b@h100:seq=4096,batch=2`
-            (docs/explanation/roofline.md), `allreduce:SIZE[/COUNT]` for gradients without computation, or a `Trace`,
+            (docs/explanation/roofline.md), `allreduce:SIZE[/COUNT]` for gradients without compute, or a `Trace`,
             which is returned unchanged.
 
     Returns:

@@ -129,7 +129,7 @@ class Result:
     bus_bandwidth_bps: float | None = None
     """Bus bandwidth as nccl-tests defines it, for traces without computation."""
     library: str = NONE
-    """The library whose costs it has; `none`: the bare schedule."""
+    """The library that is modeled; `none`: the bare schedule."""
     channel: str = "none"
     """The carrier of messages between nodes: `tcp`, `rdma`, or `none`, where messages get the whole bandwidth."""
     flow_bandwidth_bps: float = 0.0

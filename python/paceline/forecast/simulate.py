@@ -33,13 +33,13 @@ def simulate(
     Args:
         trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`.
         cluster: A file, a built-in name, or a `Cluster`; by default `flat`, 25 Gbps between single-GPU nodes.
-        strategy: How gradients are synchronized; `paceline list strategies` lists the names. The default is what the
-            library does by itself: `native` for `ddp`.
+        strategy: The gradient-synchronization algorithm (`paceline list strategies`). The default is the library's own:
+            `native` for `ddp`.
         workers: Ranks that train, one per GPU; required, unless `gpus` is given.
-        gpus: The same, as one counts those of a model.
+        gpus: Alias of `workers`, for models.
         timeline: A file to which the run is written as a Chrome trace.
         **options: Settings of a forecast (docs/reference/settings.md), such as `servers=2`, `bucket_size="25MB"` or
-            `pull="step"`; the `library` whose costs it has (docs/reference/libraries.md); changes to the trace
+            `pull="step"`; the `library` to model (docs/reference/libraries.md); changes to the trace
             (`gpu`, `samples_per_s`, `batch`, `dtype`); and fields of the cluster, such as `bandwidth="10Gbps"`,
             `latency="10us"` or `gpus_per_node=4`. Sizes are bytes, or text with a unit. None stands for the default.
 

@@ -41,7 +41,7 @@ def sweep(
         strategy: One or several strategies; `"all"` stands for those that the cluster's switch supports, parameter
             servers last unless `servers` is given.
         workers: Numbers of ranks that train; required, unless `gpus` is given.
-        gpus: The same, as one counts those of models.
+        gpus: Alias of `workers`, for models.
         progress: Called from time to time with the number of finished scenarios and the total.
         executor: `"local"`, or `"ray"`: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
         options: Other settings of a forecast by name (docs/reference/settings.md); each is passed to the strategies

@@ -56,7 +56,7 @@ class JobResult:
     trace: str
     strategy: str
     library: str
-    """The library whose costs it has, alone and beside others."""
+    """The library that is modeled, alone and next to other jobs."""
     sharding: str
     """`none`, `zero3`, `hsdp:8`, …"""
     workers: int
