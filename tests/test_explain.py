@@ -118,6 +118,11 @@ def test_ddp_on_gpus_may_have_another_strategy():
     assert "aggregation in the switch" in changes and told["strategy"] == "native"
 
 
+def test_slow_links_are_explained_on_fewer_nodes():
+    told, _ = explained("resnet-50", "--cluster", "p3.16xlarge", "--gpus", 32, "--degrade", "node3:0.5")
+    assert told["knee"]["tried"] >= 2
+
+
 @pytest.mark.parametrize("options", [("--sharding", "hsdp:2"), ("--sharding", "zero1:2")])
 def test_groups_of_ranks_are_explained_in_whole_groups(options):
     told, _ = explained("resnet-50", "--gpus", 8, *options)

@@ -186,7 +186,7 @@ def _ranked(result: Result) -> dict[str, Any]:
         "exposed_s": result.iteration_s - compute,
         "samples_per_s": result.samples_per_s,
         "efficiency": result.scaling_efficiency,
-        "path": path(result) if result.critical_path else "",
+        "path": path(result, "worker") if result.critical_path else "",
     }
 
 

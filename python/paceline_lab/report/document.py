@@ -33,7 +33,6 @@ svg { width: 100%; height: auto; display: block; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0; font-size: .9rem; }
 th, td { padding: .25em .8em; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
 th { vertical-align: bottom; } .name { text-align: left; position: sticky; left: 0; background: #fff; }
-.note { text-align: left; white-space: normal; min-width: 12rem; }
 .notes { color: #555; font-size: .9rem; }
 tr.best td { font-weight: 600; } footer { margin: 3rem 0 1rem; color: #555; font-size: .85rem; }
 nav a { margin-right: 1em; }
@@ -113,13 +112,12 @@ def _explained(chapter: Simulated) -> str:
     for one in explanation.changes:
         if one.iteration_s is None:
             continue
-        name, beside = explanations.change(one)
         gain = "–" if one.gain is None else units.factor(one.gain)
         rows.append(
-            f'<tr><td class="name">{html.escape(name)}</td><td>{units.duration(one.iteration_s, 4)}</td>'
-            f'<td>{gain}</td><td class="note">{html.escape(beside)}</td></tr>'
+            f'<tr><td class="name">{html.escape(explanations.change(one))}</td>'
+            f"<td>{units.duration(one.iteration_s, 4)}</td><td>{gain}</td></tr>"
         )
-    head = '<th class="name">what if</th><th>iteration</th><th>gain</th><th></th>'
+    head = '<th class="name">what if</th><th>iteration</th><th>gain</th>'
     changes = (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
         if rows

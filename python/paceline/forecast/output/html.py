@@ -154,7 +154,7 @@ def summary(result: Result) -> str:
         "Memory": ""
         if own is None
         else need(own) + ("" if own.fits is None else ": fits" if own.fits else ": does not fit"),
-        "Bottleneck": path(result) if result.critical_path else "",
+        "Bottleneck": path(result, noun) if result.critical_path else "",
         "Exposed": f"{units.duration(result.exposed_communication_s)} of communication" if computes else "",
         "Setup": ", ".join(where),
         "Notes": "; ".join(result.notes),

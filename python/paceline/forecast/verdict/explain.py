@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paceline._core import Worker
+from paceline._core import Cluster, Worker
 from paceline.catalog.channels import with_channel
 from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible, with_switch
 from paceline.errors import InvalidArgumentError
@@ -142,11 +143,21 @@ def _knee(scenario: Scenario, result: Result) -> Knee:
 
 
 def _sized(scenario: Scenario, workers: int) -> Scenario:
-    """Return the scenario with this many workers, and with the slow ranks among them."""
-    slow = scenario.cluster.stragglers
-    kept = [one for one in slow if one.rank < workers]
-    cluster = scenario.cluster if kept == slow else scenario.cluster.replace(stragglers=kept)
+    """Return the scenario with this many workers, and with the slow ranks and links among them."""
+    cluster = scenario.cluster
+    ranks = [one for one in cluster.stragglers if one.rank < workers]
+    links = [one for one in cluster.degraded if _has(cluster, one.link, workers)]
+    if len(ranks) < len(cluster.stragglers) or len(links) < len(cluster.degraded):
+        cluster = cluster.replace(stragglers=ranks, degraded=links)
     return scenario.changed(cluster=cluster, workers=workers)
+
+
+def _has(cluster: Cluster, link: str, workers: int) -> bool:
+    """Whether so many workers have a link, if it is one of a node or a worker."""
+    known = re.fullmatch(r"(node|worker)(\d+)", link)
+    if known is None:
+        return True
+    return int(known[2]) < (workers if known[1] == "worker" else -(-workers // cluster.gpus_per_node))
 
 
 def _is_quick(scenario: Scenario) -> bool:

@@ -45,34 +45,37 @@ def _cards(parts: Sequence[PathPart]) -> str:
     return f"network (mostly {ends})" if rest > parts[0].seconds / 5 else f"network ({ends})"
 
 
-def _details(of: Largest) -> str:
-    """Return ` (slowest GPU; NCCL kernels slow it by another 4%)`, or nothing."""
-    words = ["slowest GPU"] if of.is_of_slowest else []
-    words += [f"{_ADDED[resource]} {units.percent(share, 0)}" for resource, share in of.added]
+def _details(of: Largest, noun: str = "GPU") -> str:
+    """Return ` (slowest GPU, NCCL kernels slow it by another 4%)`, or nothing."""
+    words = [f"slowest {noun}"] if of.is_of_slowest else []
+    words += [f"{_ADDED[resource]} {units.percent(added, 0)}" for resource, added in of.added]
     words += ["mostly queueing"] if of.is_queueing else []
     return f" ({', '.join(words)})" if words else ""
 
 
-def path(result: Result | Largest) -> str:
-    """Return `compute, 98% of the critical path (slowest GPU)`; this is its largest part, not what bounds it."""
+def path(result: Result | Largest, noun: str = "GPU") -> str:
+    """Return `compute, 98% of the critical path (slowest GPU)`; this is its largest part, not what bounds it.
+
+    `noun`: what ranks are called.
+    """
     of = result if isinstance(result, Largest) else largest(result)
-    return f"{_name(of)}, {share(of)}{_details(of)}"
+    return f"{_name(of)}, {_share(of)}{_details(of, noun)}"
 
 
-def share(of: Largest) -> str:
+def _share(of: Largest) -> str:
     """Return `98% of the critical path`."""
     return f"{units.percent(of.share, 0)} of the critical path"
 
 
 def headline(known: Bound) -> str:
     """Return `compute-bound, 98% of the critical path`, or `bound by network bandwidth`."""
-    name, of = limit(known), known.largest
+    name, of = _limit(known), known.largest
     if name is None:
         tried = ", no single change helps" if known.relief is not None else ""
-        return f"{_name(of)}, {share(of)}{tried}"
+        return f"{_name(of)}, {_share(of)}{tried}"
     if not known.is_largest:
         return f"bound by {name}"
-    return f"{'compute-bound' if of.resource is Resource.COMPUTE else f'bound by {name}'}, {share(of)}"
+    return f"{'compute-bound' if of.resource is Resource.COMPUTE else f'bound by {name}'}, {_share(of)}"
 
 
 def is_said(known: Bound) -> bool:
@@ -90,25 +93,30 @@ def bound(known: Bound) -> str:
 
 def limit(known: Bound) -> str | None:
     """Return what the change that gains most relieves: `network bandwidth`; None if no change helps."""
+    name = _limit(known)
+    if known.is_largest or known.relief is None or known.relief.resource is not Resource.STREAMS:
+        return name
+    return f"{name} ({units.rate(known.flow_bps)} of {units.rate(known.bandwidth_bps)}, {known.channel.upper()})"
+
+
+def _limit(known: Bound) -> str | None:
+    """Return the same without figures."""
     best = known.relief
     if best is None or not best.helps:
         return None
     if known.is_largest:
         return _name(known.largest)
-    if best.resource is Resource.STREAMS:
-        carried = f"{units.rate(known.flow_bps)} of {units.rate(known.bandwidth_bps)}, {known.channel.upper()}"
-        return f"{terms.RESOURCES[best.resource]} ({carried})"
     if best.measure in terms.WAITS:
         return terms.WAITS[best.measure]
     return terms.LIMITS.get(best.resource) or terms.RESOURCES[best.resource]
 
 
-def fact(known: Bound) -> Fact:
-    """Return the line `Bottleneck`."""
+def fact(known: Bound, noun: str = "GPU") -> Fact:
+    """Return the line `Bottleneck`; `noun`: what ranks are called."""
     name, of = limit(known), known.largest
-    lines = [f"{_name(of)}, {units.percent(of.share, 0)} of the critical path", _details(of).strip()]
+    lines = [f"{_name(of)}, {_share(of)}", _details(of, noun).strip()]
     if name is not None and not known.is_largest:
-        lines = [name, f"largest share: {lines[0]}{_details(of)}"]
+        lines = [name, f"largest share: {path(of, noun)}"]
     is_short = len(" ".join(lines)) <= _LINE
     return Fact("Bottleneck", *([" ".join(lines).strip()] if is_short else lines), tone="limit")
 

@@ -21,10 +21,12 @@ def answer(of: Explanation) -> Answer:
     before = [
         Fact("Throughput" if result.compute_s > 0 else "Time", verdicts.figures(result), *_beside(of)),
         *_range(of),
-        *([] if of.bound is None or bottleneck.is_said(of.bound) else [bottleneck.fact(of.bound)]),
+        *([] if of.bound is None or bottleneck.is_said(of.bound) else [bottleneck.fact(of.bound, of.group.noun)]),
     ]
     setup = Fact("Setup", *rows.setup(result, of.scenario.workload, of.group.noun))
-    after = [*verdicts.details(of.details), *_without_gain(of), setup]
+    helps = verdicts.of_pipeline(of.details.bubble)
+    more = [Fact("Would help", *helps)] if helps else []
+    after = [*verdicts.details(of.details), *more, *_without_gain(of), setup]
     remarks = verdicts.notes(of.details)
     return verdicts.framed(
         of.group, result, of.groups, bound, before=before, after=after, remarks=remarks, in_full=True
@@ -100,17 +102,16 @@ def _slower(one: Change) -> str:
     return f"{about.strategy} ({name})" if about.strategy else name
 
 
-def change(one: Change) -> tuple[str, str]:
-    """Return what a change is called, by its option if it has one, and what is to be said beside its gain."""
+def change(one: Change) -> str:
+    """Return what a change is called, by its option if it has one, and what else is to be said of it."""
     name, about = terms.measure(one.measure, one.links), one.about
     if about is None:
-        return name, ""
+        return name
     if one.measure is Measure.BUCKET_SIZE and about.remark is Remark.BUCKETS:
-        return f"--bucket-size {terms.bucket_size(about.size)}", units.count(about.count, "bucket")
+        return f"--bucket-size {terms.bucket_size(about.size)} ({units.count(about.count, 'bucket')})"
     if about.remark is Remark.BY:
-        typed = f"--strategy {about.strategy}" if one.measure is Measure.STRATEGY else f"{about.strategy} ({name})"
-        return typed, ""
-    return name, terms.remark(about)
+        return f"--strategy {about.strategy}" if one.measure is Measure.STRATEGY else f"{about.strategy} ({name})"
+    return f"{name}, {terms.remark(about)}"
 
 
 def table(of: Explanation) -> list[str]:
@@ -119,11 +120,11 @@ def table(of: Explanation) -> list[str]:
     if not known:
         return []
     time = units.time_unit(seconds for _, seconds, _ in known)
-    cells = []
-    for one, seconds, gain in known:
-        name, beside = change(one)
-        cells.append([name, units.in_unit(seconds, time), "-" if gain is None else units.factor(gain), beside])
-    columns = [Column("what if", left=True), Column(f"iter {time[1]}"), Column("gain"), Column("", left=True)]
+    cells = [
+        [change(one), units.in_unit(seconds, time), "-" if gain is None else units.factor(gain)]
+        for one, seconds, gain in known
+    ]
+    columns = [Column("what if", left=True), Column(f"iter {time[1]}"), Column("gain")]
     return render(columns, [cells], highlight_first=False)
 
 

@@ -83,7 +83,7 @@ def brief(group: Group, result: Result) -> Answer:
     """Return the answer about a result for which no change is tried: what takes no further simulation."""
     if result.iteration_s <= 0:
         return Answer(headline(group, result, [group]))
-    path = [Fact("Bottleneck", bottleneck.path(result), tone="limit")] if result.critical_path else []
+    path = [Fact("Bottleneck", bottleneck.path(result, group.noun), tone="limit")] if result.critical_path else []
     exchanged = [*sharding.exposed(group.scenario(result), result), *within(result)]
     facts = [*path, *exchanged, _setup(group, result)]
     return framed(group, result, [group], figures(result), before=_timing(result), after=facts)
@@ -196,8 +196,8 @@ def _details(one: Verdict, *, has_table: bool) -> Iterator[Fact]:
     """Return bottleneck, changes that would help, exposed communication, and how other strategies do."""
     group, result = one.group, one.result
     assert one.bound is not None  # it is not empty
-    yield bottleneck.fact(one.bound)
-    if helps := [*bottleneck.effects(one.bound.tried), *_still(one), *_of_pipeline(one.details.bubble)]:
+    yield bottleneck.fact(one.bound, group.noun)
+    if helps := [*bottleneck.effects(one.bound.tried), *_still(one), *of_pipeline(one.details.bubble)]:
         yield Fact("Would help", *sorted(helps, key=_by_gain))
     if result.sharded is not None or not has_table:
         yield from sharding.exposed(group.scenario(result), result)
@@ -245,7 +245,8 @@ def pipeline(of: Bubble | None) -> Iterator[Fact]:
         yield Fact("Pipeline", f"bubble is {units.percent(of.share)} of compute ({shape})")
 
 
-def _of_pipeline(of: Bubble | None) -> list[Pair]:
+def of_pipeline(of: Bubble | None) -> list[Pair]:
+    """Return what more microbatches and virtual stages would gain."""
     if of is None:
         return []
     pairs = [(units.factor(of.gain), f"--microbatches {2 * of.microbatches} (per sample)")]
@@ -337,7 +338,7 @@ def _ranking(group: Group, fastest: Result, without: str) -> list[str]:
         times = units.factor(first.iteration_s / fastest.iteration_s)
         slowest = rows.named(first, group)
         lines[0] += f", {times} as fast as {slowest}"
-        lines.append(f"largest share of {slowest}: {bottleneck.path(largest(first))}")
+        lines.append(f"largest share of {slowest}: {bottleneck.path(largest(first), group.noun)}")
     return lines
 
 
