@@ -34,10 +34,12 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, with errors in Paceline's words. Raises UsageError, and NoSuchOption as it is."""
+        words = list(args)  # click takes them off the list.
         takes_more, ctx.allow_extra_args = ctx.allow_extra_args, True
         try:
             rest = super().parse_args(ctx, args)
-        except click.NoSuchOption:
+        except click.NoSuchOption as error:
+            error.words = words  # type: ignore[attr-defined]
             raise
         except click.UsageError as error:
             raise in_words(error, ctx) from None
