@@ -1,5 +1,6 @@
 """What --help says: every option once, in sections, on 80 columns, with examples that can be typed."""
 
+import os
 import re
 import shlex
 
@@ -181,3 +182,8 @@ def test_the_model_of_the_screen_is_forecast():
     shown = cli.call().stderr
     line = next(line for line in shown.splitlines() if "--sharding" in line)
     assert cli.output(*shlex.split(line)[1:]).startswith("llama-3-8b, zero3 (FSDP), 64")
+
+
+def test_the_page_is_of_signs_that_the_terminal_has():
+    text = cli.program("simulate", "--help", env={**os.environ, "PYTHONIOENCODING": "latin-1"}).stdout
+    assert "--workers N,...   * " in text and "\\u" not in text

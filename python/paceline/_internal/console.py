@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -50,7 +50,7 @@ def say(lines: Sequence[str], *, err: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     is_terminal = stream is not None and stream.isatty()
     for line in lines:
-        text = _encodable(fitted(line), getattr(stream, "encoding", None) or "utf-8")
+        text = encodable(fitted(line), stream)
         if not is_terminal and _RULE in text:
             text = text.replace(_RULE, "-")
         click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
@@ -63,9 +63,10 @@ _ASCII = str.maketrans({
 })  # fmt: skip
 
 
-def _encodable(text: str, encoding: str) -> str:
+def encodable(text: str, stream: TextIO | None) -> str:
+    """Return text that a stream can print: without the signs that its encoding lacks, in ASCII."""
     try:
-        text.encode(encoding)
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
         return text.translate(_ASCII)
     except LookupError:
@@ -97,7 +98,8 @@ def on_terminal() -> bool:
 
 
 __all__ = [
-    "Bar", "Column", "fitted", "on_terminal", "put", "remark", "render", "say", "table_width", "width", "wrapped"
+    "Bar", "Column", "encodable", "fitted", "on_terminal", "put", "remark", "render", "say", "table_width", "width",
+    "wrapped",
 ]  # fmt: skip
 
 _PATIENCE_S = 1.0

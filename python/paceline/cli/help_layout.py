@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
 
-from paceline._internal.console import wrapped
+from paceline._internal.console import encodable, wrapped
 
 Sections = Mapping[str, Sequence[str]]
 """Names of parameters by heading, both in the order of the page."""
@@ -46,6 +47,10 @@ class Formatter(click.HelpFormatter):
         """As wide as the terminal, from 40 to 80 columns."""
         columns = shutil.get_terminal_size((_WIDTH, 24)).columns
         super().__init__(width=max(_NARROWEST, min(_WIDTH, columns)))
+
+    def getvalue(self) -> str:
+        """Return the page, as the terminal can print it."""
+        return encodable(super().getvalue(), sys.stdout)
 
     def write_text(self, text: str) -> None:
         """Write paragraphs; lines of one that begins with click's mark stay as they are."""

@@ -151,7 +151,9 @@ def _instead(error: click.NoSuchOption, ctx: click.Context) -> str:
     if instead := _of_command(name, command, value) or _near(name, known):
         return instead
     path = called(ctx)
-    if not isinstance(command, click.Group) and not ctx.allow_interspersed_args:  # A script has its own options.
+    if isinstance(command, click.Group):
+        return _after_the_command(error, ctx, value, rest) or f"{path} --help (lists the options)"
+    if not ctx.allow_interspersed_args:  # A script has its own options.
         is_of_script = "--" in rest or any(word.endswith((".py", ".sh")) for word in rest)
         begun = [path, *map(shlex.quote, rest)] if is_of_script else examples(command)[:1]
         return " ".join([*begun, error.option_name, *([value] if value else []), "(an option of the script)"])
@@ -164,6 +166,26 @@ def _instead(error: click.NoSuchOption, ctx: click.Context) -> str:
         if ours := same if f"--{name}" in _options(theirs) else _of_command(name, theirs, value):
             return " ".join(["paceline", other, *map(shlex.quote, rest), ours])
     return f"{path} --help (lists the options)"
+
+
+def _after_the_command(error: click.NoSuchOption, ctx: click.Context, value: str, rest: list[str]) -> str | None:
+    """Return the command line with an option behind its command, if that has it: `paceline --json list models`."""
+    name = error.option_name
+    for given, words in (("", [value, *rest] if value else rest), (value, rest)):
+        option = _options(_leaf(ctx.command, words, ctx)).get(name)
+        if option is not None and bool(given) != bool(getattr(option, "is_flag", False)):
+            return " ".join([called(ctx), *map(shlex.quote, words), name, *([shlex.quote(given)] if given else [])])
+    return None
+
+
+def _leaf(command: click.Command, words: Sequence[str], ctx: click.Context) -> click.Command:
+    """Return the command that these words name."""
+    for word in words:
+        inner = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+        if inner is None:
+            break
+        command = inner
+    return command
 
 
 def _typed(name: str, words: Sequence[str]) -> tuple[str, list[str]]:
