@@ -696,7 +696,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="sharding",
         kind=kinds.SHARDING,
-        help="none (DDP), zero1, zero2, zero3 (FSDP), hsdp; in groups of 8: hsdp:8, zero1:8.",
+        help="Sharding: none (DDP), zero1, zero2, zero3 (FSDP), hsdp; in groups: hsdp:8, zero1:8, zero2:8.",
         default_words="none",
         part="swept",
         uses=_in(
@@ -774,7 +774,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="compression",
         kind=kinds.COMPRESSION,
-        help="none, fp16, bf16, int8, powersgd:RANK, topk:DENSITY.",
+        help="Gradient compression: none, fp16, bf16, int8, powersgd:RANK, topk:DENSITY.",
         default_words="none",
         part="swept",
         uses=_in(
