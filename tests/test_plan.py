@@ -69,11 +69,12 @@ def test_json():
 
 
 def test_fetches_are_those_of_the_file_unless_others_are_named(tmp_path):
-    assert "the fetches need 7 of 7 nodes" in " ".join(planned(FIVE).split())
-    assert "3 all-reduces of 9 MB in 3 buckets; the fetches need 3 of 7 nodes, and not 2 all-reduces" in " ".join(
-        planned(FIVE, "--fetch", "3", "--bucket-size", "none").split()
-    )
-    assert "nothing to plan: the fetches need 1 of 7 nodes" in planned(FIVE, "--fetch", "forward")
+    assert "  Fetches      need 7 of 7 nodes\n" in planned(FIVE)
+    some = planned(FIVE, "--fetch", "3", "--bucket-size", "none")
+    assert some.startswith("five all-reduces: 3 all-reduces in 3 buckets, 9 MB\n")
+    assert "  Fetches      need 3 of 7 nodes\n  Not needed   2 all-reduces\n" in some
+    nothing = planned(FIVE, "--fetch", "forward")
+    assert nothing.startswith("five all-reduces: nothing to plan\n") and "need 1 of 7 nodes" in nothing
     unnamed = written(tmp_path, fetches=None)
     assert "names no fetches; give --fetch NAME" in refused(unnamed)
     assert "5 all-reduces" in planned(unnamed, "--fetch", "1,3,4")

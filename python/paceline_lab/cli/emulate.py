@@ -11,8 +11,10 @@ from typing import Any
 
 import click
 from paceline import _core
-from paceline._internal.console import Column, put, remark, render, say, width, wrapped
-from paceline._internal.units import duration, percent, rate, size
+from paceline._internal import block
+from paceline._internal.block import Fact
+from paceline._internal.console import Column, put, remark, render, say
+from paceline._internal.units import count, duration, percent, rate, size
 from paceline.cli import job_options
 from paceline.cli import param_types as types
 from paceline.cli.command import Group
@@ -105,7 +107,8 @@ def up(
     _note_realtime(realtime, found.realtime)
     say(_table(hosts, bandwidth))
     option = "" if name == DEFAULT else f" --name {name}"
-    say(["", f"paceline emulate exec{option} {hosts[0].name} -- COMMAND; paceline emulate down{option}"])
+    tries = f"paceline emulate exec{option} {hosts[0].name} -- COMMAND", f"paceline emulate down{option}"
+    say(["", *(line for typed in tries for line in block.suggestion(typed))])
 
 
 def _table(hosts: Sequence[Host], bandwidth_bps: float) -> list[str]:
@@ -252,11 +255,13 @@ def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_js
             each.name,
             str(each.flows),
             size(each.flows * each.bytes_per_flow),
-            duration(each.ideal_s),
-            duration(each.measured_s),
+            duration(each.ideal_s, 4),
+            duration(each.measured_s, 4),
             f"{'+' if each.error > 0 else ''}{percent(each.error)}",
         ]
         for each in fidelity.patterns
     ]
-    say([f"{workers} hosts, {rate(bandwidth)}, MTU {MTU}", "", *render(columns, [rows], highlight_first=False), ""])
-    say(wrapped(fidelity.verdict(), width()))
+    perhaps = [Fact("Perhaps", *possible)] if (possible := fidelity.causes()) else []
+    facts = [*perhaps, Fact("Setup", f"{count(workers, 'host')}, {rate(bandwidth)} per NIC, MTU {MTU:,}")]
+    head = block.headline(f"Emulated {rate(bandwidth)} network: {fidelity.verdict()}")
+    say([*head, "", *block.block(facts), "", *render(columns, [rows], highlight_first=False)])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import click
-from paceline._internal.console import put, say, width
+from paceline._internal.console import put, say
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
@@ -72,4 +72,4 @@ def plan(
     if as_json:
         put(json.dumps(planned.to_dict(), indent=1))
     else:
-        say(lines(planned, found, width()))
+        say(lines(planned, found))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from paceline._internal import units
+from paceline._internal import block, units
+from paceline._internal.block import Fact
 from paceline._internal.console import put, say
 from paceline._internal.extras import need
 from paceline.catalog.builtin import load_trace
@@ -84,25 +85,27 @@ def _json(ranks: Sequence[Played]) -> str:
 def _text(ranks: Sequence[Played], scale: float, shrink: float) -> list[str]:
     first, iterations = ranks[0], measured(ranks)
     times = sorted(one.seconds for one in iterations)
-    unit = units.time_unit(times)
-    median, *range_ = (units.in_unit(value, unit) for value in (statistics.median(times), times[0], times[-1]))
-    lines = [
-        f"{first.trace}, {first.strategy or 'strategies chosen by size'}, {units.count(first.size, 'worker')}",
-        f"an iteration: {median} {unit[1]} (median of {len(times)}, {range_[0]} to {range_[1]})",
-        f"wake-ups late by {units.duration(max(one.late_s for one in iterations))} at the most (99th percentile); "
-        f"{units.count(first.sums_checked, 'sum')} checked",
+    workers = units.count(first.size, "worker")
+    late = units.duration(max(one.late_s for one in iterations))
+    facts = [
+        Fact("Range", f"{units.durations(times[0], times[-1])} (median of {len(times)})"),
+        Fact("Timers", f"woke up to {late} late (p99)"),
+        Fact("Checked", units.count(first.sums_checked, "sum")),
     ]
     if scale * shrink != 1:
-        lines.append(f"for a network {scale * shrink:g} times slower than the intended one: {_ratio(scale, shrink)}")
+        slower = f"for a network {scale * shrink:g}x slower than the intended one"
+        facts.append(Fact("Scaled", f"{slower}: {_ratio(scale, shrink)}"))
     notes = dict.fromkeys(note for rank in ranks for note in rank.notes)
     if error_s := max(rank.clock_error_s for rank in ranks):
-        notes[f"the clocks of several machines were aligned to {units.duration(error_s)}"] = None
-    return [*lines, *(f"note: {note}" for note in notes)]
+        notes[f"Clocks of several machines were aligned to {units.duration(error_s)}"] = None
+    strategy = first.strategy or "strategies chosen by size"
+    headline = f"{first.trace}, {strategy}, {workers}: {units.duration(statistics.median(times))}/iteration"
+    return [*block.headline(headline), "", *block.block(facts), *block.notes(notes)]
 
 
 def _ratio(scale: float, shrink: float) -> str:
-    words = [f"times are multiplied by {scale:g}"] if scale != 1 else []
-    words += [f"bytes divided by {shrink:g}"] if shrink != 1 else []
+    words = [f"times x {scale:g}"] if scale != 1 else []
+    words += [f"bytes / {shrink:g}"] if shrink != 1 else []
     return units.listed(words)
 
 

@@ -9,6 +9,7 @@ from paceline._internal.units import percent
 
 TOLERANCE = 0.02
 """The promised error for 8 workers with up to 500 Mbit/s on an idle machine."""
+_WAYS = {True: "longer than the ideal", False: "shorter than the ideal"}
 _STEAL, _OTHERS, _BUSY = 0.02, 0.25, 0.95
 
 
@@ -63,29 +64,28 @@ class Fidelity:
         return [pattern for pattern in self.patterns if abs(pattern.error) > TOLERANCE]
 
     def verdict(self) -> str:
-        """Return one sentence, with a possible cause."""
+        """Return which patterns are off, or that none is."""
         bad = self._bad()
         if not bad:
-            return f"all within {TOLERANCE:.0%} of the ideal".replace("%", " %")
-        sentences = [
-            f"{each.name} takes {percent(abs(each.error))} {'longer' if each.error > 0 else 'less'} than the ideal"
-            for each in bad
-        ]
-        return f"{'; '.join(sentences)}. {self._cause()}"
+            return f"all within {percent(TOLERANCE, 0)} of the ideal"
+        return ", ".join(f"{each.name} {percent(abs(each.error))} {_WAYS[each.error > 0]}" for each in bad)
 
-    def _cause(self) -> str:
-        load, causes = self.load, []
-        if load.steal > _STEAL:
-            causes.append(f"the hypervisor gave {percent(load.steal)} of the cores' time to other machines (steal)")
-        if load.others > _OTHERS:
-            causes.append(f"other processes used {load.others:.1f} of {load.cores} cores: end them")
-        if load.busy > _BUSY and load.others <= _OTHERS:
-            causes.append("the cores were busy: this machine cannot sustain this rate; lower --bandwidth or --workers")
-        if not self.realtime:
-            causes.append("processes ran without SCHED_FIFO")
-        return f"Perhaps because {', and '.join(causes)}." if causes else "The load of the machine does not explain it."
+    def causes(self) -> list[str]:
+        """Return what may be why patterns are off; empty if none is."""
+        load = self.load
+        if self.good:
+            return []
+        causes = {
+            f"hypervisor gave {percent(load.steal)} of the cores' time to other machines (steal)": load.steal > _STEAL,
+            f"other processes used {load.others:.1f} of {load.cores} cores (end them)": load.others > _OTHERS,
+            "cores are busy: too slow for this rate (lower --bandwidth or --workers)": load.busy > _BUSY
+            and load.others <= _OTHERS,
+            "processes ran without SCHED_FIFO": not self.realtime,
+        }
+        return [cause for cause, is_so in causes.items() if is_so] or ["the load of this machine does not explain it"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the measurements for JSON, times in seconds."""
         patterns = [{**asdict(pattern), "error": pattern.error} for pattern in self.patterns]
-        return {**asdict(self), "patterns": patterns, "good": self.good, "verdict": self.verdict()}
+        verdict = "; ".join([self.verdict(), *self.causes()])
+        return {**asdict(self), "patterns": patterns, "good": self.good, "verdict": verdict}

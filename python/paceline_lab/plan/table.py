@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from paceline._core import Graph
-from paceline._internal import units
-from paceline._internal.console import Column, render, wrapped
+from paceline._internal import block, units
+from paceline._internal.block import Fact
+from paceline._internal.console import Column, render
 
 from paceline_lab.plan.result import Plan
 
 
-def lines(plan: Plan, graph: Graph, width: int) -> list[str]:
-    """Return a summary, then a row for each all-reduce, grouped by bucket."""
-    return [*wrapped(_summary(plan, graph), width), "", *_table(plan)] if plan.tensors else [_nothing(plan, graph)]
-
-
-def _summary(plan: Plan, graph: Graph) -> str:
-    limit = f" of at most {units.size(plan.bucket_size_bytes)}" if plan.bucket_size_bytes else ""
+def lines(plan: Plan, graph: Graph) -> list[str]:
+    """Return the number of buckets and what was traversed, then a row for each all-reduce, grouped by bucket."""
+    traversed = Fact("Fetches", f"need {plan.nodes:,} of {units.count(graph.nodes, 'node')}")
+    every = units.count(graph.all_reduces, "all-reduce")
+    if not plan.tensors:
+        none = Fact("All-reduces", f"none of {every} is among them")
+        return [*block.headline(f"{plan.graph}: nothing to plan"), "", *block.block([traversed, none])]
+    facts = [traversed]
+    if plan.bucket_size_bytes:
+        facts.append(Fact("Buckets", f"of at most {units.size(plan.bucket_size_bytes)}"))
+    if unneeded := graph.all_reduces - len(plan.tensors):
+        facts.append(Fact("Not needed", units.count(unneeded, "all-reduce")))
     total = units.size(sum(bucket.bytes for bucket in plan.buckets))
-    text = (
-        f"{plan.graph}: {units.count(len(plan.tensors), 'all-reduce')} of {total} in "
-        f"{units.count(len(plan.buckets), 'bucket')}{limit}; the fetches need {plan.nodes} of {graph.nodes} nodes"
-    )
-    unneeded = graph.all_reduces - len(plan.tensors)
-    return f"{text}, and not {units.count(unneeded, 'all-reduce')}" if unneeded else text
-
-
-def _nothing(plan: Plan, graph: Graph) -> str:
-    return (
-        f"{plan.graph}: nothing to plan: the fetches need {plan.nodes} of {graph.nodes} nodes, and none of them is one "
-        f"of the graph's {units.count(graph.all_reduces, 'all-reduce')}"
-    )
+    shape = f"{units.count(len(plan.tensors), 'all-reduce')} in {units.count(len(plan.buckets), 'bucket')}"
+    return [*block.headline(f"{plan.graph}: {shape}, {total}"), "", *block.block(facts), "", *_table(plan)]
 
 
 def _table(plan: Plan) -> list[str]:
