@@ -71,8 +71,8 @@ def remedies(answer: Answer) -> list[str]:
         return [answer.best.command, *([] if answer.safer is None else [answer.safer.command])]
     if not _never(answer):
         return [answer.untried] if answer.untried else []
-    flags = [_flags(one) for one in answer.fixes[:_MOST_FIXES]]
-    return [units.listed(flags, "or") if flags else _LARGER_GPUS]
+    *others, last = [_flags(one) for one in answer.fixes[:_MOST_FIXES]] or [_LARGER_GPUS]
+    return [", or ".join([*([", ".join(others)] if others else []), last])]
 
 
 def verdict(answer: Answer) -> list[str]:
@@ -119,6 +119,8 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
             assert faster.result.sharded is not None
             room = units.memory(faster.result.sharded.room_bytes)
             made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({room} left)"))
+    if result.critical_path:
+        made.append(Fact("Bottleneck", bottleneck.path(result), tone="limit"))
     return [*made, *_communication(row), Fact("Setup", workload.hardware.title, rows.network(result, workload))]
 
 
