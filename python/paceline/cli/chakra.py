@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 
 from paceline._internal import units
+from paceline._internal.block import Fact, block, headline
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, replaced
+from paceline.cli import imported
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
@@ -47,14 +49,8 @@ def import_chakra(
     if as_json:
         click.echo(json.dumps(summary.as_dict(), indent=1))
         return
-    say(
-        [
-            f"wrote {output}: {units.count(summary.gradients, 'gradient')}, {units.size(summary.gradient_bytes)}",
-            f"forward {units.duration(summary.forward_s)}, backward {units.duration(summary.backward_s)}, "
-            f"optimizer {units.duration(summary.optimizer_s)}",
-            *(f"note: {note}" for note in summary.notes),
-        ]
-    )
+    times = imported.compute(summary.forward_s, summary.backward_s, summary.optimizer_s)
+    imported.show(output, imported.gradients(summary.gradient_bytes, summary.gradients), [times], summary.notes)
 
 
 @click.command("chakra", cls=Command)
@@ -89,9 +85,8 @@ def export_chakra(*, trace: str, workers: int, bucket_size: int | str, as_json: 
         return
     last = f" to {summary.files[-1]}" if workers > 1 else ""
     collectives = ", ".join(f"{count} {kind}" for kind, count in summary.collectives.items())
-    say(
-        [
-            f"wrote {summary.files[0]}{last}: {units.count(summary.computations, 'computation')}, {collectives} of "
-            f"{units.size(summary.gradient_bytes)} in all"
-        ]
-    )
+    facts = [
+        Fact("Compute", units.count(summary.computations, "node")),
+        Fact("Collectives", f"{collectives}, {units.size(summary.gradient_bytes)} in all"),
+    ]
+    say([*headline(f"Wrote {summary.files[0]}{last}"), "", *block(facts)])

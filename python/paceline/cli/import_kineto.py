@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from paceline._internal import units
-from paceline._internal.console import say
+from paceline._internal.block import Fact
 from paceline._internal.files import check_writable, replaced
+from paceline.cli import imported
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 
@@ -40,17 +41,21 @@ def import_kineto(
     if as_json:
         click.echo(json.dumps(summary.as_dict(), indent=1))
         return
-    lines = [
-        f"wrote {output}: {units.count(summary.layers, 'layer')}, {units.count(summary.gradients, 'gradient')}, "
-        f"{units.size(summary.gradient_bytes)}, {units.count(summary.ranks, 'worker')}, "
-        f"batch {summary.batch} on {summary.device}",
-        f"forward {units.duration(summary.forward_s)}, backward {units.duration(summary.backward_s)}, "
-        f"optimizer {units.duration(summary.optimizer_s)}; median of {units.count(summary.steps, 'step')}",
+    removed = [
+        f"{total.count} {total.kind}"
+        f"{'' if total.bytes is None else f' of {units.size(total.bytes)}'}: {units.duration(total.duration_s)}, "
+        f"{units.duration(total.exposed_s)} exposed"
+        for total in summary.collectives
     ]
-    for total in summary.collectives:
-        size = "" if total.bytes is None else f" of {units.size(total.bytes)}"
-        lines.append(
-            f"taken out: {total.count} {total.kind}{size}, {units.duration(total.duration_s)}, "
-            f"{units.duration(total.exposed_s)} of it exposed"
-        )
-    say([*lines, *(f"note: {note}" for note in summary.notes)])
+    ranks = f"{units.count(summary.ranks, 'rank')}, {units.count(summary.layers, 'layer')}"
+    facts = [
+        Fact("Workload", f"batch {summary.batch} on {summary.device}, {ranks}"),
+        imported.compute(
+            summary.forward_s,
+            summary.backward_s,
+            summary.optimizer_s,
+            f" (median of {units.count(summary.steps, 'step')})",
+        ),
+        *([Fact("Removed", *removed)] if removed else []),
+    ]
+    imported.show(output, imported.gradients(summary.gradient_bytes, summary.gradients), facts, summary.notes)

@@ -8,8 +8,9 @@ import click
 
 from paceline._core import Trace
 from paceline._internal import units
-from paceline._internal.console import say
+from paceline._internal.block import Fact
 from paceline._internal.files import check_writable, replaced
+from paceline.cli import imported
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.settings import kinds
@@ -76,5 +77,5 @@ def import_sends(
     )
     with replaced(output) as path:
         path.write_text(trace.to_json() + "\n", encoding="utf-8")
-    workers = units.count(trace.worker_count, "worker")
-    say([f"wrote {output}: {trace.tensor_count} tensors, {units.size(trace.gradient_bytes)}, {workers}"])
+    facts = [Fact("Workload", f"batch {batch}, {units.count(trace.worker_count, 'worker')}")]
+    imported.show(output, imported.gradients(trace.gradient_bytes, trace.tensor_count), facts)
