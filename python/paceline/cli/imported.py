@@ -24,4 +24,4 @@ def compute(forward_s: float, backward_s: float, optimizer_s: float, note: str =
 def show(output: Path, about: str, facts: Sequence[Fact], remarks: Iterable[str] = ()) -> None:
     """Print what was written, facts about it, notes, and how to forecast it."""
     lines = [*headline(f"Wrote {output}: {about}"), *([""] if facts else []), *block(facts)]
-    say([*lines, *suggestion(f"paceline simulate {output} --gpus 8,64"), *notes(remarks)])
+    say([*lines, *suggestion(f"paceline simulate {output}"), *notes(remarks)])
