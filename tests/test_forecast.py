@@ -288,7 +288,7 @@ def test_a_notebook_shows_what_a_forecast_depends_on():
     for name, value in (
         ("Iteration", "158 ms, 12,979 samples/s"),
         ("Likely", "139-179 ms, 11,450-14,713 samples/s (80%)"),
-        ("Bottleneck", "compute, 68% of the critical path (slowest GPU)"),
+        ("Bottleneck", "compute, 68% of the critical path (slowest worker)"),
     ):
         assert f'{name}</th><td style="text-align: left">{value}</td>' in told
     setup = told.partition("Setup</th>")[2].partition("</tr>")[0]

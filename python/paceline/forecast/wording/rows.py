@@ -220,6 +220,13 @@ def gpus_of_node(result: Result, workload: Workload | None) -> int:
 
 def _batch(result: Result, workload: Workload | None, noun: str) -> str:
     """Return the samples of a worker in an iteration."""
+    own = result.sharded
+    is_piped = workload is not None and workload.pipeline > 1
+    steps = f", {own.passes} accum steps" if own is not None and own.passes > 1 and not is_piped else ""
+    return _samples(result, workload, noun) + steps
+
+
+def _samples(result: Result, workload: Workload | None, noun: str) -> str:
     if workload is None or workload.gpus * workload.context == 1:
         return f"batch {result.batch} per {noun}"
     own = f"{workload.microbatches} microbatches of " if workload.microbatches > 1 else "batch "

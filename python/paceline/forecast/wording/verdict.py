@@ -310,7 +310,9 @@ def _strategy(one: Verdict) -> list[str]:
         lines += _ranking(group, fastest, _without(one.still))
     if (other := one.other) is not None:
         gain = result.iteration_s / other.iteration_s
-        name, own = terms.strategy(result.strategy), terms.strategy(other.strategy)
+        # After a line about rows, which differ in something else.
+        name = f"{'of strategies, ' if lines else ''}{terms.strategy(result.strategy)}"
+        own = terms.strategy(other.strategy)
         if gain > NOTEWORTHY:
             lines.append(f"{own} would be {units.factor(gain)} faster{_on_switches(other)}{_unmeasured(other, group)}")
         elif gain < 1 / NOTEWORTHY:
