@@ -212,7 +212,7 @@ def test_the_command_of_a_row_with_a_pipeline_forecasts_that_row():
 def test_a_model_divided_in_one_way_is_not_said_to_vary():
     words = (*SMALL, "--gpus", 8, "--gpus-per-node", 4, "--batch", 2, "--sharding", "zero1")
     single, several = call(*words, "--tensor-parallel", 2), call(*words, "--tensor-parallel", "1,2")
-    assert "a worker is a data-parallel rank of 2 GPUs (2 tensor-parallel)" in " ".join(single.split())
+    assert "A data-parallel rank is 2 GPUs (TP 2)" in single
     assert "A DP rank is TP x PP GPUs; memory is per GPU" in several
 
 

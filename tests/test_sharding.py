@@ -279,7 +279,7 @@ def test_parallel_ranks_are_counted_in_gpus() -> None:
     assert answer["Memory"].endswith("(stage that needs most)")
     plain = words[: words.index("--sharding")]
     notes = cli.answer("simulate", *plain)[1]["notes"]
-    assert any("A worker here is a data-parallel rank of 64 GPUs (TP 8 x PP 8)" in note for note in notes)
+    assert any("A data-parallel rank is 64 GPUs (TP 8 x PP 8)" in note for note in notes)
     assert any("Assumed dgx-h100 nodes" in note for note in notes)
     plain = (*plain, "--cluster", "flat", "--gpus-per-node", "8")
     notes = cli.answer("simulate", *plain)[1]["notes"]

@@ -43,10 +43,10 @@ def to_dict(answer: Answer) -> dict[str, Any]:
                 "configurations": one.candidates,
                 "do_not_fit": one.too_large,
                 "simulated": one.simulated,
-                "left_out": [advise.setup_label(setup) for setup in one.left_out],
+                "left_out": [labels.setup(setup) for setup in one.left_out],
                 "refused": one.refused or None,
                 "never_fit": [
-                    {"sharding": advise.full_label(it.candidate), **_how(it.candidate), "least_bytes": it.least_bytes}
+                    {"sharding": labels.candidate(it.candidate), **_how(it.candidate), "least_bytes": it.least_bytes}
                     for it in one.never_fit
                 ],
                 "rows": [_of_row(row, tokens) for row in answer.rows.get(one.gpus, ())],

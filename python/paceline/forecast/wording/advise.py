@@ -286,22 +286,12 @@ def label(one: Candidate, *, brief: bool = False, divided: bool = True) -> str:
     return ", ".join(words)
 
 
-def setup_label(setup: Setup) -> str:
-    """Return a sharding with its switches."""
-    return ", ".join([setup.sharding, *_switches(setup)])
-
-
 def _setup_name(setup: Setup) -> str:
     return ", ".join([_name(setup.sharding), *_switches(setup)])
 
 
-def full_label(one: Candidate) -> str:
-    """Return a sharding with its switches and the size of its buckets."""
-    return ", ".join([setup_label(one.setup), *_buckets(one)])
-
-
 def cell(one: Candidate) -> str:
-    """Return the same for a table: `hsdp, sync last`, `zero1, 1 GiB`."""
+    """Return a sharding with its switches and the size of its buckets, for a table: `hsdp, sync last`."""
     words = ["gathered"] * one.setup.kept + ["sync last"] * one.setup.local
     name = f"{shardings.NONE} (DDP)" if one.setup.sharding == shardings.NONE else one.setup.sharding
     return ", ".join([name, *words, *(size.removesuffix(_OF_BUCKETS) for size in _buckets(one))])

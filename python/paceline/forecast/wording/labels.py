@@ -1,10 +1,11 @@
-"""Labels of resources and changes in `--json`, which scripts compare: unlike words for people they never change."""
+"""Labels in `--json`, which scripts compare: unlike words for people they never change."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from paceline._internal import units
+from paceline.forecast.advisor.candidates import Candidate, Setup
 from paceline.forecast.kinds import Measure, Resource
 
 _RESOURCES = {
@@ -60,6 +61,19 @@ _MEASURES = {
     Measure.MULTICAST_AND_AGGREGATION: "multicast and aggregation in the switch",
     Measure.WITHOUT_SLOWEST: "without the slowest rank",
 }
+
+
+def setup(one: Setup) -> str:
+    """Return the label of a sharding with its switches."""
+    return one.sharding + (", no reshard" if one.kept else "") + (", last sync" if one.local else "")
+
+
+def candidate(one: Candidate) -> str:
+    """Return the label of a configuration: its sharding, and the size of its buckets."""
+    if one.bucket_bytes is None:
+        return setup(one.setup)
+    size = one.bucket_bytes >> 20
+    return f"{setup(one.setup)}, {f'{size >> 10} GiB' if size % 1024 == 0 else f'{size} MiB'} buckets"
 
 
 def place(resource: Resource) -> str:

@@ -11,10 +11,10 @@ NATIVE_IS_MEASURED = (
 )
 
 
-def ranks(tensor: int, stages: int, *, noun: str = "worker") -> list[str]:
-    """Return what a worker is, if it is several GPUs."""
+def ranks(tensor: int, stages: int) -> list[str]:
+    """Return that a rank is several GPUs."""
     product = [f"TP {tensor}"] * (tensor > 1) + [f"PP {stages}"] * (stages > 1)
-    notes = [f"A {noun} here is a data-parallel rank of {tensor * stages} GPUs ({' x '.join(product)})"]
+    notes = [f"A data-parallel rank is {tensor * stages} GPUs ({' x '.join(product)})"]
     if stages > 1:
         notes.append("The slowest stage is simulated; memory is that of the stage that needs most")
     return notes
