@@ -175,7 +175,9 @@ def test_import_sends(tmp_path):
     ]
     result = call(*words)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "440 B of gradients in 2 tensors Workload batch 8, 1 worker try: paceline simulate" in " ".join(result.stdout.split())
+    assert "440 B of gradients in 2 tensors Workload batch 8, 1 worker try: paceline simulate" in " ".join(
+        result.stdout.split()
+    )
     assert call("simulate", output, "--workers", "2").exit_code == 0
     for wrong in (["--forward", "10"], ["--batch", "0"], ["--dtype", "int8"], ["-o", tmp_path / "no" / "x"]):
         assert call(*words, *wrong).exit_code == 2

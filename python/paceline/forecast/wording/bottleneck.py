@@ -69,13 +69,16 @@ def _share(of: Largest) -> str:
 
 def headline(known: Bound) -> str:
     """Return `compute-bound, 98% of the critical path`, or `bound by network bandwidth`."""
+    is_part = _limit(known) is None or known.is_largest
+    return f"{kind(known)}, {_share(known.largest)}" if is_part else kind(known)
+
+
+def kind(known: Bound) -> str:
+    """Return `compute-bound`, `bound by network bandwidth`, or that no change helps."""
     name, of = _limit(known), known.largest
     if name is None:
-        tried = ", no single change helps" if known.relief is not None else ""
-        return f"{_name(of)}, {_share(of)}{tried}"
-    if not known.is_largest:
-        return f"bound by {name}"
-    return f"{'compute-bound' if of.resource is Resource.COMPUTE else f'bound by {name}'}, {_share(of)}"
+        return f"mostly {_name(of)}" + (" (no single change helps)" if known.relief is not None else "")
+    return "compute-bound" if known.is_largest and of.resource is Resource.COMPUTE else f"bound by {name}"
 
 
 def is_said(known: Bound) -> bool:

@@ -42,7 +42,7 @@ def _range(of: Explanation) -> list[Fact]:
     """Return how far it scales, and the range of the forecast with its basis."""
     result = of.result
     likely = [Fact("Likely", rows.interval(result), *rows.interval_basis(result))] if result.workers > 1 else []
-    return [Fact("Scales to", _scales_to(of.knee, _noun(of))), *likely]
+    return [Fact("Scales to", *_scales_to(of.knee, _noun(of))), *likely]
 
 
 def _noun(of: Explanation) -> str:
@@ -56,13 +56,15 @@ def _beside(of: Explanation) -> list[str]:
     return [value for fact in verdicts.times(of.result) for value in fact.values if isinstance(value, str)]
 
 
-def _scales_to(knee: Knee, noun: str) -> str:
+def _scales_to(knee: Knee, noun: str) -> list[str]:
     if not knee.computes:
-        return "any number: nothing is computed"
+        return ["any number: nothing is computed"]
     if knee.workers is None:
-        return f"{units.count(knee.tried, noun)} (most tried): each added one brings >50% of a lone one"
-    there = f"at {knee.tried:,} {_bound_at(knee)}"
-    return f"{units.count(knee.workers, noun)}: beyond, each added one brings <50% of a lone one; {there}"
+        return [f"{units.count(knee.tried, noun)} (most tried): each added one brings >50% of a lone one"]
+    return [
+        f"{units.count(knee.workers, noun)}: beyond, each added one brings <50% of a lone one",
+        f"at {knee.tried:,}: {_bound_at(knee)}",
+    ]
 
 
 def _bound_at(knee: Knee) -> str:
@@ -70,7 +72,7 @@ def _bound_at(knee: Knee) -> str:
         return "nothing is computed"
     if knee.bound is None:
         return "nothing to do"
-    why = bottleneck.headline(knee.bound)
+    why = bottleneck.kind(knee.bound)
     return why if knee.best is None else f"{why} ({bottleneck.gain(knee.best)})"
 
 
