@@ -203,9 +203,10 @@ def strategies(as_json: bool) -> None:
     if as_json:
         put(json.dumps(entries, indent=1))
         return
-    rows = [[str(entry["name"]), ", ".join(entry["aliases"]), str(entry["summary"])] for entry in entries]
-    columns = [Column("name", left=True), Column("aliases", left=True), Column("how it works", left=True)]
-    say(render(columns, [rows], highlight_first=False))
+    rows = [[str(entry["name"]), str(entry["summary"])] for entry in entries]
+    say(render([Column("name", left=True), Column("how it works", left=True)], [rows], highlight_first=False))
+    aliases = [f"{alias} = {strategy.name}" for strategy in all_strategies() for alias in strategy.aliases]
+    say(_paragraph(f"Aliases: {', '.join(aliases)}."))
     facts = []
     for knob in KNOBS:
         users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]

@@ -20,7 +20,7 @@ use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 pub(crate) const HALVING_DOUBLING: Entry = Entry {
     name: "halving-doubling",
     aliases: &["rabenseifner"],
-    summary: "recursive halving (reduce-scatter), then doubling (all-gather)",
+    summary: "reduce-scatter by halving, all-gather by doubling",
     knobs: &[Knob::Chunk],
     build: |topology, knobs| build(Collective::AllReduce, topology, knobs),
     halves: Some(build),

@@ -22,7 +22,7 @@ use crate::strategies::ring::RingPart;
 pub(crate) const HIERARCHICAL: Entry = Entry {
     name: "hierarchical",
     aliases: &[],
-    summary: "reduction inside the node, ring between nodes",
+    summary: "intra-node reduction, ring between nodes",
     knobs: &[Knob::Chunk, Knob::Inside],
     build: |topology, knobs| build(Collective::AllReduce, topology, knobs),
     halves: Some(build),

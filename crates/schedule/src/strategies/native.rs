@@ -19,7 +19,7 @@ use crate::strategies::tree::{self, TreePart};
 pub(crate) const NATIVE: Entry = Entry {
     name: "native",
     aliases: &["nccl"],
-    summary: "NCCL's choice: trees for small buckets, one ring over all ranks for large ones",
+    summary: "NCCL's choice: trees for small buckets, a ring for large ones",
     knobs: &[Knob::Rates],
     build: |topology, knobs| build(Collective::AllReduce, topology, knobs),
     halves: Some(build),

@@ -30,17 +30,12 @@ macro_rules! entry {
 
 pub(crate) const PS: Entry = entry!("ps", "parameter servers", false, false, [Distribution]);
 pub(crate) const PS_MULTICAST: Entry =
-    entry!("ps-multicast", "parameter servers that multicast their results", true, false, [Multicast]);
-pub(crate) const PS_AGGREGATION: Entry = entry!(
-    "ps-aggregation",
-    "parameter servers behind a switch that adds up",
-    false,
-    true,
-    [Distribution, Aggregation]
-);
+    entry!("ps-multicast", "parameter servers, switch multicast of results", true, false, [Multicast]);
+pub(crate) const PS_AGGREGATION: Entry =
+    entry!("ps-aggregation", "parameter servers, in-network aggregation", false, true, [Distribution, Aggregation]);
 pub(crate) const PS_MULTICAST_AGGREGATION: Entry = entry!(
     "ps-multicast-aggregation",
-    "parameter servers behind a switch that adds up and copies",
+    "parameter servers, in-network aggregation and multicast",
     true,
     true,
     [Multicast, Aggregation]

@@ -11,7 +11,7 @@ use crate::step::{Bucket, Op, Peers, Step, at};
 pub(crate) const RECURSIVE_DOUBLING: Entry = Entry {
     name: "recursive-doubling",
     aliases: &["butterfly", "butterfly-mixing"],
-    summary: "whole tensors are exchanged with worker i XOR 2^k",
+    summary: "exchange of whole tensors with worker i XOR 2^k",
     knobs: &[Knob::Chunk],
     build: |topology, knobs| {
         Ok(Box::new(RecursiveDoubling { workers: topology.workers, chunk: knobs.chunk.unwrap_or(Chunk::Whole) }))

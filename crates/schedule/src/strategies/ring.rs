@@ -22,7 +22,7 @@ use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 pub(crate) const RING: Entry = Entry {
     name: "ring",
     aliases: &["ring-reduce", "baidu-ring"],
-    summary: "ring all-reduce: W-1 hops add, W-1 hops distribute",
+    summary: "ring: reduce-scatter in W-1 hops, all-gather in W-1",
     knobs: &[Knob::Chunk],
     build: |topology, knobs| build(Collective::AllReduce, topology, knobs, false),
     halves: Some(|collective, topology, knobs| build(collective, topology, knobs, false)),
@@ -31,7 +31,7 @@ pub(crate) const RING: Entry = Entry {
 pub(crate) const RING_MULTICAST: Entry = Entry {
     name: "ring-multicast",
     aliases: &[],
-    summary: "ring whose second round is a multicast",
+    summary: "ring whose all-gather is a switch multicast",
     knobs: &[Knob::Chunk, Knob::Multicast],
     build: |topology, knobs| build(Collective::AllReduce, topology, knobs, true),
     halves: None,

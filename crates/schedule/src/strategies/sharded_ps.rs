@@ -17,7 +17,7 @@ use crate::strategies::node::{NodePart, hops};
 pub(crate) const SHARDED_PS: Entry = Entry {
     name: "sharded-ps",
     aliases: &[],
-    summary: "reduction inside the node, then parameter servers that share every tensor",
+    summary: "intra-node reduction, then servers that share each tensor",
     knobs: &[Knob::Servers, Knob::Chunk, Knob::Pull, Knob::Inside],
     build,
     halves: None,

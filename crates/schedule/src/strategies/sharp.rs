@@ -21,7 +21,7 @@ use crate::strategies::tree;
 pub(crate) const SHARP: Entry = Entry {
     name: "sharp",
     aliases: &["collnet"],
-    summary: "reduction inside the node, then in a tree of switches, in a stream",
+    summary: "intra-node reduction, then in-network aggregation (SHARP)",
     knobs: &[Knob::Chunk, Knob::Inside, Knob::Aggregation],
     build,
     halves: None,

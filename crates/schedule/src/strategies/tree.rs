@@ -12,7 +12,7 @@ use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 pub(crate) const TREE: Entry = Entry {
     name: "tree",
     aliases: &["double-binary-tree"],
-    summary: "two binary trees, pipelined: sums go up, results come down",
+    summary: "double binary tree, pipelined: reduce up, broadcast down",
     knobs: &[Knob::Chunk],
     build: |topology, knobs| {
         Ok(Box::new(Tree {
