@@ -87,9 +87,9 @@ def draw(answers: Sequence[Answer], path: Path) -> None:
             rates = [it.bus_bandwidth / 1e9 for it in answer.times]
             look = looks[name]
             axes.plot(sizes, rates, label=name, color=look.color, marker=look.marker, markersize=4)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda value, _place: units.size(value))
-        axes.set(xlabel="size", ylabel="bus bandwidth (GB/s)", title=f"NCCL on {answers[0].cluster}")
+        every = sorted({it.size for answer in answers for it in answer.times})
+        style.x_axis(axes, every, "size", list(map(units.size, every)))
+        axes.set(ylabel="bus bandwidth (GB/s)", title=f"NCCL on {answers[0].cluster}")
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False)
         with replaced(path) as file:
