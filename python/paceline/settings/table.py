@@ -575,7 +575,7 @@ _ALL: tuple[Setting, ...] = (
         name="gpus_per_node",
         kind=kinds.whole(1, 1024),
         help="GPUs that share a node's bandwidth.",
-        default_words="the cluster's; else the GPU's nodes', or 8; no --gpu: 1",
+        default_words="the cluster's, else that of the GPU's nodes, or 8; 1 without --gpu",
         part="cluster",
         uses=_in("advise", *FORECASTS),
     ),
