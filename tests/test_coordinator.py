@@ -68,7 +68,7 @@ def test_mistakes_are_told_to_all_and_the_rest_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("SIGKILL", r"rank 1 \(host .*\) died: .*; 'w' waited for it"),
+        ("SIGKILL", r"rank 1 \(host .*\) died \(.*; 'w' waited for it"),
         ("close", r"rank 1 \(host .*\) has left the job; 'w' waited for it"),
         ("SIGSTOP", r".*waited \d s for rank 1 \(host .*\), silent: stopped"),
     ],

@@ -122,36 +122,38 @@ def test_the_json(tmp_path):
 
 
 EXPECTED = """\
-run.json: 2 ranks, 6 steps after 2 of warm-up; a step: median 60 ms, the middle half 60 ms to 60 ms
-A step takes 60 ms on average, 37 % of it moving gradients; exposed communication is 58 % in all.
+37% of a step is moving gradients (22.0 of 60.0 ms)
+  Run          2 ranks, 6 steps (2 warm-up skipped)
+               median 60 ms, IQR 60.0-60.0 ms
+  Exposed      58% of the time is exposed communication
 
-       step  input  forward  backward  optimizer  exposed =  straggler +  negotiation +  transfer
-rank     ms     ms       ms        ms         ms         ms           ms             ms        ms
-─────────────────────────────────────────────────────────────────────────────────────────────────
-   0  60.00   1.00     2.00     16.00       1.00      40.00        10.00           0.00     30.00
-   1  60.00   1.00    12.00     16.00       1.00      30.00         0.00           0.00     30.00
+mean ms   step  input    fwd    bwd   opt  exposed =  straggler +  negot. +  transfer
+─────────────────────────────────────────────────────────────────────────────────────
+rank 0   60.00   1.00   2.00  16.00  1.00      40.00        10.00      0.00     30.00
+rank 1   60.00   1.00  12.00  16.00  1.00      30.00         0.00      0.00     30.00
 
-1. network-bound (22 ms, 37 %): 10 MB a step in 1 operation at a bus bandwidth of 2.67 Gbit/s; 0 %
-   of that is hidden behind backward.
-   try: half the bytes: model.register_comm_hook(None, fp16_compress_hook)
-   try: half as often: accumulate gradients over two batches, the first under model.no_sync()
-   try: ranks of one host: leave out --transport, if it was given, so that they share memory;
-        between hosts: more --streams, and the fastest --interface
-   try: leave out --strategy, if it was given, so that Paceline tunes the algorithm for each message
-        size
-   try: forecast a faster network: paceline run -np 1 --record mine.json -- python SCRIPT; paceline
+1. Network-bound: 22 ms per step (37%)
+   10 MB per step in 1 operation, bus bandwidth 2.67 Gbps
+   backward hides 0% of it
+   try: model.register_comm_hook(None, fp16_compress_hook) (half the bytes)
+   try: model.no_sync() for the first of two batches (half as often)
+   try: no --transport within a host (ranks share memory); between hosts more
+        --streams, the fastest --interface
+   try: no --strategy (Paceline then picks one for each message size)
+   try: paceline run -np 1 --record mine.json -- python SCRIPT && paceline
         simulate mine.json --workers 2 --bandwidth 10Gbps,25Gbps,50Gbps
 
-2. straggler (10 ms, 17 %): rank 1 is the last in 6 of the 6 steps in which ranks wait, and the
-   others wait 10 ms a step for it; its forward pass takes 12 ms, that of the others 2 ms.
-   try: check what else runs on rank 1's machine and cores: top there, OMP_NUM_THREADS, the
-        processor's clock
-   try: check whether rank 1 has more to compute: larger batches, longer sequences, extra work
+2. Straggler: rank 1, 10 ms per step (17%)
+   last in 6 of 6 steps in which ranks wait
+   forward takes 12 ms, on other ranks 2 ms
+   try: rank 1's machine: top, OMP_NUM_THREADS, CPU clock
+   try: rank 1's work: batch, sequence length
 
-3. no-overlap (8 ms, 13 %): 0 % of the time in which gradients are sent is hidden behind backward;
-   they are sent in one operation, which begins after 100 % of backward.
-   try: smaller buckets, so that the first is sent earlier:
-        DistributedDataParallel(bucket_cap_mb=…), a tenth of 10 MB, say
+3. No overlap: 8 ms per step (13%)
+   backward hides 0% of the time of sending gradients
+   one operation sends them all, after 100% of backward
+   try: DistributedDataParallel(…, bucket_cap_mb=…) of a tenth of 10 MB (sends
+        gradients earlier)
 """
 
 

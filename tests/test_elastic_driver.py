@@ -270,9 +270,9 @@ def test_worlds_without_a_commit_are_not_made_for_ever():
     ready(driver, [0, 1])
     for _ in range(3):
         assert not ends(ready(driver, [0, 1], commits=(0,)))
-    driver.asked(0, (0,), "operation 2 differs between ranks", 0.0)
+    driver.asked(0, (0,), "ranks disagree on op 2", 0.0)
     (reason,) = ends(driver.asked(1, (0,), "", 0.0))
-    assert reason == "operation 2 differs between ranks: the last 3 worlds ended without a commit"
+    assert reason == "ranks disagree on op 2: the last 3 worlds ended without a commit"
 
 
 def test_the_limit_of_resets():

@@ -151,7 +151,7 @@ def test_the_limit_of_a_group_that_asked_for_gloo():
 def reports(folder, rank=0):
     said = (folder / f"{rank}.err").read_text()
     return re.findall(
-        r"^paceline: rank \d: (.*) has waited (\d+) s for (rank .*); the limit is (\d+) s \(PACELINE_TIMEOUT or .*\)$",
+        r"^paceline: (rank \d) has waited (\d+) s for (rank .*); the limit is (\d+) s \(PACELINE_TIMEOUT or .*\)$",
         said,
         re.M,
     )

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ refused = partial(cli.refused, "run")
 
 RUN = [sys.executable, "-m", "paceline.cli", "run"]
 SHOW = "import os,json;print(json.dumps(dict(os.environ)))"
+HOST = re.escape(socket.gethostname())
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 
@@ -292,11 +294,12 @@ def test_the_first_failure_is_named_and_the_others_get_their_grace():
     result = run("-np", 3, "--", "sh", "-c", code)
     assert result.returncode == 1
     assert result.stdout.count("saved") == 2
-    *rest, last = result.stderr.splitlines()
-    assert re.fullmatch(r"paceline: error: rank 1 \(pid \d+\) exited with code 3", last)
-    assert [line.split("  ")[0] + ": " + line.split("  ")[-1].strip() for line in rest[2:]] == [
-        "0, 2: exited with code 4",
-        "1: exited with code 3",
+    *rest, last, remedy = result.stderr.splitlines()
+    assert re.fullmatch(rf"paceline: error: rank 1 \(host {HOST}, pid \d+\) exited with code 3", last)
+    assert remedy == "  try: the output of rank 1 above, or --output-dir DIR (a file per rank)"
+    assert [re.split(" {2,}", line.strip()) for line in rest[2:]] == [
+        ["1", "exited with code 3", "first failure"],
+        ["0, 2", "exited with code 4"],
     ]
 
 
@@ -317,7 +320,7 @@ def test_the_cause_is_named_and_not_those_that_followed(tmp_path):
     assert result.returncode == 1
     told = [line for line in result.stderr.splitlines() if line.startswith("paceline: error: ")]
     assert len(told) == 1, result.stderr
-    named = r"paceline: error: rank 1 \(pid \d+\) exited with code 1: ValueError: a mistake in the script"
+    named = r"paceline: error: rank 1 \(host \S+, pid \d+\) exited with code 1: ValueError: a mistake in the script"
     assert re.fullmatch(named, told[0]), result.stderr
 
 
@@ -332,8 +335,9 @@ def test_where_all_failed_because_of_others_the_first_is_named(tmp_path):
     )
     result = run("-np", 2, "--", sys.executable, script)
     assert result.returncode == 1
-    last = result.stderr.splitlines()[-1]
-    assert re.fullmatch(r"paceline: error: rank 0 \(pid \d+\) exited with code 1: JobError: rank 1 .* died: .*", last)
+    last = result.stderr.splitlines()[-2]
+    died = r"paceline: error: rank 1 \(.*\) died \(.*\); rank 0 was waiting for it in all_reduce "
+    assert re.fullmatch(died + r"\(float64\[4\], sum; op 1\)", last)
 
 
 @pytest.mark.process
@@ -353,8 +357,8 @@ def test_the_last_line_of_a_failed_job_is_its_cause_below_the_table(tmp_path):
     script = "if [ $RANK = 1 ]; then exit 3; fi; trap '' TERM; sleep 0.3; echo late >&2; exit 4"
     result = run("-np", 3, "--grace", "5", "--record", tmp_path / "t.json", "--", "sh", "-c", script)
     assert result.returncode == 1
-    *before, last = result.stderr.splitlines()
-    assert re.fullmatch(r"paceline: error: rank 1 \(pid \d+\) exited with code 3", last), result.stderr
+    *before, last, _ = result.stderr.splitlines()
+    assert re.fullmatch(r"paceline: error: rank 1 \(host \S+, pid \d+\) exited with code 3", last), result.stderr
     assert not any(line.startswith("paceline: error") for line in before)
 
 
@@ -362,7 +366,10 @@ def test_a_killed_rank_ends_the_job():
     start = time.monotonic()
     result = run("-np", 3, "--grace", "0.1", "--", "sh", "-c", "if [ $RANK = 2 ]; then kill -9 $$; fi; sleep 50")
     assert result.returncode == 1
-    assert re.fullmatch(r"paceline: error: rank 2 \(pid \d+\) was killed by SIGKILL\n", result.stderr)
+    killed = (
+        rf"paceline: error: rank 2 \(host {HOST}, pid \d+\) was killed by SIGKILL\n  try: dmesg on host {HOST} .*\n"
+    )
+    assert re.fullmatch(killed, result.stderr)
     assert time.monotonic() - start < 8
 
 

@@ -103,7 +103,7 @@ def test_the_switch_that_dies_is_named():
     out, err = process.communicate(timeout=60)
     errors = [json.loads(one[one.index("{") :])["error"] for one in out.splitlines() if '"error"' in one]
     assert len(errors) == 2 and all(re.search(rf"the switch \(rank 3, .* pid {victim}\) died", e) for e in errors), out
-    assert re.search(rf"paceline: error: switch \(pid {victim}\) was killed by SIGKILL", err), err
+    assert re.search(rf"paceline: error: switch \(host \S+, pid {victim}\) was killed by SIGKILL", err), err
 
 
 @pytest.mark.parametrize("options", [["--switch"], ["--strategy", "ps", "--switch"]])
@@ -136,10 +136,10 @@ def test_a_server_that_ends_is_named(how):
     named = rf"server 0 \(rank 2, host [^ ]+, pid {victim}\)"
     assert len(errors) == 2, out + err
     for error in errors:
-        assert re.search(named + (" died" if how == signal.SIGKILL else ", silent: stopped"), error), error
+        assert re.search(named + (" died" if how == signal.SIGKILL else ".* is silent: stopped"), error), error
         assert "'weights'" in error
     if how == signal.SIGKILL:
-        assert re.search(rf"paceline: error: server 0 \(pid {victim}\) was killed by SIGKILL", err), err
+        assert re.search(rf"paceline: error: server 0 \(host \S+, pid {victim}\) was killed by SIGKILL", err), err
 
 
 def failures(*words):
@@ -154,8 +154,8 @@ def failures(*words):
 def test_a_server_that_sees_another_shape_is_named_as_one():
     options = ["-np", 2, "--strategy", "ps", "--servers", 2, "--timeout", 5]
     errors, _ = failures(*options, "--", *WORKER, "other_shape")
-    whose = r"server \d \(rank [23]\) called all_reduce\(float32, 100[01] "
-    assert all(re.search(r"'weights' differs between ranks", error) for error in errors), errors
+    whose = r"server \d \(rank [23]\) called all_reduce \(float32\[100[01]\]"
+    assert all(re.search(r"^ranks disagree on op 1 of 'weights': ", error) for error in errors), errors
     assert all(re.search(whose, error) for error in errors), errors
 
 
@@ -164,7 +164,7 @@ def test_what_a_rank_waits_in_instead_is_told():
     options = ["-np", 2, "--strategy", "ps", "--servers", 1, "--timeout", 15]
     errors, err = failures(*options, "--", *WORKER, "other_call")
     assert re.search(
-        r"which has not called it \(it has called \d so far, and is waiting in broadcast #", "".join(errors) + err
+        r"is alive but has (only reached op|not called an op yet).* and waits in broadcast \(", "".join(errors) + err
     )
 
 

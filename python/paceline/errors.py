@@ -61,6 +61,12 @@ class PacelineError(Exception):
             return None
         return _SETTING.sub(lambda match: _spelled(kind, match[1], match[2]), self._remedy)
 
+    def _set_remedy(self, remedy: str) -> None:
+        """Give the error a remedy, unless it has one."""
+        if self._remedy is None:
+            self._remedy = remedy
+            self._show_remedy()
+
     def _caller(self) -> Kind:
         return "keyword"
 

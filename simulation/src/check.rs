@@ -137,7 +137,7 @@ fn named(scenario: &Scenario, guilty: &BTreeSet<usize>, process: usize, run: &Ru
     });
     for error in failed.chain(story.error.iter().filter(|_| story.joined)) {
         // Who has not called an operation yet may wait in another one for the rank that is to blame.
-        if [" not called it", " not sent ", " not received it"].iter().any(|absent| error.contains(absent)) {
+        if [" not reached it", " only reached op ", " not called an op ", " not sent ", " not received it"].iter().any(|absent| error.contains(absent)) {
             continue;
         }
         let blamed = blamed(error);
@@ -161,10 +161,10 @@ fn named(scenario: &Scenario, guilty: &BTreeSet<usize>, process: usize, run: &Ru
 #[must_use]
 pub fn blamed(error: &str) -> Vec<usize> {
     let after = error
-        .split_once(" has waited ")
+        .split_once(" waited ")
         .or_else(|| error.split_once("could not reach "))
         .map_or(error, |(_, rest)| rest);
-    let after = after.split_once(" is waiting for it").map_or(after, |(before, _)| before);
+    let after = after.split_once(" was waiting for it").map_or(after, |(before, _)| before);
     let mut all = Vec::new();
     let mut rest = after;
     while let Some(at) = rest.find("rank") {
@@ -206,7 +206,7 @@ fn posted_on_both_sides(scenario: &Scenario, run: &Run, found: &mut Vec<String>)
             if let Result::Failed(error) = &record.result
                 && by_all
                 && error.contains(&named)
-                && !error.contains("has failed)")
+                && !error.contains(" cannot run")
             {
                 found.push(format!("lost: rank {process}, step {}: {error}", record.step));
             }

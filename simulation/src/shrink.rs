@@ -6,7 +6,7 @@ const MOST: usize = 600;
 
 /// Key by which messages count as the same.
 const PHRASES: &[&str] =
-    &["has left the job", " died", "has waited", "left while", "destroyed", "no communicator", "broke:"];
+    &["has left the job", " died", " waited ", "left while", "destroyed", "no communicator", "broke:"];
 
 /// The kind of a violation: its first word, and what its message says.
 #[must_use]

@@ -9,25 +9,26 @@ use paceline_transport::offload::{DeviceSupport, OnDevices};
 /// A rank among ranks, of which at least one trains.
 pub(super) fn check_place(rank: u32, size: u32, settings: &Settings) -> Result<()> {
     if size == 0 || rank >= size || size > u32::from(u16::MAX) / 2 {
-        return Err(RunError::Usage(format!(
-            "rank {rank} of {size} ranks: a rank is at least 0 and less than the number of ranks, which is at most 32,767"
-        )));
+        let message = format!("rank {rank} of {size} ranks must be 0 to {}, of at most 32,767", size.saturating_sub(1));
+        return Err(
+            RunError::Usage(message).with_remedy("paceline run -np 2 -- python train.py (sets RANK and WORLD_SIZE)")
+        );
     }
     if settings.switches > 0 {
         let entry = settings.strategy.as_deref().and_then(find).filter(|entry| entry.uses(Knob::Aggregation));
         let Some(entry) = entry else {
-            return Err(RunError::Usage("switch: a switch process needs a strategy that aggregates".into()));
+            let error = RunError::Usage("a switch process needs a strategy that aggregates".into());
+            return Err(error.with_remedy("{strategy=sharp}"));
         };
         if entry.uses(Knob::Servers) && !settings.dedicated {
-            return Err(RunError::Usage("switch: a switch process needs server processes".into()));
+            let error = RunError::Usage("a switch process needs server processes".into());
+            return Err(error.with_remedy("{servers=1}"));
         }
     }
     if settings.helpers() >= size {
-        return Err(RunError::Usage(format!(
-            "{} servers and {} switches among {size} ranks leave no rank to train",
-            settings.server_processes(),
-            settings.switches
-        )));
+        let (servers, switches) = (settings.server_processes(), settings.switches);
+        let message = format!("{servers} servers and {switches} switches among {size} ranks leave no rank to train");
+        return Err(RunError::Usage(message).with_remedy("{servers=1}"));
     }
     Ok(())
 }
@@ -38,21 +39,19 @@ pub(super) fn check_transport(rank: u32, settings: &Settings, peers: &[Peer], sh
         (Transport::Shm, Some(peer)) => Err(RunError::Setting(
             "transport",
             format!(
-                "shm: rank {rank} and {} cannot share memory; they must run on the same host, in the same \
-             container and as the same user. Use transport auto or tcp",
+                "shm: rank {rank} and {} share no memory: not the same host, container or user",
                 peers[peer].describe()
             ),
-        )),
+        )
+        .with_remedy("{transport=tcp}")),
         _ => Ok(()),
     }
 }
 
 /// Rejects `cuda mpi` where MPI is not used, or takes no memory of devices. `devices`: what it takes on all ranks.
 pub(super) fn check_cuda(settings: &Settings, devices: Option<&DeviceSupport>) -> Result<()> {
-    let refused = |why: &str| {
-        let remedy = "use --cuda host, or leave it out";
-        Err(RunError::Setting("cuda", format!("mpi: {why}; {remedy}")))
-    };
+    let refused =
+        |why: &str| Err(RunError::Setting("cuda", format!("mpi: {why}")).with_remedy("{cuda=host}, or drop {cuda}"));
     let native = settings.strategy.as_deref().and_then(find).is_some_and(|entry| entry.uses(Knob::Rates));
     match devices {
         _ if settings.cuda != CudaBy::Mpi => Ok(()),
@@ -69,7 +68,8 @@ pub(super) fn check_grpc(settings: &Settings) -> Result<()> {
     let transport = settings.transport;
     let without = |knob| {
         let name = transport.name();
-        Err(RunError::Setting(knob, format!("has no effect with transport {name}; leave one of them out")))
+        let remedy = format!("drop {{{knob}}}, or {{transport=tcp}}");
+        Err(RunError::Setting(knob, format!("has no effect with transport {name}")).with_remedy(remedy))
     };
     if settings.tls.is_some() && !transport.controls_by_grpc() {
         return without("tls");
@@ -87,12 +87,9 @@ pub(super) fn check_streams(rank: u32, settings: &Settings, hosts: &[u32], share
     if settings.streams > 1 && hosts.len() > 1 && together && all_shared {
         return Err(RunError::Setting(
             "streams",
-            format!(
-                "{} have no effect, because all ranks share the memory of one host; unset PACELINE_STREAMS, or set \
-             PACELINE_TRANSPORT=tcp",
-                settings.streams
-            ),
-        ));
+            format!("{} have no effect: all ranks share the memory of one host", settings.streams),
+        )
+        .with_remedy("drop {streams}, or {transport=tcp}"));
     }
     Ok(())
 }

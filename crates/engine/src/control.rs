@@ -20,7 +20,7 @@ pub(super) enum Message {
     /// The sender leaves.
     Bye(Goodbye),
     /// A communicator has failed. `cause`: what happened first, where `why` may only say what followed from it.
-    Abort { group: u32, why: String, cause: Option<String> },
+    Abort { group: u32, why: String, remedy: Option<String>, cause: Option<String> },
     /// Asks how far the receiver is with this operation.
     Ask { group: u32, id: OperationId },
     /// The answer to [`Self::Ask`]; also sent without one, about an operation that takes long.
@@ -48,7 +48,7 @@ pub(super) struct Goodbye {
     pub after: Option<Departure>,
 }
 
-/// A rank that is gone, and how: "has left the job", or how it died.
+/// A rank that is gone, and how: "has left the job", or "died (connection closed)".
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Departure {
     pub rank: u32,
@@ -58,6 +58,11 @@ pub(super) struct Departure {
 impl Departure {
     pub fn left(rank: u32) -> Departure {
         Departure { rank, how: "has left the job".to_owned() }
+    }
+
+    /// It died, as far as `how` can be seen from here.
+    pub fn died(rank: u32, how: &str) -> Departure {
+        Departure { rank, how: format!("died ({how})") }
     }
 }
 
@@ -108,14 +113,14 @@ impl Control {
         let mut buffer = [0; 4096];
         loop {
             match self.socket.read(&mut buffer) {
-                Ok(0) => end = Some("its connection was closed".to_owned()),
+                Ok(0) => end = Some("connection closed".to_owned()),
                 Ok(n) => {
                     self.incoming.extend_from_slice(&buffer[..n]);
                     continue;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                Err(e) => end = Some(format!("its connection broke: {e}")),
+                Err(e) => end = Some(format!("connection broke: {e}")),
             }
             break;
         }

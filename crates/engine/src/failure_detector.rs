@@ -12,7 +12,7 @@ use paceline_os::fd::OwnedFd;
 use paceline_os::sync::atomic::Ordering;
 use paceline_os::sync::{Arc, Mutex};
 use paceline_os::time::{Duration, Instant};
-use paceline_transport::error::{Naming, RunError};
+use paceline_transport::error::{Naming, RunError, SAME_CALLS, of};
 use paceline_transport::traffic::Traffic;
 use paceline_transport::waiting::{TIMEOUT, first_report};
 
@@ -40,6 +40,12 @@ const TO_ANSWER: Duration = Duration::from_secs(1);
 /// How long two ranks wait for each other to make different groups until that is an error: a thread of one of them may be
 /// about to make the other's.
 const DEADLOCK: Duration = Duration::from_secs(3);
+
+/// The setting of the limit of planned gradients.
+const STALL_SHUTDOWN: &str = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS";
+/// Remedies: of an operation that has waited too long, and of one with a rank that has called its last.
+const LONGER: &str = "a longer --timeout (PACELINE_TIMEOUT, or the process group's timeout=)";
+const SAME_STEPS: &str = "the same number of steps on all ranks (drop_last=True, or a join at the end)";
 
 /// The part of the detector that other threads use.
 pub(super) struct Monitor {
@@ -73,7 +79,12 @@ impl Monitor {
 
     /// Tells the other ranks of a group that it has failed here. `cause`: what happened first, if not this.
     pub fn tell_failed(&self, group: u32, ranks: &[u32], error: &RunError, cause: Option<&str>) {
-        let abort = || Message::Abort { group, why: error.to_string(), cause: cause.map(str::to_owned) };
+        let abort = || Message::Abort {
+            group,
+            why: error.to_string(),
+            remedy: error.remedy().map(str::to_owned),
+            cause: cause.map(str::to_owned),
+        };
         self.post(ranks.iter().map(|&rank| MonitorCommand::Send(rank, abort())));
     }
 
@@ -348,8 +359,8 @@ impl FailureDetector {
         if let Some(how) = end {
             self.controls[rank as usize] = None;
             if matches!(self.states[rank as usize], PeerState::Here) {
-                self.first.get_or_insert_with(|| Departure { rank, how: format!("died: {how}") });
-                let why = format!("{} died: {how}", self.peers[rank as usize].describe());
+                self.first.get_or_insert_with(|| Departure::died(rank, &how));
+                let why = self.death(rank, &how);
                 self.monitor.joining.gone(rank, || why);
                 self.states[rank as usize] = PeerState::Dead(how);
                 self.gone(rank);
@@ -372,7 +383,7 @@ impl FailureDetector {
                 let (at, turns) = (Instant::now(), self.driver.turns());
                 self.states[rank as usize] = PeerState::Left(Left { goodbye, at, turns });
                 let all: Vec<u32> = (0..self.states.len() as u32).collect();
-                self.monitor.joining.gone(rank, || self.departure(rank, &all));
+                self.monitor.joining.gone(rank, || self.departure(rank, &all).0);
                 self.gone(rank);
                 // The driving thread looks for what the rank has done, and for the end of the data connection.
                 self.driver.announce();
@@ -382,14 +393,14 @@ impl FailureDetector {
                     with.map(|(&id, group)| (id, group.ranks.clone())).collect()
                 };
                 for (group, ranks) in with {
-                    let news = News::Left(self.departure(rank, &ranks));
+                    let news = News::Left(self.departure(rank, &ranks).0);
                     self.ledger.listeners.lock().tell(group, &news);
                 }
             }
-            Message::Abort { group, why, cause } => {
+            Message::Abort { group, why, remedy, cause } => {
                 paceline_os::reached!("detector: told that a group has failed");
                 let cause = cause.unwrap_or_else(|| why.clone());
-                self.fail(group, &RunError::Failed(why), &cause);
+                self.fail(group, &RunError::failed_like(why, remedy.as_deref()), &cause);
             }
             Message::Ask { group, id } => {
                 paceline_os::reached!("detector: asked");
@@ -401,7 +412,8 @@ impl FailureDetector {
                         let operations = self.ledger.operations();
                         let of_group = || operations.groups.get(&group).and_then(|group| group.cause.clone());
                         let cause = operations.cause.clone().or_else(of_group);
-                        Message::Abort { group, why: error.to_string(), cause }
+                        let remedy = error.remedy().map(str::to_owned);
+                        Message::Abort { group, why: error.to_string(), remedy, cause }
                     }
                     (answer, _) => Message::Tell { group, id, answer, progress },
                 };
@@ -437,20 +449,37 @@ impl FailureDetector {
     fn bury(&self, rank: u32) {
         paceline_os::reached!("detector: death");
         let PeerState::Dead(how) = &self.states[rank as usize] else { return };
-        let cause = format!("{} died: {how}", self.peers[rank as usize].describe());
+        let cause = self.death(rank, how);
+        let remedy = self.look_there(rank);
         let failures: Vec<_> = {
             let operations = self.ledger.operations();
             let with = operations.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
             with.map(|(&id, group)| {
-                let waited = |w: &InFlight| format!("; {} is waiting for it", w.describe(&group.naming));
+                let waited = |w: &InFlight| self.was_waiting(&w.during(&group.naming));
                 let waited = group.oldest().map_or(String::new(), waited);
-                (id, RunError::Failed(format!("{cause}{waited}")))
+                (id, RunError::Failed(format!("{cause}{waited}")).with_remedy(&remedy))
             })
             .collect()
         };
         for (id, error) in failures {
             self.fail(id, &error, &cause);
         }
+    }
+
+    /// `rank 1 (host a, pid 7) died (connection closed)`.
+    fn death(&self, rank: u32, how: &str) -> String {
+        format!("{} {}", self.peers[rank as usize].describe(), Departure::died(rank, how).how)
+    }
+
+    /// `; rank 0 was waiting for it in all_reduce (float32[1000], sum; op 5)`.
+    fn was_waiting(&self, during: &str) -> String {
+        format!("; {} was waiting for it {during}", self.peers[self.rank as usize].name())
+    }
+
+    /// The remedy if a rank has died.
+    fn look_there(&self, rank: u32) -> String {
+        let peer = &self.peers[rank as usize];
+        format!("the output of {}, or dmesg on host {} (out of memory?)", peer.name(), peer.host)
     }
 
     /// A group has failed because of this: the driving thread ends its operations.
@@ -503,7 +532,7 @@ impl FailureDetector {
                         messages.extend(others.iter().map(|&rank| (rank, tell.clone())));
                     }
                     let moved = waiting.moved.own.max(earlier.than(waiting.order));
-                    let what = (waiting.describe(naming), naming, &known);
+                    let what = (waiting.during(naming), naming, &known);
                     match self.look_at(waiting, (id, named), what, &others, (moved, now)) {
                         Finding::Fine => {}
                         // Nobody can know about a send or receive that has no number.
@@ -632,20 +661,20 @@ impl FailureDetector {
         &self,
         waiting: &mut InFlight,
         (group, id): (u32, Option<OperationId>),
-        (what, naming, known): (String, &Naming, &HashSet<u32>),
+        (during, naming, known): (String, &Naming, &HashSet<u32>),
         others: &[u32],
         (moved, now): (Instant, Instant),
     ) -> Finding {
         let peers = &self.peers;
-        let fail = |cause: String| {
-            let error = RunError::Failed(format!("{cause}; {what} is waiting for it"));
+        let fail = |(cause, remedy): (String, String)| {
+            let error = RunError::Failed(format!("{cause}{}", self.was_waiting(&during))).with_remedy(remedy);
             Finding::Fail { cause, error }
         };
         for &rank in others {
             // It died before this communicator was made; otherwise `bury` has failed it.
             if let PeerState::Dead(how) = &self.states[rank as usize] {
                 paceline_os::reached!("detector: operation with a rank that died before");
-                return fail(format!("{} died: {how}", peers[rank as usize].describe()));
+                return fail((self.death(rank, how), self.look_there(rank)));
             }
             // A rank that leaves or dies loses its data connections, too; that is reported elsewhere.
             if let (PeerState::Here, Some(Broken { why, confirmed: true, .. })) =
@@ -653,8 +682,9 @@ impl FailureDetector {
             {
                 let cause = format!("the data connection to {} broke: {why}", peers[rank as usize].describe());
                 paceline_os::reached!("detector: data connection broke");
-                let error = RunError::Failed(format!("{cause}; {what}"));
-                return Finding::Fail { cause, error };
+                let me = &peers[self.rank as usize];
+                let remedy = format!("the network between hosts {} and {}", me.host, peers[rank as usize].host);
+                return fail((cause, remedy));
             }
         }
         // A rank that leaves itself completes what it can. Coordinators say themselves that they end.
@@ -719,10 +749,11 @@ impl FailureDetector {
                 let (them, me) = ((them.as_str(), theirs.as_str()), (me.as_str(), mine.as_str()));
                 paceline_os::reached!("detector: ranks called different operations");
                 let call = waiting.signature.collective.name();
-                let name = waiting.seq.map_or_else(|| call.to_owned(), |seq| naming.of(call, seq));
-                let label = if waiting.label.is_empty() { String::new() } else { format!(": '{}'", waiting.label) };
-                let differs = waiting.signature.plan_differs();
-                let error = RunError::mismatch(&(name + &label), them, me, differs);
+                let what = match waiting.seq {
+                    Some(seq) => naming.disagreed(call, seq, &waiting.label),
+                    None => call.to_owned() + &of(&waiting.label),
+                };
+                let error = RunError::mismatch(&what, them, me, waiting.signature.plan_differs());
                 return Finding::Fail { cause: error.to_string(), error };
             }
         }
@@ -735,11 +766,11 @@ impl FailureDetector {
                 {
                     paceline_os::reached!("detector: groups made in different orders");
                     let [them, me] = [rank, self.rank].map(|rank| peers[rank as usize].name());
-                    let cause = format!(
-                        "ranks make groups in different orders: {me} is {what}, {them} is {theirs}, and each waits for \
-                         the other; make them in the same order"
-                    );
-                    return Finding::Fail { error: RunError::Failed(cause.clone()), cause };
+                    let mine = waiting.describe(naming);
+                    let cause = format!("ranks make groups in different orders: {me} is {mine}, {them} is {theirs}");
+                    let error =
+                        RunError::Failed(cause.clone()).with_remedy("the same groups in the same order on all ranks");
+                    return Finding::Fail { error, cause };
                 }
             }
         }
@@ -761,28 +792,29 @@ impl FailureDetector {
         if !over && quiet {
             return Finding::Fine;
         }
-        let (who, because) = self.blame(waiting, naming, others, (stalled, now));
+        let Blame { who, how, remedy, because } = self.blame(waiting, naming, others, (stalled, now));
         if let Some(cause) = because.filter(|_| over && !paceline_os::mutant("the limit hides why others have left")) {
             paceline_os::reached!("detector: time limit, and others have left because of something");
             return fail(cause);
         }
         let since = (stalled + waiting.silent).as_secs_f64();
-        let text = format!("rank {}: {what} has waited {since:.0} s for {who}", self.rank);
+        let limit = (limit + waiting.silent).as_secs_f64();
+        let me = peers[self.rank as usize].name();
         // Planned gradients have a limit of their own.
         let planned = naming.is_hidden() && waiting.timeout > self.timeout;
-        let knob = if planned { "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" } else { TIMEOUT };
         if !over {
             waiting.reported = Some(stalled + waiting.silent);
-            let limit = (limit + waiting.silent).as_secs_f64();
-            return Finding::Report(stalled, format!("{text}; the limit is {limit:.0} s ({knob})"));
+            let knob = if planned { STALL_SHUTDOWN } else { TIMEOUT };
+            let text =
+                format!("{me} has waited {since:.0} s for {who} {during}; {how}; the limit is {limit:.0} s ({knob})");
+            return Finding::Report(stalled, text);
         }
         paceline_os::reached!("detector: time limit");
         // Torch's tests of its backends look for the word " timeout ".
-        let knob = if planned { knob } else { "PACELINE_TIMEOUT or the timeout of the process group" };
-        let error = RunError::Failed(format!(
-            "{text}. The limit is {:.0} s without progress; change it with {knob}",
-            (limit + waiting.silent).as_secs_f64()
-        ));
+        let text =
+            format!("{me} waited {since:.0} s for {who} {during}; {how}: timeout after {limit:.0} s without progress");
+        let longer = || if planned { format!("a larger {STALL_SHUTDOWN}") } else { LONGER.to_owned() };
+        let error = RunError::Failed(text).with_remedy(remedy.unwrap_or_else(longer));
         Finding::Fail { cause: error.to_string(), error }
     }
 
@@ -818,31 +850,34 @@ impl FailureDetector {
         if stopped { usual } else { waiting.timeout }
     }
 
-    /// Why some ranks cannot continue when one has left: what happened first.
-    fn departure(&self, rank: u32, ranks: &[u32]) -> String {
+    /// Why some ranks cannot continue when one has left: what happened first, and the remedy.
+    fn departure(&self, rank: u32, ranks: &[u32]) -> (String, String) {
         let who = |rank: u32| self.peers[rank as usize].describe();
         if let PeerState::Left(Left { goodbye: Goodbye { cause: Some(cause), .. }, .. }) = &self.states[rank as usize]
             && !paceline_os::mutant("who leaves last is blamed")
         {
-            return format!("{cause}; {} has left the job because of that", who(rank));
+            let remedy = format!("the output of {}", self.peers[rank as usize].name());
+            return (format!("{cause}; {} has left the job because of that", who(rank)), remedy);
         }
         // A rank that left earlier without a reason had done its part: it keeps nobody waiting.
-        let guilty = |first: &Departure| first.rank == rank || first.how != Departure::left(first.rank).how;
-        let first = self.first.clone().filter(|first| ranks.contains(&first.rank) && guilty(first));
-        let Departure { rank, how } = first.unwrap_or_else(|| Departure::left(rank));
-        format!("{} {how}", who(rank))
+        let died = |first: &Departure| first.how != Departure::left(first.rank).how;
+        let first =
+            self.first.clone().filter(|first| ranks.contains(&first.rank) && (first.rank == rank || died(first)));
+        let first = first.unwrap_or_else(|| Departure::left(rank));
+        let remedy = if died(&first) { self.look_there(first.rank) } else { SAME_STEPS.to_owned() };
+        (format!("{} {}", who(first.rank), first.how), remedy)
     }
 
     /// Why a receive from any of these ranks, all of which have left, cannot continue: what happened first, or that none is
-    /// left.
-    fn departures(&self, ranks: &[u32]) -> String {
+    /// left; and the remedy.
+    fn departures(&self, ranks: &[u32]) -> (String, String) {
         if paceline_os::mutant("one of those that have left is blamed") {
             return self.departure(ranks[ranks.len() - 1], ranks);
         }
         let died = self.first.as_ref().is_some_and(|first| first.how != Departure::left(first.rank).how);
         match ranks.iter().find(|&&rank| self.has_left_because(rank)).or_else(|| ranks.first().filter(|_| died)) {
             Some(&rank) => self.departure(rank, ranks),
-            None => format!("{} have left the job", describe(&self.peers, ranks)),
+            None => (format!("{} have left the job", describe(&self.peers, ranks)), SAME_STEPS.to_owned()),
         }
     }
 
@@ -852,13 +887,7 @@ impl FailureDetector {
     }
 
     /// Which ranks an operation waits for, and how far they are. If all are there or have left, also why one has left.
-    fn blame(
-        &self,
-        waiting: &InFlight,
-        naming: &Naming,
-        others: &[u32],
-        (stalled, now): (Duration, Instant),
-    ) -> (String, Option<String>) {
+    fn blame(&self, waiting: &InFlight, naming: &Naming, others: &[u32], (stalled, now): (Duration, Instant)) -> Blame {
         let peers = &self.peers;
         let (mut silent, mut late, mut absent, mut here, mut done, mut left) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -885,57 +914,83 @@ impl FailureDetector {
             absent.retain(|rank| !waits(rank));
         }
         let because = left.iter().find(|&&rank| self.has_left_because(rank)).map(|&rank| self.departure(rank, others));
-        let mut parts = Vec::new();
+        let mut blame = Blame { because, ..Blame::default() };
         if !silent.is_empty() {
-            parts.push(format!("{}, silent: stopped, or its host cannot be reached", describe(peers, &silent)));
+            let host = &peers[silent[0] as usize];
+            blame.add(&silent, ["is", "are"], "silent: stopped, or its host cannot be reached", peers);
+            blame.remedy = Some(format!("ps -o stat,args {} on host {} (T: it is stopped)", host.pid, host.host));
         }
         if !late.is_empty() {
-            let have = if late.len() == 1 { "has" } else { "have" };
-            parts.push(format!("{}, which {have} not answered yet", describe(peers, &late)));
+            blame.add(&late, ["has", "have"], "not answered yet", peers);
         }
         if !absent.is_empty() {
-            let at = match (&absent[..], absent.first().and_then(|rank| waiting.answers.get(rank))) {
-                ([_], Some((Answer::Later(called, Some(elsewhere)), _))) if waiting.seq.is_some() => {
-                    let called = naming.counted(*called);
-                    format!(" (it has called {called} so far, and is waiting in {})", elsewhere.what)
+            let answer = |rank: &u32| waiting.answers.get(rank).map(|(answer, _)| answer);
+            let (reached, elsewhere) = match (&absent[..], absent.first().and_then(answer)) {
+                ([_], Some(Answer::Later(called, elsewhere))) => {
+                    (waiting.seq.map(|_| naming.counted(*called)).filter(|_| !naming.is_hidden()), elsewhere.as_ref())
                 }
-                ([_], Some((Answer::Later(called, None), _))) if waiting.seq.is_some() => {
-                    format!(" (it has called {} so far)", naming.counted(*called))
-                }
-                ([_], Some((Answer::Later(_, Some(elsewhere)), _))) => {
-                    format!(" (it is waiting in {})", elsewhere.what)
-                }
-                _ => String::new(),
+                _ => (None, None),
             };
-            let verb = match waiting.transfer {
-                None => "called it",
-                Some((_, true)) => "received it",
-                Some((_, false)) => "sent it",
+            let how = match (reached, waiting.transfer) {
+                (Some(0), _) => "not called an op yet".to_owned(),
+                (Some(last), _) => format!("only reached op {last}"),
+                (None, None) => "not reached it".to_owned(),
+                (None, Some((_, true))) => "not received it".to_owned(),
+                (None, Some((_, false))) => "not sent it".to_owned(),
             };
             let have = if absent.len() == 1 { "has" } else { "have" };
-            parts.push(format!("{}, which {have} not {verb}{at}", describe(peers, &absent)));
+            let at = elsewhere.map_or(String::new(), |elsewhere| format!(" and waits {}", elsewhere.during()));
+            blame.add(&absent, ["is", "are"], &format!("alive but {have} {how}{at}"), peers);
+            blame.remedy = blame.remedy.or_else(|| elsewhere.map(|_| SAME_CALLS.to_owned()));
         }
-        let because = because.filter(|_| parts.is_empty());
-        if parts.is_empty() {
-            if !here.is_empty() {
-                let are = if here.len() == 1 { "is" } else { "are" };
-                parts.push(format!("{}, which {are} also waiting in it", describe(peers, &here)));
+        if !blame.who.is_empty() {
+            blame.because = None;
+            return blame;
+        }
+        if !here.is_empty() {
+            blame.add(&here, ["is", "are"], "also waiting in it", peers);
+        }
+        if !done.is_empty() {
+            blame.add(&done, ["has", "have"], "completed it", peers);
+            // That the ranks agree on sizes is noticed with the first fragment, unless there is none.
+            if waiting.signature.collective.has_parts() {
+                blame.remedy = Some("the same numbers of elements where they are sent and received".to_owned());
             }
-            if !done.is_empty() {
-                let have = if done.len() == 1 { "has" } else { "have" };
-                // That the ranks agree on sizes is noticed with the first fragment, unless there is none.
-                let sizes = match waiting.signature.collective.has_parts() {
-                    true => ": do the ranks agree on who sends how many elements to whom?",
-                    false => "",
-                };
-                parts.push(format!("{}, which {have} completed it{sizes}", describe(peers, &done)));
-            }
         }
-        if parts.is_empty() {
-            let have = if left.len() == 1 { "has" } else { "have" };
-            parts.push(format!("{}, which {have} left the job", describe(peers, &left)));
+        if blame.who.is_empty() {
+            blame.add(&left, ["has", "have"], "left the job", peers);
         }
-        (parts.join("; and for "), because)
+        blame
+    }
+}
+
+/// The ranks that an operation waits for.
+#[derive(Default)]
+struct Blame {
+    /// `rank 1 (host a, pid 7)`.
+    who: String,
+    /// `rank 1 is alive but has only reached op 4`.
+    how: String,
+    /// What to do about these, if not to wait longer.
+    remedy: Option<String>,
+    /// Why one of them has left, and the remedy.
+    because: Option<(String, String)>,
+}
+
+impl Blame {
+    /// Adds ranks that are in the same state. `verb`: for one, and for several.
+    fn add(&mut self, ranks: &[u32], verb: [&str; 2], state: &str, peers: &[Peer]) {
+        let names: Vec<String> = ranks.iter().take(4).map(|&rank| peers[rank as usize].name()).collect();
+        let (who, names) = match ranks.len() {
+            0..=4 => (describe(peers, ranks), names.join(", ")),
+            _ => (describe(peers, ranks), describe(peers, ranks)),
+        };
+        let join = |text: &mut String, more: &str, between: &str| {
+            *text += if text.is_empty() { "" } else { between };
+            *text += more;
+        };
+        join(&mut self.who, &who, ", ");
+        join(&mut self.how, &format!("{names} {} {state}", verb[usize::from(ranks.len() > 1)]), "; ");
     }
 }
 

@@ -43,16 +43,16 @@ pub(super) struct Endpoints {
     pub(super) devices: Option<DeviceSupport>,
 }
 
+const SAME_VERSION: &str = "pip install the same version of paceline on all hosts";
+
 /// One round of the exchange, in JSON.
 pub(super) fn round<T: Serialize + DeserializeOwned>(exchange: Exchange<'_>, mine: &T) -> Result<Vec<T>> {
     let blob = serde_json::to_vec(mine).map_err(|e| RunError::Failed(e.to_string()))?;
     let blobs = exchange(blob)?;
     let parse = |(rank, blob): (usize, &Vec<u8>)| {
         serde_json::from_slice(blob).map_err(|e| {
-            RunError::Failed(format!(
-                "rank {rank} sent an introduction that this version cannot read ({e}); use the same \
-                 version of paceline on all ranks"
-            ))
+            RunError::Failed(format!("rank {rank} sent an introduction that this version cannot read ({e})"))
+                .with_remedy(SAME_VERSION)
         })
     };
     blobs.iter().enumerate().map(parse).collect()
@@ -89,19 +89,14 @@ pub(super) fn introduce(
     }
     for other in &all {
         if other.version != mine.version {
-            return Err(RunError::Failed(format!(
-                "{} runs paceline {}, rank {rank} runs {}; use the same version everywhere",
-                other.peer.describe(),
-                other.version,
-                mine.version
-            )));
+            let (who, theirs) = (other.peer.describe(), &other.version);
+            let message = format!("{who} runs paceline {theirs}, rank {rank} runs {}", mine.version);
+            return Err(RunError::Failed(message).with_remedy(SAME_VERSION));
         }
         if other.settings != mine.settings {
-            return Err(RunError::Usage(format!(
-                "{} and rank {rank} have different settings: {}; give all ranks the same PACELINE_ variables",
-                other.peer.describe(),
-                differences(&other.settings, &mine.settings)
-            )));
+            let (who, differ) = (other.peer.describe(), differences(&other.settings, &mine.settings));
+            let error = RunError::Usage(format!("{who} and rank {rank} have different settings: {differ}"));
+            return Err(error.with_remedy("env | grep PACELINE_ on all hosts (the same variables everywhere)"));
         }
     }
     Ok(all)

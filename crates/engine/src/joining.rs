@@ -65,13 +65,10 @@ impl Joining {
                 format!("rank {rank} has waited {waited:.0} s for {} to be connected to all ranks", missing())
             });
             if now >= until {
-                return Err(RunError::Failed(format!(
-                    "rank {rank} of {} is connected to all others, but {} did not report within {:.0} s that the same \
-                     holds there; look at what they print, or raise PACELINE_START_TIMEOUT",
-                    peers.len(),
-                    missing(),
-                    until.saturating_duration_since(begun).as_secs_f64()
-                )));
+                let (size, limit) = (peers.len(), until.saturating_duration_since(begun).as_secs_f64());
+                let message =
+                    format!("rank {rank} of {size} waited {limit:.0} s for {} to be connected to all ranks", missing());
+                return Err(RunError::Failed(message).with_remedy("their output, or a longer {start_timeout}"));
             }
             let next = until.min(reports.next());
             self.changed.wait_for(&mut state, next.saturating_duration_since(now));

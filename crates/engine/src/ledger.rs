@@ -10,7 +10,7 @@ use paceline_os::sync::atomic::{AtomicBool, Ordering};
 use paceline_os::sync::{Arc, Condvar, Mutex, MutexGuard};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Naming, Result, RunError, of};
-use paceline_transport::header::Signature;
+use paceline_transport::header::{Signature, called};
 use serde::{Deserialize, Serialize};
 
 use super::listeners::{Listeners, News};
@@ -78,31 +78,42 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// `all_reduce #12 of group default (float32, 10 elements, sum) of 'layer1.weight'`.
+    /// `all_reduce of 'layer1.weight' (float32[10], sum; op 12)`.
     pub fn describe(&self, naming: &Naming) -> String {
         if let Some(about) = &self.about {
             return about.to_string();
         }
-        let signature = self.signature.describe();
-        let (call, details) = signature.split_once('(').unwrap_or((&signature, ")"));
-        let name = match self.seq {
-            Some(seq) => naming.of(call, seq),
-            None if naming.is_new() => naming.of(call, 0),
-            None => self.transfer_name(naming),
+        if let Some(making) = self.making(naming) {
+            return making;
+        }
+        let (call, place) = match self.seq {
+            Some(seq) => (self.signature.collective.name().to_owned(), naming.number(seq)),
+            None => (self.transfer_name(), naming.shown()),
         };
-        let details = details.trim_end_matches(')');
-        match (naming.is_new(), name == call, &*self.label) {
-            (true, ..) => name,
-            (_, true, label) => signature.clone() + &of(label),
-            (_, _, "") if details.is_empty() => name,
-            (_, _, "") => format!("{name} ({details})"),
-            (_, _, label) if details.is_empty() => format!("{name} ('{label}')"),
-            (_, _, label) => format!("{name} ({details}; '{label}')"),
+        let details = Some(self.signature.details()).filter(|details| !details.is_empty());
+        let details: Vec<String> = details.into_iter().chain(place).collect();
+        // Torch labels an operation by its call and the shape.
+        let label = if self.label.starts_with(self.signature.collective.name()) { "" } else { &self.label };
+        called(&(call + &of(label)), &details.join("; "))
+    }
+
+    /// `in all_reduce (float32[1000], sum; op 5)`, `while making group default`.
+    pub fn during(&self, naming: &Naming) -> String {
+        let makes = self.about.is_none() && self.making(naming).is_some();
+        format!("{} {}", if makes { "while" } else { "in" }, self.describe(naming))
+    }
+
+    /// `making group default`, if it belongs to that.
+    fn making(&self, naming: &Naming) -> Option<String> {
+        match self.seq {
+            Some(seq) => naming.making(seq),
+            None if naming.is_new() => naming.making(0),
+            None => None,
         }
     }
 
-    /// `send #2 to rank 1 of group default`: by the ranks of the job, the tag if it is not 0, and the number under it.
-    fn transfer_name(&self, naming: &Naming) -> String {
+    /// `send #2 to rank 1`: by the ranks of the job, the tag if it is not 0, and the number under it.
+    fn transfer_name(&self) -> String {
         let (tag, sends) = self.transfer.unwrap_or_default();
         let mut text = if sends { "send" } else { "recv" }.to_owned();
         if let Some(number) = self.handle.transfer() {
@@ -115,7 +126,7 @@ impl InFlight {
         if tag != 0 {
             text += &format!(" with tag {tag}");
         }
-        text + " of " + &naming.group()
+        text
     }
 
     /// The rank of the job that a send or receive waits for, once it is known.
@@ -159,6 +170,13 @@ pub struct Elsewhere {
     pub progress: Progress,
     /// The ranks of the group, if it is just being made: its caller waits.
     pub makes: Option<Vec<u32>>,
+}
+
+impl Elsewhere {
+    /// `in all_reduce (float32[1000], sum; op 5)`, `while making group default`.
+    pub fn during(&self) -> String {
+        format!("{} {}", if self.makes.is_some() { "while" } else { "in" }, self.what)
+    }
 }
 
 /// Completed operations of a leaving rank in a communicator.
@@ -558,9 +576,9 @@ impl Ledger {
             patient: how.patient,
         };
         if let Some(error) = &entry.failed {
-            let (what, group) = (operation.describe(&entry.naming), entry.naming.group());
+            let what = operation.describe(&entry.naming);
             let cause = entry.cause.clone().unwrap_or_else(|| error.to_string());
-            return Err(RunError::Failed(format!("{cause}; {what} cannot run ({group} has failed)")));
+            return Err(RunError::failed_like(format!("{cause}; so {what} cannot run"), error.remedy()));
         }
         let bytes = spec.signature.count * spec.signature.dtype.size() as u64;
         let number = timeline.begin(&spec.label, spec.signature.collective.name(), bytes);

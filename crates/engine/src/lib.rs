@@ -419,7 +419,8 @@ impl EngineShared {
     pub fn remove_group(&self, id: u32) {
         if let Some(ranks) = self.ledger.remove_group(id) {
             let text = format!("rank {} has destroyed the communicator while operations were in flight", self.rank);
-            self.monitor.tell_failed(id, &ranks, &RunError::Failed(text), None);
+            let error = RunError::Failed(text).with_remedy("handle.wait() before the group goes");
+            self.monitor.tell_failed(id, &ranks, &error, None);
         }
         self.driver.announce();
     }
@@ -469,7 +470,7 @@ impl EngineShared {
 
 /// Why operations fail when the job is left.
 fn closed() -> RunError {
-    RunError::Failed("this rank has left the job: the engine is closed".into())
+    RunError::Failed("this rank has left the job: the engine is closed".into()).with_remedy("paceline.job.join()")
 }
 
 /// How an operation is submitted.

@@ -25,6 +25,7 @@ const NO_SECRET: &str = "paceline: a job on one machine without a secret";
 
 /// Why the ranks did not meet, naming which of the missing are servers and the switch.
 fn who_serves(error: RunError, size: u32, servers: u32, switches: u32) -> RunError {
+    let (error, remedy) = error.parts();
     let RunError::Failed(why) = error else { return error };
     let first = size - servers - switches;
     let mut who = match servers {
@@ -38,21 +39,20 @@ fn who_serves(error: RunError, size: u32, servers: u32, switches: u32) -> RunErr
         1 => format!("{open} rank {first} is its switch"),
         _ => format!("{open} ranks {first}-{} are its switches", size - 1),
     };
-    RunError::Failed(why + &who)
+    RunError::failed_like(why + &who, remedy.as_deref())
 }
 
 /// How long connections may take that most likely cannot be made: containers may share a network and nothing else.
 const UNREACHABLE: Duration = Duration::from_secs(10);
 
-/// Which of two ranks, on different machines, cannot be reached by the other, as it listens on loopback; and the remedy.
+/// Which of two ranks, on different machines, cannot be reached by the other, as it listens on loopback.
 fn out_of_reach(rank: u32, introductions: &[Introduction]) -> Option<String> {
     let mine = &introductions[rank as usize];
     let other = introductions.iter().find(|other| other.machine != mine.machine)?;
     let (listens, calls) = if other.peer.rank < rank { (other, mine) } else { (mine, other) };
     listens.address.ip().to_canonical().is_loopback().then(|| {
         format!(
-            "{} listens on {}, which {} cannot reach from another machine; set PACELINE_INTERFACE on all hosts to the \
-             network or the interface that connects them",
+            "{} listens on {}, which {} cannot reach from another machine",
             listens.peer.describe(),
             listens.address.ip(),
             calls.peer.describe()
@@ -62,9 +62,11 @@ fn out_of_reach(rank: u32, introductions: &[Introduction]) -> Option<String> {
 
 /// Adds the likely cause to an error of connecting.
 fn explain(error: RunError, cause: &Option<String>) -> RunError {
-    match (error, cause) {
-        (RunError::Failed(why), Some(cause)) => RunError::Failed(format!("{why}; {cause}")),
-        (error, _) => error,
+    match (error.parts(), cause) {
+        ((RunError::Failed(why), _), Some(cause)) => RunError::Failed(format!("{why}; {cause}"))
+            .with_remedy("PACELINE_INTERFACE=10.0.0.0/24 (the network that connects the hosts) on all hosts"),
+        ((error, Some(remedy)), _) => error.with_remedy(remedy),
+        ((error, None), _) => error,
     }
 }
 
@@ -137,12 +139,12 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let local: Vec<u32> = (0..size).filter(|&r| hosts[r as usize] == hosts[rank as usize]).collect();
     let (segment, file, address) = Segment::create(local.len() as u32).map_err(|e| {
         let remedy = match Errno::from_io_error(&e) {
-            Some(Errno::FBIG) => "this process may write no files of that size; raise its limit (ulimit -f)",
-            Some(Errno::MFILE) => "this process has too many open files; raise its limit (ulimit -n)",
-            Some(Errno::NFILE) => "this host has too many open files; raise its limit (sysctl fs.file-max)",
-            _ => "is there enough memory?",
+            Some(Errno::FBIG) => "ulimit -f unlimited",
+            Some(Errno::MFILE) => "ulimit -n 65536",
+            Some(Errno::NFILE) => "sysctl -w fs.file-max=1000000",
+            _ => "free (is there enough memory?)",
         };
-        RunError::Failed(format!("shared memory for {} ranks cannot be reserved: {e}; {remedy}", local.len()))
+        RunError::Failed(format!("shared memory for {} ranks cannot be reserved: {e}", local.len())).with_remedy(remedy)
     })?;
     let waker = Waker::new(segment.clone()).map_err(system("cannot create a pipe"))?;
     let opened = open_memory(rank, &settings, &local, (address, waker.address()), exchange, size)?;

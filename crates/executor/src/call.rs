@@ -34,20 +34,16 @@ impl Call {
         let (theirs, mine) = (&header.signature, expects);
         if self.point_to_point {
             let (theirs, mine) = (theirs.describe(), mine.describe());
-            return RunError::Failed(format!(
-                "{them} sends {theirs} under tag {}, but {me} receives {mine}",
-                header.lane
-            ));
+            let message = format!("{them} sends {theirs} under tag {}, but {me} receives {mine}", header.lane);
+            return RunError::Failed(message).with_remedy("the same shape, dtype and tag on both ranks");
         }
         let (theirs, mine) = if theirs.whole() == mine.whole() && theirs.count != mine.count {
             (theirs.describe_part(&format!("for {me}")), mine.describe_part(&format!("from {them}")))
         } else {
             (theirs.whole().describe(), mine.whole().describe())
         };
-        let hint = self.signature.plan_differs();
-        let what = view.naming.of(self.signature.collective.name(), self.seq);
-        let what = if self.label.is_empty() { what } else { format!("{what}: '{}'", self.label) };
-        RunError::mismatch(&what, (&them, &theirs), (&me, &mine), hint)
+        let what = view.naming.disagreed(self.signature.collective.name(), self.seq, &self.label);
+        RunError::mismatch(&what, (&them, &theirs), (&me, &mine), self.signature.plan_differs())
     }
 }
 

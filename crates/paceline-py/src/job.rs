@@ -39,6 +39,11 @@ pub(crate) fn python_error(error: RunError) -> PyErr {
         RunError::Usage(text) => user_error(text),
         RunError::Setting(setting, reason) => user_error(Refusal::about(setting, reason)),
         RunError::Failed(text) => JobError::new_err(text),
+        RunError::Remedied(error, remedy) => {
+            let error = python_error(*error);
+            let made = Python::attach(|py| error.value(py).call_method1("_set_remedy", (remedy,)).map(drop));
+            made.err().unwrap_or(error)
+        }
     }
 }
 

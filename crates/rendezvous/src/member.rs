@@ -99,9 +99,9 @@ pub fn run(
         pause.sleep(deadline);
         if Instant::now() >= deadline {
             let waited = text::seconds(limit);
-            return Err(RunError::Failed(format!(
-                "rank {rank} of {size} could not reach rank 0 at {address} within {waited}; last: {reason}"
-            )));
+            let message =
+                format!("rank {rank} of {size} could not reach rank 0 at {address} within {waited}; last: {reason}");
+            return Err(RunError::Failed(message).with_remedy("the output of rank 0, or a longer {start_timeout}"));
         }
     }
     unreachable!("attempts without end")
@@ -184,7 +184,9 @@ impl Member<'_> {
             }
             match reader.read(&mut stream, &mut session) {
                 Ok(None) => {}
-                Ok(Some(Frame::Abort(reason))) => return Err(Failure::Final(RunError::Failed(reason))),
+                Ok(Some(Frame::Abort(reason))) => {
+                    return Err(Failure::Final(RunError::Failed(reason).with_remedy("the output of rank 0")));
+                }
                 Ok(Some(Frame::Wanted(bytes))) => {
                     let malformed = || Failure::Lost(format!("rank 0 at {} sent malformed blobs", self.address));
                     return blobs_of(&bytes, self.size).ok_or_else(malformed);
@@ -207,10 +209,9 @@ impl Member<'_> {
                 });
             }
             if now >= until {
-                return Err(Failure::Final(RunError::Failed(format!(
-                    "rank {} reached rank 0 at {}, which was not reached by all {} ranks in time",
-                    self.rank, self.address, self.size
-                ))));
+                let (rank, address, size) = (self.rank, self.address, self.size);
+                let message = format!("rank {rank} reached rank 0 at {address}, but not all {size} ranks did in time");
+                return Err(Failure::Final(RunError::Failed(message).with_remedy("the output of the other ranks")));
             }
             let flags = if writer.is_some() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             wait(&mut [PollFd::new(&stream, flags)], if speaks { until.min(reports.next()) } else { until })

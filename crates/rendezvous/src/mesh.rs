@@ -151,7 +151,8 @@ impl Weaver<'_> {
         while self.slots.missing() > 0 {
             let now = Instant::now();
             if now >= self.deadline {
-                return Err(RunError::Failed(self.missing(self.deadline.saturating_duration_since(self.began))));
+                let missing = self.missing(self.deadline.saturating_duration_since(self.began));
+                return Err(RunError::Failed(missing).with_remedy("{interface=10.0.0.0/24} (the network of the hosts)"));
             }
             let mut reports = self.reports;
             reports.report(now, |waited| self.missing(waited));

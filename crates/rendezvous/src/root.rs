@@ -20,6 +20,8 @@ use super::{address, text};
 
 /// Time limit for telling the ranks why the exchange failed.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// The remedy if ranks have not come.
+const MISSING: &str = "the output of the missing ranks, or a longer {start_timeout}";
 
 /// A rank that has connected.
 struct Member {
@@ -105,7 +107,8 @@ impl Root<'_> {
             }
             let now = Instant::now();
             if now >= self.deadline {
-                return Err(RunError::Failed(self.missing(self.deadline.saturating_duration_since(self.began))));
+                let missing = self.missing(self.deadline.saturating_duration_since(self.began));
+                return Err(RunError::Failed(missing).with_remedy(MISSING));
             }
             let mut reports = self.reports;
             reports.report(now, |waited| format!("rank 0: {}", self.missing(waited)));

@@ -110,20 +110,22 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// For messages: `all_reduce(float32, 1000 elements, sum)`.
+    /// For messages: `all_reduce (float32[1000], sum)`.
     #[must_use]
     pub fn describe(&self) -> String {
-        self.describe_with((self.count > 0).then(|| self.elements()))
+        called(self.collective.name(), &self.details())
     }
 
-    /// The same for the elements between two ranks: `scatter(float32, 3 elements from rank 0, root 0)`.
+    /// The same for the elements between two ranks: `scatter (float32[3] from rank 0, root 0)`.
     #[must_use]
     pub fn describe_part(&self, which: &str) -> String {
-        self.describe_with(Some(format!("{} {which}", self.elements())))
+        called(self.collective.name(), &self.details_with(Some(format!("[{}] {which}", self.count))))
     }
 
-    fn elements(&self) -> String {
-        format!("{} element{}", self.count, if self.count == 1 { "" } else { "s" })
+    /// `float32[1000], sum`; empty for a barrier.
+    #[must_use]
+    pub fn details(&self) -> String {
+        self.details_with((self.count > 0).then(|| format!("[{}]", self.count)))
     }
 
     /// The description of the whole operation, without a number that only holds between two ranks.
@@ -134,18 +136,17 @@ impl Signature {
 
     /// The difference between ranks whose descriptions are equal, and the remedy.
     #[must_use]
-    pub fn plan_differs(&self) -> &'static str {
+    pub fn plan_differs(&self) -> (&'static str, &'static str) {
         match self.collective {
-            Collective::AllGather | Collective::ReduceScatter => "counts; give all ranks the same counts",
-            _ => "strategies or chunk sizes; give all ranks the same PACELINE_STRATEGY, PACELINE_CHUNK and arguments",
+            Collective::AllGather | Collective::ReduceScatter => ("counts", "the same counts on all ranks"),
+            _ => ("strategies or chunk sizes", "the same PACELINE_STRATEGY, PACELINE_CHUNK and arguments on all ranks"),
         }
     }
 
-    fn describe_with(&self, elements: Option<String>) -> String {
+    fn details_with(&self, elements: Option<String>) -> String {
         let mut parts = Vec::new();
         if self.collective != Collective::Barrier {
-            parts.push(self.dtype.name().to_owned());
-            parts.extend(elements);
+            parts.push(self.dtype.name().to_owned() + &elements.unwrap_or_default());
         }
         if self.collective.reduces() {
             parts.push(self.op.name().to_owned());
@@ -153,8 +154,14 @@ impl Signature {
         if self.collective.rooted() {
             parts.push(format!("root {}", self.root));
         }
-        format!("{}({})", self.collective.name(), parts.join(", "))
+        parts.join(", ")
     }
+}
+
+/// `all_reduce (float32[1000], sum)`; the call alone without details.
+#[must_use]
+pub fn called(call: &str, details: &str) -> String {
+    if details.is_empty() { call.to_owned() } else { format!("{call} ({details})") }
 }
 
 /// The receiver of a multicast: every rank that gets it.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from paceline._internal import units
 from paceline.doctor.analysis import Analysis, Interface
-from paceline.doctor.diagnosis import Diagnosis, Figure, nanoseconds, operations, percent, size
+from paceline.doctor.diagnosis import Diagnosis, Figure, nanoseconds, operations, percent
 from paceline.doctor.intervals import Intervals, length, overlap, union, without
 from paceline.doctor.sending import Sending, sending
 from paceline.doctor.step_breakdown import NAMES, Parts, StepBreakdown, mean, median, quantile
@@ -54,12 +54,14 @@ def find_blocking(analysis: Analysis) -> Diagnosis | None:
         seconds=lost / 1e9,
         share=lost / analysis.mean.step,
         headline="operations other than gradients",
-        says=f"{units.short(operations)} operations per step start and end within input, forward pass or optimizer, "
-        f"where nothing hides them: {nanoseconds(lost)}",
+        facts=[
+            f"{units.short(operations)} operations per step run within input, forward or optimizer",
+            f"nothing hides them: {nanoseconds(lost)}",
+        ],
         evidence={"operations_per_step": operations},
         tries=[
-            "sum metrics on each rank, and reduce them every hundred steps instead of every step",
-            "DistributedDataParallel(broadcast_buffers=False), if ranks may keep their own buffers (batch norm)",
+            "metrics summed on each rank, and reduced every 100 steps",
+            "DistributedDataParallel(broadcast_buffers=False) (if each rank may keep its own batch-norm buffers)",
         ],
     )
 
@@ -88,10 +90,8 @@ def find_sharding(analysis: Analysis) -> Diagnosis | None:
     steps = sum(len(breakdowns) for breakdowns in analysis.breakdowns.values())
     of = {name: sum(spent for block, spent in lost.items() if block.collective == name) / steps for name in waits}
     most = sorted(lost.items(), key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
-    listed = units.listed(
-        [f"{block.collective} of {block.name}, {nanoseconds(spent / steps)}" for block, spent in most]
-    )
-    sums = units.listed([f"{nanoseconds(spent)} of {name}" for name, spent in sorted(of.items()) if spent])
+    listed = ", ".join(f"{block.collective} of {block.name} {nanoseconds(spent / steps)}" for block, spent in most)
+    sums = ", ".join(f"{name} {nanoseconds(spent)}" for name, spent in sorted(of.items()) if spent)
     count = len({block.name for block in lost})
     evidence: dict[str, Figure] = {"blocks": count, "waits_per_step": sum(waits.values()) / steps}
     evidence |= {f"{name.replace('-', '_')}_s": spent / 1e9 for name, spent in sorted(of.items())}
@@ -100,28 +100,27 @@ def find_sharding(analysis: Analysis) -> Diagnosis | None:
         name="sharded-communication",
         seconds=total / steps / 1e9,
         share=total / steps / analysis.mean.step,
-        headline="gathering parameters and scattering gradients that nothing hides",
-        says=f"in a step {sums} of {units.count(count, 'block')} are not hidden; most of it: {listed}",
+        headline="exposed all-gathers and reduce-scatters of blocks",
+        facts=[f"exposed per step, in {units.count(count, 'block')}: {sums}", f"most of it: {listed}"],
         evidence=evidence,
         tries=[
             *(
-                ["fully_shard(…, reshard_after_forward=False) gathers once instead of twice, if memory suffices"]
+                ["fully_shard(…, reshard_after_forward=False) (gathers once instead of twice, if memory suffices)"]
                 if _gathers(analysis) > _TWICE
                 else []
             ),
-            "a larger batch per rank: as many bytes for more computation",
+            "a larger batch per rank (as many bytes for more compute)",
             *(
                 [
-                    "half the bytes: fully_shard(…, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)); of "
-                    "gradients, too, with reduce_dtype=torch.bfloat16"
+                    "fully_shard(…, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)) (half the bytes; "
+                    "gradients: reduce_dtype=torch.bfloat16)"
                 ]
                 if element_type(analysis, "all-gather of") not in _HALVED
                 else []
             ),
-            "shard within a host only, by a mesh of two dimensions (HSDP), or only the optimizer's states "
-            "(ZeroRedundancyOptimizer with DistributedDataParallel)",
-            f"forecast these: {_record(analysis.interface)}; paceline simulate mine.json --sharding "
-            f"zero1,zero3 --workers {analysis.recording.world_size}",
+            "HSDP (a 2-D mesh, shards within a host), or ZeroRedundancyOptimizer with DDP (optimizer states only)",
+            f"{_record(analysis.interface)} && paceline simulate mine.json --sharding zero1,zero3 "
+            f"--workers {analysis.recording.world_size}",
         ],
     )
 
@@ -153,21 +152,21 @@ def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
         return None
     computing = parts.compute if analysis.has_steps else parts.step - parts.exposed
     exposed = parts.exposed / parts.step
-    what = "computation" if analysis.has_steps else "spent outside of operations"
-    says = f"communication costs {percent(exposed)} of the time: there is little to gain there"
+    what = "compute" if analysis.has_steps else "spent outside of operations"
+    fact = f"exposed communication is {percent(exposed)}: there is little to gain from it"
     if size == 1:
-        says = "there is only one rank, which never waits"
+        fact = "there is only one rank, which never waits"
     return Diagnosis(
         name=COMPUTE_BOUND,
         seconds=computing / 1e9,
         share=computing / parts.step,
         headline=what,
-        says=says,
+        facts=[fact],
         evidence={"exposed_communication_share": exposed},
         tries=[
-            "compute faster: OMP_NUM_THREADS up to cores / ranks, mixed precision, a larger batch",
-            f"add ranks, after forecasting the gain: {_record(analysis.interface)}; "
-            f"paceline simulate mine.json --workers {','.join(str(times * size) for times in (2, 4, 8))}",
+            "OMP_NUM_THREADS up to cores / ranks, mixed precision, or a larger batch",
+            f"{_record(analysis.interface)} && paceline simulate mine.json "
+            f"--workers {','.join(str(times * size) for times in (2, 4, 8))} (what more ranks gain)",
         ],
     )
 
@@ -187,19 +186,21 @@ def find_inputs(analysis: Analysis) -> Diagnosis | None:
         name="input-pipeline",
         seconds=lost / 1e9,
         share=lost / step,
-        headline="input, before the forward pass can begin",
-        says=f"from the end of a step to the next forward pass {nanoseconds(lost)} go by on every rank "
-        f"({nanoseconds(inputs[longest])} on rank {longest}): loading and preparing data, and whatever else the script "
-        "does there",
+        headline="input",
+        facts=[
+            f"{nanoseconds(lost)} between a step's end and the next forward pass on every rank, "
+            f"{nanoseconds(inputs[longest])} on rank {longest}",
+            "loading and preparing data, or other work of the script",
+        ],
         evidence={
             "least_s": min(inputs.values()) / 1e9,
             "most_s": inputs[longest] / 1e9,
             "rank": longest,
         },
         tries=[
-            "load ahead of time: DataLoader(num_workers=2 or more, prefetch_factor=4, persistent_workers=True)",
-            "move one-off work out of the loop: decoding, resizing, tokenizing",
-            "look for waits in the script: printing, loss.item(), checkpoints in every step",
+            "DataLoader(…, num_workers=4, prefetch_factor=4, persistent_workers=True) (loads ahead)",
+            "decoding, resizing and tokenizing once, before training",
+            "no print, loss.item() or checkpoint in every step",
         ],
     )
 
@@ -232,14 +233,17 @@ def find_negotiation(analysis: Analysis) -> Diagnosis | None:
     votes = sum(_within(analysis, rank.rank, [vote.begin for vote in rank.votes]) for rank in analysis.recording.ranks)
     sleeps = [end - begin for begin, end in _counted(analysis, _SLEEP)]
     longest = max((end - begin for begin, end in late_spans), default=0)
-    per = " a step" if analysis.has_steps else " in all"
+    per = _per_step(analysis)
     return Diagnosis(
         name="negotiation",
         seconds=lost / 1e9,
         share=lost / analysis.mean.step,
         headline="agreeing on what is ready",
-        says=f"for {nanoseconds(lost)}{per} all ranks are ready, nothing moves, and coordinators agree: "
-        f"{units.short(votes / steps)} operations of theirs{per}; {_words(main, causes.get(main, 0), lost, longest)}",
+        facts=[
+            f"all ranks are ready and nothing moves for {nanoseconds(lost)}{per}",
+            f"coordinators run {units.short(votes / steps)} operations{per}",
+            _words(main, causes.get(main, 0), lost, longest),
+        ],
         evidence={
             "cause": main,
             "coordinator_operations_per_step": votes / steps,
@@ -301,26 +305,22 @@ def _words(main: str, spent: float, lost: float, longest: float) -> str:
     share = percent(min(1.0, spent / lost))
     return {
         # S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning".
-        _LATE: f"{share} of it because a coordinator was woken late (oversleep, at worst {nanoseconds(longest)}): "
-        "all others waited for its vote",
-        _SLEEP: f"{share} of it a coordinator sleeps, to collect what becomes ready within a cycle",
-        _REPORT: f"{share} of it ranks report tensors that they have not agreed on before",
-        "votes": "most of it voting",
+        _LATE: f"{share} of it: a coordinator woke up to {nanoseconds(longest)} late, and all others waited",
+        _SLEEP: f"{share} of it: a coordinator sleeps to collect what becomes ready within a cycle",
+        _REPORT: f"{share} of it: ranks report tensors that they have not agreed on before",
+        "votes": "most of it: voting",
     }[main]
 
 
 def _negotiation_remedies(main: str) -> list[str]:
-    plan = "--coordinator graph, if it was another one: gradients of every step are planned, not agreed on"
-    general = "reduce the number of tensors to agree on: DistributedOptimizer(groups=…), backward_passes_per_step=2"
-    cores = (
-        "leave the coordinator a core: OMP_NUM_THREADS one lower, fewer DataLoader workers, or "
-        "HOROVOD_THREAD_AFFINITY with a separate core for each local rank"
-    )
-    shorter = "HOROVOD_CYCLE_TIME lower than it was (milliseconds; default 1)"
+    plan = "--coordinator graph (plans the gradients of a step instead of agreeing on them)"
+    general = "DistributedOptimizer(…, groups=…, backward_passes_per_step=2) (fewer tensors to agree on)"
+    cores = "OMP_NUM_THREADS one lower, or HOROVOD_THREAD_AFFINITY (leaves the coordinator a core)"
+    shorter = "HOROVOD_CYCLE_TIME lower than it was (milliseconds, default 1)"
     return {
         _LATE: [plan, cores, general],
         _SLEEP: [plan, shorter, general],
-        _REPORT: ["give tensors the same names in every step; HOROVOD_CACHE_CAPACITY above the number of tensors"],
+        _REPORT: ["the same tensor names in every step, and HOROVOD_CACHE_CAPACITY above the number of tensors"],
         "votes": [plan, shorter, general, cores],
     }[main]
 
@@ -338,8 +338,10 @@ def find_small_buckets(analysis: Analysis) -> Diagnosis | None:
         seconds=found.small / 1e9,
         share=found.small / analysis.mean.step,
         headline="the fixed cost of many small operations",
-        says=f"{operations(found.operations)}{_per_step(analysis)}, half of them of at most "
-        f"{size(found.median_bytes)}; each takes {nanoseconds(found.fixed)} whatever its size",
+        facts=[
+            f"{operations(found.operations)}{_per_step(analysis)}, half of at most {units.size(found.median_bytes)}",
+            f"each takes {nanoseconds(found.fixed)} whatever its size",
+        ],
         evidence=_figures(found),
         tries=[larger_buckets(analysis.interface), less_often(analysis)],
     )
@@ -352,22 +354,20 @@ def find_no_overlap(analysis: Analysis) -> Diagnosis | None:
         return None
     held = found.held > found.overlap / 2
     if held:
-        why = f"for {nanoseconds(found.held)} of backward gradients are ready on all ranks, and nothing moves"
+        why = f"all ranks have gradients ready and nothing moves for {nanoseconds(found.held)} of backward"
     elif found.operations == 1:
-        why = f"they are sent in one operation, which begins after {percent(found.late)} of backward"
+        why = f"one operation sends them all, after {percent(found.late)} of backward"
     else:
         why = f"the first of {operations(found.operations)} begins after {percent(found.late)} of backward"
-    remedy = smaller_buckets(analysis.interface, units.size(float(f"{found.bytes:.2g}")))
+    remedy = smaller_buckets(analysis.interface, units.size(found.bytes, 2))
     if held and analysis.interface is Interface.HOROVOD:
-        remedy = (
-            "HOROVOD_CYCLE_TIME lower (milliseconds; default 1): gradients are then sent as soon as all ranks have them"
-        )
+        remedy = "HOROVOD_CYCLE_TIME lower than it was (milliseconds, default 1; sends gradients sooner)"
     return Diagnosis(
         name="no-overlap",
         seconds=found.overlap / 1e9,
         share=found.overlap / analysis.mean.step,
         headline="sending gradients that backward could have hidden",
-        says=f"{percent(found.hidden_share)} of the time in which gradients are sent is hidden behind backward; {why}",
+        facts=[f"backward hides {percent(found.hidden_share)} of the time of sending gradients", why],
         evidence={**_figures(found), "first_ready_share": found.late, "held_s": found.held / 1e9},
         tries=[remedy],
     )
@@ -379,15 +379,18 @@ def find_network(analysis: Analysis) -> Diagnosis | None:
     if found is None or not found.network:
         return None
     hot = busiest(analysis.recording)
-    rate = f" at a bus bandwidth of {_rate(found.bus_bandwidth_bps)}" if found.bus_bandwidth_bps else ""
-    behind = f"; {percent(found.hidden_share)} of that is hidden behind backward" if analysis.has_steps else ""
+    rate = f", bus bandwidth {units.rate(float(f'{found.bus_bandwidth_bps:.3g}'))}" if found.bus_bandwidth_bps else ""
+    hidden = [f"backward hides {percent(found.hidden_share)} of it"] if analysis.has_steps else []
     return Diagnosis(
         name="network-bound",
         seconds=found.network / 1e9,
         share=found.network / analysis.mean.step,
         headline="moving gradients" if analysis.has_steps else "moving data",
-        says=f"{size(found.bytes)}{_per_step(analysis)} in {operations(found.operations)}"
-        f"{rate}{behind}{hot.words if hot else ''}",
+        facts=[
+            f"{units.size(found.bytes)}{_per_step(analysis)} in {operations(found.operations)}{rate}",
+            *hidden,
+            *([hot.words] if hot else []),
+        ],
         evidence={
             **_figures(found),
             "busiest": hot.role if hot else None,
@@ -408,30 +411,20 @@ def _faster_rates(bus_bandwidth_bps: float | None) -> str:
 
 def _sending_remedies(analysis: Analysis, hot: Busiest | None, reached_bps: float | None) -> list[str]:
     here = analysis.recording.is_on_one_host
-    faster = "forecast a faster network: "
+    faster = "paceline simulate allreduce:SIZE"
     if analysis.has_steps:
-        faster += f"{_record(analysis.interface)}; paceline simulate mine.json"
-    else:
-        faster += "paceline simulate allreduce:SIZE"
+        faster = f"{_record(analysis.interface)} && paceline simulate mine.json"
+    faster += f" --workers {analysis.recording.world_size} --bandwidth {_faster_rates(reached_bps)}"
     return [
-        *(
-            [f"--strategy ring: no rank moves more than others; or more --servers, to share {hot.role}'s load"]
-            if hot
-            else []
-        ),
+        *([f"--strategy ring, or more --servers (share the load of {hot.role})"] if hot else []),
         *([fewer_bytes(analysis)] if element_type(analysis) not in _HALVED else []),
         less_often(analysis),
         # The file does not say how the job was started.
-        "leave out --transport, if it was given, so that ranks share memory"
+        "no --transport (ranks of one host then share memory)"
         if here
-        else "ranks of one host: leave out --transport, if it was given, so that they share memory; between hosts: "
-        "more --streams, and the fastest --interface",
-        "leave out --strategy, if it was given, so that Paceline tunes the algorithm for each message size",
-        *(
-            []
-            if here
-            else [f"{faster} --workers {analysis.recording.world_size} --bandwidth {_faster_rates(reached_bps)}"]
-        ),
+        else "no --transport within a host (ranks share memory); between hosts more --streams, the fastest --interface",
+        "no --strategy (Paceline then picks one for each message size)",
+        *([] if here else [faster]),
     ]
 
 
@@ -448,11 +441,7 @@ def _figures(found: Sending) -> dict[str, Figure]:
 
 
 def _per_step(analysis: Analysis) -> str:
-    return " a step" if analysis.has_steps else " in all"
-
-
-def _rate(bits_per_s: float) -> str:
-    return units.rate(float(f"{bits_per_s:.3g}"))
+    return " per step" if analysis.has_steps else " in all"
 
 
 # Slow steps: a few take several times as long as the others; the means leave them out.
@@ -473,14 +462,16 @@ def find_slow_steps(analysis: Analysis) -> Diagnosis | None:
         seconds=lost / 1e9,
         share=share,
         headline="a few slow steps",
-        says=f"{count} of {all_steps} steps took {units.short(parts.step / usual.step)} times as long as the others, "
-        f"{nanoseconds(parts.step)}; the difference lies mostly in: {grown}. They cost {percent(share)} of the time, "
-        "and are left out of all other figures",
+        facts=[
+            f"{count} of {all_steps} steps took {nanoseconds(parts.step)}",
+            f"that is {units.factor(parts.step / usual.step)} a usual step",
+            f"the difference is mostly {grown}",
+            f"they cost {percent(share)} of the time; all other figures leave them out",
+        ],
         evidence={"steps": count, "of": all_steps, "step_s": parts.step / 1e9, "part": grown},
         tries=[
-            "check what the script does every few steps: checkpoints, validation, a new epoch's data loader "
-            "(persistent_workers=True)",
-            "gc.collect() and gc.freeze() after the first steps: Python's full garbage collections take long",
+            "what runs every few steps: checkpoints, validation, a new epoch (DataLoader(…, persistent_workers=True))",
+            "gc.collect(); gc.freeze() after the first steps (full garbage collections take long)",
         ],
     )
 
@@ -493,7 +484,7 @@ _PERSISTENT = 0.75
 _NOTEWORTHY = 0.01
 """Share of a step; ranks that differ by less count as equally fast."""
 _COMPUTING = ("input", "forward", "backward", "optimizer")
-_WORDS = {"input": "input pipeline", "forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer"}
+_WORDS = {"input": "input", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}
 
 
 def find_straggler(analysis: Analysis) -> Diagnosis | None:
@@ -514,7 +505,7 @@ def find_straggler(analysis: Analysis) -> Diagnosis | None:
     noteworthy = [counter for counter in blamed if sum(counter.values()) > _NOTEWORTHY * step * (len(ranks) - 1)]
     slowest, most = min(total.items(), key=lambda item: (-item[1], item[0]))
     last_in = sum(_first(counter) == slowest for counter in noteworthy)
-    per = " a step" if analysis.has_steps else " in all"
+    per = _per_step(analysis)
     persistent = most / waited >= _PERSISTENT
     lost = (most / (len(ranks) - 1) if persistent else waited / len(ranks)) / analysis.count
     evidence: dict[str, Figure] = {
@@ -531,34 +522,33 @@ def find_straggler(analysis: Analysis) -> Diagnosis | None:
             seconds=lost / 1e9,
             share=lost / step,
             headline="waiting for whichever rank is last",
-            says=f"ranks take turns being last, and a rank waits {nanoseconds(lost)}{per} on average for the last one; "
-            f"rank {slowest} is the cause of {percent(most / waited)} of that: noise, no single slow rank",
+            facts=[
+                f"ranks take turns being last; a rank waits {nanoseconds(lost)}{per} on average",
+                f"rank {slowest} causes {percent(most / waited)} of it: noise, no single slow rank",
+            ],
             evidence={**evidence, "rank": None, "cause": None, "excess_s": None},
             tries=[
                 *(
-                    f"start no more ranks on {host.name} than its {units.count(host.cores, 'core')}"
+                    f"--hosts {host.name}:{host.cores} (it has {units.count(host.cores, 'core')} for more ranks)"
                     for host in analysis.recording.crowded[:1]
                 ),
-                "give all ranks equal work in each step: batches of equal size, sequences sorted by length",
-                "leave each rank its own cores: OMP_NUM_THREADS = cores / ranks of the host, fewer DataLoader workers",
-                f"{less_often(analysis)}: unequal steps then even out before ranks wait for each other",
+                "equal work per step: batches of equal size, sequences sorted by length",
+                "OMP_NUM_THREADS = cores / ranks of the host, and fewer DataLoader workers",
+                less_often(analysis),
             ],
         )
     cause, excess, own, others = _excess(slowest, analysis.means) if analysis.has_steps else (None, 0.0, 0.0, 0.0)
-    because = (
-        f"; its {_WORDS[cause]} takes {nanoseconds(own)}, that of the others {nanoseconds(others)}" if cause else ""
-    )
-    when = (
-        f"in {last_in} of the {len(noteworthy)} steps in which ranks wait" if analysis.has_steps else "most of the time"
-    )
+    because = f"{_WORDS[cause]} takes {nanoseconds(own)}, on other ranks {nanoseconds(others)}" if cause else ""
+    when = f"in {last_in} of {len(noteworthy)} steps in which ranks wait" if analysis.has_steps else "most of the time"
     return Diagnosis(
         name="straggler",
         seconds=lost / 1e9,
         share=lost / step,
         headline=f"waiting for rank {slowest}",
-        says=f"rank {slowest} is the last {when}, and the others wait {nanoseconds(lost)}{per} for it{because}",
+        facts=[f"last {when}", *([because] if because else [])],
         evidence={**evidence, "cause": cause, "excess_s": excess / 1e9 if cause else None},
         tries=_straggler_remedies(slowest, cause),
+        subject=f"rank {slowest}",
     )
 
 
@@ -590,13 +580,12 @@ def _excess(slowest: int, means: dict[int, Parts]) -> tuple[str | None, float, f
 def _straggler_remedies(rank: int, cause: str | None) -> list[str]:
     if cause == "input":
         return [
-            f"make rank {rank}'s input pipeline as fast as the others': DataLoader(num_workers=…, prefetch_factor=…), "
-            "and no work on only one rank (logging, validation, checkpoints)",
-            f"check whether rank {rank} has larger samples, or slower storage",
+            "DataLoader(…, num_workers=4, prefetch_factor=4) (loads ahead)",
+            f"rank {rank}'s data: sample size, storage, work that only it does (logging, validation, checkpoints)",
         ]
     return [
-        f"check what else runs on rank {rank}'s machine and cores: top there, OMP_NUM_THREADS, the processor's clock",
-        f"check whether rank {rank} has more to compute: larger batches, longer sequences, extra work",
+        f"rank {rank}'s machine: top, OMP_NUM_THREADS, CPU clock",
+        f"rank {rank}'s work: batch, sequence length",
     ]
 
 
@@ -616,40 +605,37 @@ def less_often(analysis: Analysis) -> str:
     before = "the first" if passes == 2 else "all but the last"
     several = "two" if passes == 2 else str(passes)
     return {
-        Interface.HOROVOD: f"half as often: DistributedOptimizer(backward_passes_per_step={passes})",
-        Interface.DDP: f"half as often: accumulate gradients over {several} batches, {before} under model.no_sync()",
-        Interface.PLAIN: "half as often: accumulate twice as much on each rank before it is reduced",
+        Interface.HOROVOD: f"DistributedOptimizer(…, backward_passes_per_step={passes}) (half as often)",
+        Interface.DDP: f"model.no_sync() for {before} of {several} batches (half as often)",
+        Interface.PLAIN: "twice as much accumulated on each rank before it is reduced (half as often)",
     }[analysis.interface]
 
 
 def fewer_bytes(analysis: Analysis) -> str:
     """Suggest communicating half as much; Horovod's operations do not say their element type."""
     return {
-        Interface.HOROVOD: "half the bytes, unless they are compressed already: "
-        "DistributedOptimizer(compression=hvd.Compression.fp16)",
-        Interface.DDP: "half the bytes: model.register_comm_hook(None, fp16_compress_hook)",
-        Interface.PLAIN: "half the bytes: reduce float16 or bfloat16 instead of float32",
+        Interface.HOROVOD: "DistributedOptimizer(…, compression=hvd.Compression.fp16) (half the bytes)",
+        Interface.DDP: "model.register_comm_hook(None, fp16_compress_hook) (half the bytes)",
+        Interface.PLAIN: "float16 or bfloat16 arrays instead of float32 (half the bytes)",
     }[analysis.interface]
 
 
 def larger_buckets(interface: Interface) -> str:
     """Suggest fewer operations for as many bytes."""
     return {
-        Interface.HOROVOD: "more tensors together: HOROVOD_FUSION_THRESHOLD higher (bytes; default 128 MiB), "
-        "HOROVOD_CYCLE_TIME higher than it was (milliseconds; default 1)",
-        Interface.DDP: "larger buckets: DistributedDataParallel(bucket_cap_mb=…) higher than it was (MiB; default 25)",
-        Interface.PLAIN: "reduce one array that contains all the small ones",
+        Interface.HOROVOD: "HOROVOD_FUSION_THRESHOLD (bytes, default 128 MiB) or HOROVOD_CYCLE_TIME (ms, default 1) "
+        "higher than it was (more tensors together)",
+        Interface.DDP: "DistributedDataParallel(…, bucket_cap_mb=…) higher than it was (MiB, default 25)",
+        Interface.PLAIN: "one array that contains all the small ones",
     }[interface]
 
 
 def smaller_buckets(interface: Interface, size: str) -> str:
     """Suggest sending the first gradients earlier; `size` is the current size per step."""
     return {
-        Interface.HOROVOD: "send first gradients before the last ones are ready: lower HOROVOD_FUSION_THRESHOLD, to a "
-        f"tenth of {size}, say",
-        Interface.DDP: "smaller buckets, so that the first is sent earlier: DistributedDataParallel(bucket_cap_mb=…), "
-        f"a tenth of {size}, say",
-        Interface.PLAIN: "start operations with async_=True, and wait for them when their results are needed",
+        Interface.HOROVOD: f"HOROVOD_FUSION_THRESHOLD of a tenth of {size} (sends the first gradients earlier)",
+        Interface.DDP: f"DistributedDataParallel(…, bucket_cap_mb=…) of a tenth of {size} (sends gradients earlier)",
+        Interface.PLAIN: "async_=True, and handle.wait() when the result is needed",
     }[interface]
 
 
@@ -668,8 +654,8 @@ class Busiest:
 
     @property
     def words(self) -> str:
-        """Return the words to add to the figures."""
-        return f"; {self.role} moves {units.short(self.times)} times as much as a rank"
+        """Return the fact that it moves more."""
+        return f"{self.role} moves {units.factor(self.times)} as much as a rank"
 
 
 def busiest(recording: Recording) -> Busiest | None:

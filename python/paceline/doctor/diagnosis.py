@@ -21,28 +21,24 @@ class Diagnosis:
     """Share of the step, 0 to 1."""
     headline: str
     """What the time is spent on: `waiting for rank 1`."""
-    says: str
-    """The figures, in words."""
+    facts: Sequence[str]
+    """The figures in words: clauses, the most important first."""
     evidence: Mapping[str, Figure]
     """The figures: seconds, bytes, bit/s, counts and shares, as their names say."""
     tries: Sequence[str]
-    """What may help, cheapest first."""
+    """What to type or change, cheapest first."""
+    subject: str = ""
+    """Whom it is about: `rank 1`."""
 
-
-def duration(seconds: float) -> str:
-    """`0.01234` → `12.3 ms`."""
-    factor, unit = units.time_unit([seconds])
-    return f"{units.short(seconds / factor)} {unit}"
+    @property
+    def says(self) -> str:
+        """The facts in one line, for `--json`."""
+        return "; ".join(self.facts)
 
 
 def nanoseconds(value: float) -> str:
     """`12_340_000` → `12.3 ms`."""
-    return duration(value / 1e9)
-
-
-def size(number: float) -> str:
-    """`2112` → `2.11 kB`."""
-    return units.size(float(f"{number:.3g}"))
+    return units.duration(value / 1e9)
 
 
 def operations(number: float) -> str:
@@ -51,5 +47,5 @@ def operations(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """`0.443` → `44 %`; below one percent with a digit more."""
-    return f"{share * 100:.0f} %" if share >= 0.0095 or share <= 0 else f"{share * 100:.1f} %"
+    """`0.443` → `44%`; below one percent with a digit more."""
+    return units.percent(share, 0 if share >= 0.0095 or share <= 0 else 1)

@@ -143,7 +143,7 @@ def _mpi(environ: Mapping[str, str]) -> tuple[str | None, str]:
     try:
         path, version = _core.mpi_library(environ.get("PACELINE_MPI_LIBRARY") or None)
     except InvalidArgumentError as error:
-        return None, str(error).removeprefix("transport mpi: ")
+        return None, error.reason.removeprefix("mpi: ")
     name = os.path.basename(os.fspath(path))  # noqa: PTH119
     with contextlib.suppress(OSError):  # where the loader found it
         for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,4 +1,4 @@
-"""The report of `paceline doctor`: one sentence, a table of ranks, and the diagnoses; or all of it as JSON."""
+"""The report of `paceline doctor`: a headline, facts, a table of ranks, and the diagnoses; or all of it as JSON."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._internal import units
+from paceline._internal import block, units
+from paceline._internal.block import Fact
 from paceline._internal.console import Column, render, wrapped
 from paceline.doctor.analysis import Analysis, analyze
 from paceline.doctor.causes import COMPUTE_BOUND, SLOW_STEPS, diagnoses
-from paceline.doctor.diagnosis import Diagnosis, nanoseconds, percent
+from paceline.doctor.diagnosis import Diagnosis, percent
 from paceline.doctor.reading import read
 from paceline.doctor.step_breakdown import NAMES, Parts, median, quantile
 
 _MOST_ROWS = 16
 UNTOLD = ("input", "forward", "backward", "optimizer")
 """Columns that are unknown without steps."""
-_HEADERS = {"exposed": "exposed =", "straggler": "straggler +", "negotiation": "negotiation +"}
+_HEADERS = {
+    "forward": "fwd",
+    "backward": "bwd",
+    "optimizer": "opt",
+    "exposed": "exposed =",
+    "straggler": "straggler +",
+    "negotiation": "negot. +",
+}
+_TITLES = {COMPUTE_BOUND: "Compute-bound", "network-bound": "Network-bound"}
+"""Titles of diagnoses whose names are no phrases."""
 _SHOWN = 0.005
 """Smallest share of a step for which the column `other` is shown."""
 
@@ -31,22 +41,38 @@ class Report:
     diagnoses: Sequence[Diagnosis]
 
     @property
-    def verdict(self) -> str:
-        """One sentence: what dominates a step."""
+    def headline(self) -> str:
+        """What dominates a step: `96% of a step is waiting for rank 1 (80.3 of 83.9 ms)`."""
+        step = self.analysis.mean.step / 1e9
+        what = "a step" if self.analysis.has_steps else "the recording"
+        first = next((it for it in self.diagnoses if it.name != SLOW_STEPS), None)
+        if first is None:
+            return f"Nothing dominates {what} ({units.duration(step)})"
+        factor, unit = units.time_unit([step])
+        part, whole = units.digits(first.seconds / factor, 3), units.digits(step / factor, 3)
+        return f"{percent(first.share)} of {what} is {first.headline} ({part} of {whole} {unit})"
+
+    @property
+    def facts(self) -> list[Fact]:
+        """What was recorded, and what else takes time."""
         analysis, mean = self.analysis, self.analysis.mean
-        what = "A step takes" if analysis.has_steps else "The recording lasts"
-        summary = f"{what} {nanoseconds(mean.step)}{' on average' if analysis.count > 1 and analysis.has_steps else ''}"
         exposed = mean.exposed / mean.step
         first = next((it for it in self.diagnoses if it.name != SLOW_STEPS), None)
-        summary += (
-            f", {percent(first.share)} of it {first.headline}" if first else "; nothing in particular dominates it"
-        )
-        if first and first.name == COMPUTE_BOUND:
-            summary += f"; {first.says}"
-        elif len(analysis.ranks) > 1 and (first is None or exposed > first.share * 1.1):
-            summary += f"; exposed communication is {percent(exposed)} in all"
         slow = next((it for it in self.diagnoses if it.name == SLOW_STEPS), None)
-        return f"{summary}{f'; besides, {percent(slow.share)} of the time goes to a few slow steps' if slow else ''}."
+        every = [Fact("Run", *self._run())]
+        is_more = first is None or exposed > first.share * 1.1
+        if len(analysis.ranks) > 1 and is_more and not (first and first.name == COMPUTE_BOUND):
+            every.append(Fact("Exposed", f"{percent(exposed)} of the time is exposed communication"))
+        if slow:
+            every.append(Fact("Slow steps", f"{percent(slow.share)} of the time is a few slow steps"))
+        return every
+
+    @property
+    def verdict(self) -> str:
+        """The headline, and what else takes time, in one line for `--json`."""
+        others = [fact.sentence for fact in self.facts if fact.label != "Run"]
+        first = next((it for it in self.diagnoses if it.name == COMPUTE_BOUND), None)
+        return "; ".join([self.headline, *(first.facts if first else ()), *others])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `--json` prints it; times in seconds."""
@@ -96,35 +122,34 @@ class Report:
         Args:
             width: Columns of the terminal.
         """
-        import click
-
-        lines = [
-            *wrapped(self._title(), width),
-            *(click.style(line, bold=True) for line in wrapped(self.verdict, width)),
-        ]
-        lines += ["", *self._table()]
+        lines = [*block.headline(self.headline, columns=width), *block.block(self.facts, width), "", *self._table()]
         for number, it in enumerate(self.diagnoses, 1):
-            cost = f"{nanoseconds(it.seconds * 1e9)}, {percent(it.share)}"
-            heading = f"{number}. {it.name} ({cost}): {it.says}."
-            lines += ["", *wrapped(heading, width, "   ")]
+            per = "per step" if self.analysis.has_steps else "in all"
+            subject = f"{it.subject}, " if it.subject else ""
+            lines += [
+                "",
+                f"{number}. {_title(it.name)}: {subject}{units.duration(it.seconds)} {per} ({percent(it.share)})",
+            ]
+            for fact in it.facts:
+                lines += wrapped(f"   {fact}", width, "     ")
             for remedy in it.tries:
                 lines += wrapped(f"   try: {remedy}", width, "        ")
-        notes = [line for note in self.analysis.notes for line in wrapped(f"note: {note}", width)]
-        return [*lines, *([""] if notes else []), *notes]
+        return [*lines, *block.notes(self.analysis.notes, width)]
 
-    def _title(self) -> str:
+    def _run(self) -> list[str]:
         analysis = self.analysis
-        title = f"{analysis.recording.path}: {units.count(analysis.recording.world_size, 'rank')}"
+        who = units.count(analysis.recording.world_size, "rank")
         if analysis.recording.servers:
-            title += f", {units.count(len(analysis.recording.servers), 'server')}"
+            who += f", {units.count(len(analysis.recording.servers), 'server')}"
         if not analysis.has_steps:
-            return f"{title}, no steps"
-        middle, low, high = map(nanoseconds, analysis.spread())
-        title += f", {units.count(analysis.count, 'step')}"
-        title += f" after {analysis.warm_up} of warm-up" if analysis.warm_up else ""
+            return [f"{who}, no steps"]
         slow = len(next(iter(analysis.slow.values())))
-        title += f", {slow} slow {'one' if slow == 1 else 'ones'} apart" if slow else ""
-        return f"{title}; a step: median {middle}, the middle half {low} to {high}"
+        apart = [f"{analysis.warm_up} warm-up"] if analysis.warm_up else []
+        apart += [f"{slow} slow"] if slow else []
+        skipped = f" ({' and '.join(apart)} skipped)" if apart else ""
+        middle, low, high = (value / 1e9 for value in analysis.spread())
+        steps = f"{who}, {units.count(analysis.count, 'step')}{skipped}"
+        return [steps, f"median {units.duration(middle)}, IQR {units.durations(low, high)}"]
 
     def _table(self) -> list[str]:
         analysis, means = self.analysis, self.analysis.means
@@ -135,14 +160,14 @@ class Report:
         place = names.index("straggler")
         own, exposed = names[:place], names[place:]
         headers = ["step" if analysis.has_steps else "recording", *own, "exposed", *exposed]
-        columns = [Column("rank"), *(Column(f"{_HEADERS.get(name, name)}\n{unit}") for name in headers)]
+        columns = [Column(f"mean {unit}", left=True), *(Column(_HEADERS.get(name, name)) for name in headers)]
 
         def row(rank: int, parts: Parts) -> list[str]:
             values = [parts.step, *(getattr(parts, name) for name in own)]
             values += [parts.exposed, *(getattr(parts, name) for name in exposed)]
             # With as many decimals as the step, so that the printed parts add up.
             decimals = len(units.digits(parts.step / 1e9 / factor).partition(".")[2])
-            return [str(rank), *(f"{value / 1e9 / factor:.{decimals}f}" for value in values)]
+            return [f"rank {rank}", *(f"{value / 1e9 / factor:.{decimals}f}" for value in values)]
 
         shown = self._rows()
         lines = render(columns, [[row(rank, means[rank]) for rank in shown]], highlight_first=False)
@@ -155,6 +180,10 @@ class Report:
         middle = median(own.values())
         apart = sorted(own, key=lambda rank: (-abs(own[rank] - middle), rank))
         return sorted(apart[:_MOST_ROWS])
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.replace("-", " ").capitalize())
 
 
 def diagnose(path: str | Path) -> Report:

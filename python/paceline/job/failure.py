@@ -13,7 +13,7 @@ from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
 
-from paceline.errors import InvalidArgumentError, JobError
+from paceline.errors import InvalidArgumentError, JobError, PacelineError
 
 PIPE = "PACELINE_RUN_FAILURE"
 """Environment variable with descriptor and inode of the pipe to which it is written, one JSON document a line."""
@@ -70,8 +70,15 @@ def report_error(error: BaseException) -> None:
     """Tell the launcher, if there is one, why this process is about to end."""
     kind = type(error)
     first_line = next(iter(str(error).splitlines()), "")
-    text = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
-    _write({"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": follows(error)})
+    # A JobError names the ranks that it is about; other errors are the rank's own.
+    text = first_line if isinstance(error, JobError) and first_line else f"{kind.__name__}: {first_line}".rstrip(": ")
+    remedy = error.remedy if isinstance(error, PacelineError) else None
+    report = {"reason": _cut(text), "remedy": remedy and _cut(remedy), "follows": follows(error)}
+    _write({**report, "is_whole": isinstance(error, JobError)})
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LETTERS else text[:_LETTERS] + "…"
 
 
 @contextmanager

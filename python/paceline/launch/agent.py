@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import IO, Any
 
 from paceline._core import __version__
@@ -25,7 +26,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.launch import variables
 from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
 from paceline.launch.frames import MAGIC, FrameKind, Lines, Outbox, encode
-from paceline.launch.outcomes import Notes
+from paceline.launch.outcomes import Notes, Report
 from paceline.launch.processes import Group, Starter, reap, signal_all, terminate_all
 from paceline.launch.recordings import Exchange
 
@@ -34,7 +35,9 @@ _READ = 1 << 16
 _POLL_S = 0.05
 _LEFTOVERS_S = 1.0  # from SIGTERM to SIGKILL: for leftover processes, and for all processes once the launcher is gone
 _SERVER = (sys.executable, "-m", "paceline.job.server")
-_NO_MEMORY = "the kernel has killed processes for lack of memory; use smaller batches, or fewer ranks on this host"
+_NO_MEMORY = Report(
+    "the kernel has killed processes for lack of memory", "a smaller batch, or fewer ranks on this host"
+)
 _GIVE_UP_S = 2.0  # after SIGKILL, for processes that survive it
 
 
@@ -313,10 +316,10 @@ class Agent:
                 self.out.put(frame)
             self._take_notes(group.rank)
             self._watch_notes_no_more(group.rank)
-            reason, follows = self.notes.reason(group.rank)
+            report = self.notes.report(group.rank)
             if group.code == -signal.SIGKILL and not self.ending and out_of_memory_kills() > self.memory_kills:
-                reason = reason or _NO_MEMORY
-            ended = {"code": group.code, "stopped": self.ending, "reason": reason, "follows": follows}
+                report = replace(_NO_MEMORY, follows=report.follows) if report.reason is None else report
+            ended = {"code": group.code, "stopped": self.ending, "report": asdict(report)}
             self.out.put(encode(FrameKind.EXITED, group.rank, ended))
 
     def _awaits(self) -> bool:

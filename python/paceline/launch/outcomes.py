@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,21 @@ from paceline._internal.console import Column, render
 from paceline.job.failure import MOST, PIPE
 
 _MOST_ROWS = 20
+FIRST = "first failure"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The error of a rank that it told its launcher."""
+
+    reason: str | None = None
+    """The exception that ended it: `ValueError: …`."""
+    remedy: str | None = None
+    """What to type instead."""
+    follows: bool = False
+    """Whether it ended because another rank failed or was silent."""
+    is_whole: bool = False
+    """Whether the reason names ranks and hosts itself."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +46,8 @@ class Outcome:
     """Whether paceline run stopped it."""
     name: str
     """`rank 0`, `server 0`, `switch`."""
-    reason: str | None = None
-    """The exception that ended it, if it reported one: `ValueError: …`."""
-    follows: bool = False
-    """Whether it ended because another rank failed or was silent."""
+    report: Report = Report()
+    """The error that it reported, if any."""
 
     @property
     def failed(self) -> bool:
@@ -41,15 +55,30 @@ class Outcome:
         return self.code != 0 and not self.stopped
 
     def words(self) -> str:
-        """Return how it ended, such as `was killed by SIGKILL` or `exited with code 3`."""
-        ending = f"was killed by {_signal(-self.code)}" if self.code < 0 else f"exited with code {self.code}"
+        """Return how it ended, such as `killed by SIGKILL` or `exited with code 3`."""
+        ending = f"killed by {_signal(-self.code)}" if self.code < 0 else f"exited with code {self.code}"
         return f"{ending} when it was asked to end" if self.stopped else ending
 
     def sentence(self) -> str:
-        """Return `rank 2 on host a (pid 1234) was killed by SIGKILL`, or `… exited with code 1: ValueError: …`."""
-        where = f" on host {self.host}" if self.host is not None else ""
-        why = f": {self.reason}" if self.reason else ""
-        return f"{self.name}{where} (pid {self.pid}) {self.words()}{why}"
+        """Return `rank 2 (host a, pid 1234) was killed by SIGKILL`, or `… exited with code 1: ValueError: …`."""
+        was = "was " if self.code < 0 else ""
+        why = f": {self.report.reason}" if self.report.reason else ""
+        return f"{self.name} (host {self.host or socket.gethostname()}, pid {self.pid}) {was}{self.words()}{why}"
+
+    def cause(self) -> str:
+        """Return the sentence, or the report of a rank that failed because of another: it names both."""
+        return self.report.reason if self.report.is_whole and self.report.reason else self.sentence()
+
+    def remedy(self) -> str:
+        """Return what to type or look at if it has failed."""
+        if self.report.remedy:
+            return self.report.remedy
+        number = -self.code
+        if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL):
+            return "-x PYTHONFAULTHANDLER=1 (prints where it was)"
+        if number == signal.SIGKILL and not self.report.reason:
+            return f"dmesg on host {self.host or socket.gethostname()} (out of memory?)"
+        return f"the output of {self.name} above, or --output-dir DIR (a file per rank)"
 
 
 def _signal(number: int) -> str:
@@ -59,19 +88,20 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-def table(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return a table with one row for all ranks that ended alike."""
-    alike: dict[tuple[str, str, str], list[int]] = {}
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.rank):
+def table(outcomes: Iterable[Outcome], first: Outcome | None = None) -> list[str]:
+    """Return a table with one row for all ranks that ended alike, and one for the `first` failure, above them."""
+    alike: dict[tuple[str, str, str, str], list[int]] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: (outcome is not first, outcome.rank)):
         kind, _, number = outcome.name.partition(" ")
-        numbers = alike.setdefault((outcome.host or "", outcome.words(), kind), [])
+        mark = FIRST if outcome is first else ""
+        numbers = alike.setdefault((outcome.host or "", outcome.words(), kind, mark), [])
         numbers.extend([int(number)] if number else [])
-    rows = [(_called(kind, some), host, words) for (host, words, kind), some in alike.items()]
-    columns = [Column("ranks", left=True), Column("host", left=True), Column("outcome", left=True)]
-    if not any(host for _, host, _ in rows):
-        columns.pop(1)
-        rows = [(ranks, words) for ranks, _, words in rows]  # type: ignore[misc]
-    lines = render(columns, [rows[:_MOST_ROWS]], highlight_first=False)
+    rows = [(_called(kind, some), host, words, mark) for (host, words, kind, mark), some in alike.items()]
+    named = ("rank", "host", "outcome", "")
+    kept = [index for index in range(4) if any(row[index] for row in rows)]
+    columns = [Column(named[index], left=True) for index in kept]
+    shown = [tuple(row[index] for index in kept) for row in rows[:_MOST_ROWS]]
+    lines = render(columns, [shown], highlight_first=False)
     return lines + ([f"… and {len(rows) - _MOST_ROWS} rows more"] if len(rows) > _MOST_ROWS else [])
 
 
@@ -97,7 +127,7 @@ class Notes:
         """Start without ranks."""
         self._pipes: dict[int, int] = {}
         self._partial: dict[int, bytes] = {}
-        self._reasons: dict[int, tuple[str, bool]] = {}
+        self._reports: dict[int, Report] = {}
 
     @contextmanager
     def pipe_for(self, rank: int, environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str], int]]:
@@ -135,10 +165,16 @@ class Notes:
             if "joining" in report:
                 yield str(report["joining"])
             else:
-                self._reasons[rank] = str(report["reason"]), bool(report["follows"])
+                remedy = report["remedy"]
+                self._reports[rank] = Report(
+                    str(report["reason"]),
+                    None if remedy is None else str(remedy),
+                    bool(report["follows"]),
+                    bool(report["is_whole"]),
+                )
 
-    def reason(self, rank: int) -> tuple[str | None, bool]:
-        """Return why a rank failed that has ended, and whether because of another; close its pipe."""
+    def report(self, rank: int) -> Report:
+        """Return the error of a rank that has ended, and close its pipe."""
         os.close(self._pipes.pop(rank))
         del self._partial[rank]
-        return self._reasons.pop(rank, (None, False))
+        return self._reports.pop(rank, Report())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import selectors
+import shlex
 import signal
 from collections.abc import Callable
 from types import FrameType
@@ -14,12 +15,12 @@ import click
 from paceline._core import __version__
 from paceline._internal.netif import endpoint, loopback
 from paceline._internal.operating_system import LIVE, OperatingSystem
-from paceline.errors import InvalidArgumentError
+from paceline.errors import InvalidArgumentError, JobError, PacelineError
 from paceline.launch.frames import Frame, FrameKind
 from paceline.launch.host import AgentHost, first_address, local_agent, remote_agent
 from paceline.launch.hosts import is_this_machine
 from paceline.launch.job import Job
-from paceline.launch.outcomes import Outcome, runs, table
+from paceline.launch.outcomes import Outcome, Report, runs, table
 from paceline.launch.output import Output
 from paceline.launch.recordings import Records
 
@@ -41,12 +42,16 @@ class Supervisor:
         self.hosts: list[AgentHost] = []
         self.selector = system.selector()
         self.signal: int | None = None
-        self.problem: click.ClickException | InvalidArgumentError | None = None
+        self.problem: click.ClickException | PacelineError | None = None
         self.broken: OSError | None = None
         self.failed = False
         self.follower: Outcome | None = None
         self.cause: str | None = None
         """Why the job failed, which `conclude` says last."""
+        self.remedy: str | None = None
+        """What to type or look at."""
+        self.blamed: Outcome | None = None
+        """The rank that failed first."""
         self.outcomes: list[Outcome] = []
         self.records = Records()
         self.joins: dict[int, int] = {}
@@ -103,7 +108,7 @@ class Supervisor:
         if self.signal is None and self.problem is None and self.broken is None:
             self._blame(self.follower)  # No other rank is at fault.
             if sum(outcome.failed for outcome in self.outcomes) > 1:
-                for line in table(outcome for outcome in self.outcomes if outcome.code):
+                for line in table((outcome for outcome in self.outcomes if outcome.code), self.blamed):
                     click.echo(line, err=True)
         if self.signal is not None:
             name = signal.Signals(self.signal).name
@@ -112,7 +117,8 @@ class Supervisor:
                     f"paceline: interrupted by {name}; the ranks are stopped, and what they wrote is kept", err=True
                 )
         elif self.cause is not None:
-            click.echo(f"paceline: error: {self.cause}", err=True)
+            remedy = [] if self.remedy is None else [f"  try: {self.remedy}"]
+            click.echo("\n".join([f"paceline: error: {self.cause}", *remedy]), err=True)
 
     # Signals
 
@@ -162,8 +168,8 @@ class Supervisor:
             address, interface = first_address(self.hosts), None
         if address is None:
             self.problem = InvalidArgumentError(
-                f"no address of {self.hosts[0].name} is known that other hosts can reach; name a network: "
-                "--interface 10.0.0.0/24, or an interface: --interface eth0"
+                f"no address of {self.hosts[0].name} is known that other hosts can reach",
+                remedy="--interface 10.0.0.0/24 (a network) or --interface eth0",
             )
             self._stop(0)
             return
@@ -262,7 +268,7 @@ class Supervisor:
                 self.failed = True
                 self._stop(self.job.grace_s)
                 self.follower = outcome
-            if not outcome.follows:
+            if not outcome.report.follows:
                 self._blame(outcome)
         self._check_joins()
         workers = sum(outcome.rank < self.job.size for outcome in self.outcomes)
@@ -285,9 +291,10 @@ class Supervisor:
             return
         gone = [rank for rank in sorted(ended) if self.joins.get(rank, 0) < max(waiting.values())]
         if gone:
-            self.problem = click.ClickException(
-                f"{ended[gone[0]].sentence()} before it had joined the job, for which {self.job.names[min(waiting)]} "
-                "waits; every rank must join it as often as the others"
+            waits = self.job.names[min(waiting)]
+            self.problem = JobError(
+                f"{ended[gone[0]].sentence()} before it had joined the job, for which {waits} waits",
+                remedy="as many calls of join() or init_process_group() on every rank",
             )
             self._stop(0)
 
@@ -295,15 +302,15 @@ class Supervisor:
         fields = frame.json()
         name = host.name if host.remote or len(self.hosts) > 1 else None
         stopped = fields["stopped"] and self.stopping  # If anybody else stopped the agent, that is a failure.
-        code, reason, follows = fields["code"], fields["reason"], fields["follows"]
         called = self.job.names[frame.rank]
-        return Outcome(frame.rank, name, host.pids[frame.rank], code, stopped, called, reason, follows)
+        report = Report(**fields["report"])
+        return Outcome(frame.rank, name, host.pids[frame.rank], fields["code"], stopped, called, report)
 
     def _blame(self, outcome: Outcome | None) -> None:
         """Blame the rank that failed first; one that failed because of another only if there is no other."""
         if outcome is not None and self.follower is not None:
             self.follower = None
-            self.cause = outcome.sentence()
+            self.blamed, self.cause, self.remedy = outcome, outcome.cause(), outcome.remedy()
 
     # Unexpected ends
 
@@ -318,7 +325,7 @@ class Supervisor:
             self._stop(0)
         else:
             if not self.failed:
-                self.cause = f"lost {message}"
+                self.cause, self.remedy = f"lost {message}", f"ping {host.name} (is the host up?)"
             self.failed = True
             self.follower = None
             self._stop(self.job.grace_s)
@@ -331,7 +338,10 @@ class Supervisor:
         """End the job at its time limit, with an error."""
         self.limit_at = float("inf")
         if not self.stopping:
-            self.problem = click.ClickException(f"the job did not finish within {self.job.limit_s:g} s and was stopped")
+            self.problem = JobError(
+                f"the job did not finish within {self.job.limit_s:g} s and was stopped",
+                remedy=f"a longer --limit, such as {2 * self.job.limit_s:g}",
+            )
             self._stop(0)
 
     def _give_up(self) -> None:
@@ -339,8 +349,10 @@ class Supervisor:
         silent = [host for host in self.hosts if host.ready is None]
         if silent and self.problem is None and self.signal is None:
             names = ", ".join(host.name for host in silent)
-            self.problem = click.ClickException(
-                f"no answer from {names} within {_START_S:.0f} s; try the remote shell (--rsh) by hand"
+            first = silent[0].name
+            self.problem = JobError(
+                f"no answer from {names} within {_START_S:.0f} s",
+                remedy=shlex.join([*self.job.rsh, first, "true"]) + " (must end without a question)",
             )
         for host in self.hosts:
             if not host.over:

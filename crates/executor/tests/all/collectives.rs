@@ -390,7 +390,7 @@ fn who_finishes_alone_is_told_of_a_different_call() {
         for theirs in [call(Collective::Broadcast, 1), call(Collective::Reduce, 0)] {
             let text = told(theirs, arrives, mine, program).unwrap_or_else(|| panic!("{arrives:?}: nothing is said"));
             let expected = format!(
-                "broadcast #1 of group default differs between ranks: rank 1 called {}, rank 0 called broadcast(int32, 4 elements, root 0)",
+                "ranks disagree on op 1: rank 1 called {}, rank 0 called broadcast (int32[4], root 0)",
                 theirs.describe()
             );
             assert!(text.starts_with(&expected), "{arrives:?}: {text}");
@@ -418,8 +418,8 @@ fn sizes_that_differ_between_two_ranks_are_named() {
             }
             let text = told(call(4), arrives, call(0), expects(len)).unwrap_or_else(|| panic!("{arrives:?} {len}"));
             let expected = format!(
-                "scatter #1 of group default differs between ranks: rank 1 called scatter(int32, 4 elements for rank 0, root 1), rank 0 \
-                 called scatter(int32, {len} elements from rank 1, root 1)"
+                "ranks disagree on op 1: rank 1 called scatter (int32[4] for rank 0, root 1), rank 0 called scatter \
+                 (int32[{len}] from rank 1, root 1)"
             );
             assert!(text.starts_with(&expected), "{arrives:?} {len}: {text}");
         }

@@ -25,7 +25,7 @@ pub fn within(milliseconds: u64) -> Instant {
 }
 
 pub fn failure<T: std::fmt::Debug>(result: Result<T>) -> String {
-    match result {
+    match result.map_err(|error| error.parts().0) {
         Err(RunError::Failed(message)) => message,
         other => panic!("{other:?}"),
     }

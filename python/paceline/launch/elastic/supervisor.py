@@ -178,7 +178,7 @@ class ElasticSupervisor(Supervisor):
         host.ended.discard(frame.rank)
         if self.stopping:
             return
-        how = Exit(code=outcome.code, words=outcome.sentence(), follows=outcome.follows)
+        how = Exit(code=outcome.code, words=outcome.sentence(), follows=outcome.report.follows)
         self._carry_out(self.service.exited(worker, how))
 
     def _lost(self, host: AgentHost, message: str) -> None:
