@@ -139,8 +139,8 @@ def test_steps_without_marks_are_one_stretch():
 
 def test_a_table_whose_rows_add_up():
     text = diagnosed(training(6, ready=(3, 8), done=(5, 9.5))).text(100)
-    row = next(line.split() for line in text if line.startswith("rank 1"))
-    _, _, step, *figures = map(float, row)
+    row = next(line.split()[1:] for line in text if line.startswith("rank 1 "))
+    _, step, *figures = map(float, row)
     *own, exposed, straggler, negotiation, transfer = figures
     assert step == pytest.approx(sum(own) + exposed)
     assert exposed == pytest.approx(straggler + negotiation + transfer)

@@ -26,7 +26,7 @@ class Diagnosis:
     evidence: Mapping[str, Figure]
     """The figures: seconds, bytes, bit/s, counts and shares, as their names say."""
     tries: Sequence[str]
-    """What to type or change, cheapest first."""
+    """Remedies, cheapest first: words to type, or a change."""
     subject: str = ""
     """Whom it is about: `rank 1`."""
 

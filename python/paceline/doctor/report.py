@@ -42,7 +42,7 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """What dominates a step: `96% of a step is waiting for rank 1 (80.3 of 83.9 ms)`."""
+        """The cause that dominates a step: `96% of a step is waiting for rank 1 (80.3 of 83.9 ms)`."""
         step = self.analysis.mean.step / 1e9
         what = "a step" if self.analysis.has_steps else "the recording"
         first = next((it for it in self.diagnoses if it.name != SLOW_STEPS), None)
@@ -54,7 +54,7 @@ class Report:
 
     @property
     def facts(self) -> list[Fact]:
-        """What was recorded, and what else takes time."""
+        """The run, and other causes of lost time."""
         analysis, mean = self.analysis, self.analysis.mean
         exposed = mean.exposed / mean.step
         first = next((it for it in self.diagnoses if it.name != SLOW_STEPS), None)

@@ -25,7 +25,7 @@ class Report:
     reason: str | None = None
     """The exception that ended it: `ValueError: …`."""
     remedy: str | None = None
-    """What to type instead."""
+    """Words to type instead."""
     follows: bool = False
     """Whether it ended because another rank failed or was silent."""
     is_whole: bool = False

@@ -49,7 +49,7 @@ class Supervisor:
         self.cause: str | None = None
         """Why the job failed, which `conclude` says last."""
         self.remedy: str | None = None
-        """What to type or look at."""
+        """Words to type, or a place to look at."""
         self.blamed: Outcome | None = None
         """The rank that failed first."""
         self.outcomes: list[Outcome] = []
