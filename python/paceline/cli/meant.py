@@ -12,7 +12,6 @@ import click
 from paceline.cli.help_layout import Alias, examples
 from paceline.cli.usage import UsageError, called
 from paceline.errors import InvalidArgumentError
-from paceline.settings.table import SETTINGS
 
 _RANKS = ("--gpus {64} (all GPUs)", "-np {4} (all ranks)", "--workers {64} (all ranks)")
 _PER_NODE = (
@@ -225,6 +224,8 @@ def _filled(match: re.Match[str], value: str, known: Mapping[str, click.Paramete
 
 def _accepts(option: click.Parameter | None, value: str, command: click.Command) -> bool:
     """Return whether an option of a command has this value."""
+    from paceline.settings.table import SETTINGS
+
     if option is None:
         return False
     if not value or (isinstance(option, click.Option) and option.is_flag):
