@@ -15,7 +15,7 @@ from paceline.forecast.kinds import Resource
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.verdict import advice, bottleneck
-from paceline.forecast.verdict.bottleneck import NOTEWORTHY, reliefs
+from paceline.forecast.verdict.bottleneck import MIN_GAIN, reliefs
 from paceline.forecast.verdict.bottleneck import bottleneck as largest
 from paceline.forecast.verdict.groups import grouped
 from paceline.forecast.wording import bottleneck as words
@@ -74,10 +74,10 @@ def test_a_named_bottleneck_is_what_is_worth_relieving(fields, strategy, trace):
     named = by_resource[largest(result)]
     assert relieved[0].resource is largest(result)
     if not known.is_known:
-        assert max(by_resource.values()) <= NOTEWORTHY
+        assert max(by_resource.values()) <= MIN_GAIN
         assert words.bound(known) == path(result)
     elif known.is_largest:
-        assert named * NOTEWORTHY >= max(by_resource.values())
+        assert named * MIN_GAIN >= max(by_resource.values())
         assert words.bound(known) == path(result)
     else:
         assert max(by_resource.values()) > named

@@ -41,7 +41,7 @@ def to_dict(answer: Answer) -> dict[str, Any]:
                 "gpus": one.gpus,
                 "capacity_bytes": one.capacity_bytes,
                 "configurations": one.candidates,
-                "do_not_fit": one.too_large,
+                "do_not_fit": one.does_not_fit,
                 "simulated": one.simulated,
                 "left_out": [labels.setup(setup) for setup in one.left_out],
                 "refused": one.refused or None,

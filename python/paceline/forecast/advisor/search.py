@@ -69,7 +69,7 @@ class Found:
     candidates: int = 0
     """Configurations that were considered."""
     simulated: int = 0
-    too_large: int = 0
+    does_not_fit: int = 0
     """Configurations that are known not to fit; others that do not fit would not be faster either."""
     options: list[Option] = field(default_factory=list)
     """The best of each sharding: those that leave room, fastest first, and then those that fit tightly."""
@@ -326,7 +326,7 @@ def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
         found.left_out.append(setup)
         return []
     found.candidates += len(every)
-    found.too_large += len(every) - len(able)
+    found.does_not_fit += len(every) - len(able)
     best: dict[bool, Option] = {}
     """By whether it is tight."""
 
@@ -334,7 +334,7 @@ def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
         for option in _fastest_first(job, found, some, is_enough):
             tight = _is_tight(option)
             if not _fits(option):
-                found.too_large += 1
+                found.does_not_fit += 1
             elif tight not in best or _rank(option) < _rank(best[tight]):
                 best[tight] = option
 

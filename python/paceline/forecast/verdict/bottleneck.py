@@ -21,7 +21,7 @@ from paceline.forecast.lowering import is_limited_by_connections, lowered
 from paceline.forecast.result import PathPart, Result
 from paceline.forecast.scenario import Scenario
 
-NOTEWORTHY = 1.005
+MIN_GAIN = 1.005
 """Smaller ratios of two times are not worth mentioning."""
 _LITTLE = 1.05
 """Gain of a link's relief below which another link may be what keeps it from gaining more."""
@@ -53,7 +53,7 @@ class Relief:
     @property
     def helps(self) -> bool:
         """Whether its gain is worth mentioning."""
-        return self.gain > NOTEWORTHY
+        return self.gain > MIN_GAIN
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _best(result: Result, relieved: Sequence[Relief]) -> Relief | None:
         return None
     best = max(relieved, key=lambda one: one.gain)
     own = next((one for one in relieved if one.resource is bottleneck(result)), None)
-    return own if own is not None and best.gain <= own.gain * NOTEWORTHY else best
+    return own if own is not None and best.gain <= own.gain * MIN_GAIN else best
 
 
 def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
@@ -196,7 +196,7 @@ def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
     first = bottleneck(result) if result.critical_path else None
     asked = sorted(_asked(scenario, result), key=lambda one: one.resource is not first)
     relieved = [relief for one in asked for relief in _relief(scenario, result, one)]
-    return [*relieved, *_together(scenario, result, asked, relieved)]
+    return [*relieved, *_paired_reliefs(scenario, result, asked, relieved)]
 
 
 def _relief(scenario: Scenario, result: Result, asked: _Asked) -> list[Relief]:
@@ -206,7 +206,7 @@ def _relief(scenario: Scenario, result: Result, asked: _Asked) -> list[Relief]:
     except InvalidArgumentError:
         return []
     gain = result.iteration_s / relieved.iteration_s if relieved.iteration_s > 0 else 1.0
-    about = _kept(asked.resource, result, relieved)
+    about = _unchanged(asked.resource, result, relieved)
     return [Relief(asked.resource, asked.measure, relieved.iteration_s, gain, about, asked.links)]
 
 
@@ -254,7 +254,9 @@ def _computed_s(trace: Trace) -> float:
     return trace.forward_s + trace.backward_s + trace.optimizer_s
 
 
-def _together(scenario: Scenario, result: Result, asked: Sequence[_Asked], relieved: Sequence[Relief]) -> list[Relief]:
+def _paired_reliefs(
+    scenario: Scenario, result: Result, asked: Sequence[_Asked], relieved: Sequence[Relief]
+) -> list[Relief]:
     """Return the relief of links of two kinds at once, where neither gains much and much is exposed."""
     of = {one.resource: one.changes for one in asked}
     gains = {one.resource: one.gain for one in relieved}
@@ -277,11 +279,11 @@ def _together(scenario: Scenario, result: Result, asked: Sequence[_Asked], relie
     for both, alone in pairs:
         most = max(gains.get(one, math.inf) for one in alone)
         if most < _LITTLE and exposed:
-            together += [one for one in _relief(scenario, result, both) if one.gain > most * NOTEWORTHY]
+            together += [one for one in _relief(scenario, result, both) if one.gain > most * MIN_GAIN]
     return together
 
 
-def _kept(resource: Resource, result: Result, relieved: Result) -> About | None:
+def _unchanged(resource: Resource, result: Result, relieved: Result) -> About | None:
     """Return what is halved besides, or that links of the new rate usually have another channel."""
     if resource is Resource.COMPUTE:
         within = tuple(exchange for exchange, seconds in _within(result) if seconds)

@@ -18,7 +18,7 @@ from paceline.forecast.lowering import is_long, lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.verdict.advice import Details, details
-from paceline.forecast.verdict.bottleneck import NOTEWORTHY, Bound, Relief, bound, reliefs, uses_the_network
+from paceline.forecast.verdict.bottleneck import MIN_GAIN, Bound, Relief, bound, reliefs, uses_the_network
 from paceline.forecast.verdict.groups import Group
 
 ENOUGH = 0.5
@@ -217,7 +217,7 @@ def _changes_of_a_plan(scenario: Scenario, result: Result, able: Sequence[Strate
     ]
     changes = [_best(*tried, result) for tried in candidates]
     sizes = _best(Measure.BUCKET_SIZE, _bucket_sizes(scenario), None, result)
-    return [*changes, *([sizes] if sizes.gain is not None and sizes.gain > NOTEWORTHY else [])]
+    return [*changes, *([sizes] if sizes.gain is not None and sizes.gain > MIN_GAIN else [])]
 
 
 def _helps_of_the_switch(scenario: Scenario) -> list[_Tried]:

@@ -156,10 +156,10 @@ def _search(answer: Answer, found: Found) -> str:
         return f"nothing: {found.refused}"
     if not found.candidates:
         return "" if found.left_out else "nothing yet"
-    large = f"{found.too_large:,} {'does' if found.too_large == 1 else 'do'} not fit"
+    large = f"{found.does_not_fit:,} {'does' if found.does_not_fit == 1 else 'do'} not fit"
     tried = [f"{found.simulated:,} simulated"] * bool(found.options)
     tried += ["no other is faster"] * (bool(found.options) and len(answer.found) == 1 and answer.finished)
-    words = [*([large] if found.too_large else []), *tried]
+    words = [*([large] if found.does_not_fit else []), *tried]
     every = units.count(found.candidates, "configuration")
     return f"{every}: {', '.join(words)}" if words else every
 

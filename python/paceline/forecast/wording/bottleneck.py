@@ -8,7 +8,7 @@ from paceline._internal import units
 from paceline._internal.block import Fact, Pair
 from paceline.forecast.kinds import Part, Resource
 from paceline.forecast.result import PathPart, Result
-from paceline.forecast.verdict.bottleneck import NOTEWORTHY, Bound, Largest, Relief, largest
+from paceline.forecast.verdict.bottleneck import MIN_GAIN, Bound, Largest, Relief, largest
 from paceline.forecast.wording import terms
 
 _ADDED = {Resource.CALLS: "framework overhead adds", Resource.SLOWED: "NCCL kernels slow it by another"}
@@ -134,8 +134,8 @@ def relief(one: Relief) -> str:
 def effects(tried: Sequence[Relief]) -> list[Pair]:
     """Return the gains of changes that help, and the names of those that do not."""
     pairs: list[Pair] = [(units.factor(one.gain), relief(one)) for one in tried if one.helps]
-    same = [relief(one) for one in tried if not one.helps and one.gain >= 1 / NOTEWORTHY]
-    slower = [f"{relief(one)} ({units.factor(1 / one.gain)})" for one in tried if one.gain < 1 / NOTEWORTHY]
+    same = [relief(one) for one in tried if not one.helps and one.gain >= 1 / MIN_GAIN]
+    slower = [f"{relief(one)} ({units.factor(1 / one.gain)})" for one in tried if one.gain < 1 / MIN_GAIN]
     pairs += [("no gain", ", ".join(same))] if same else []
     return [*pairs, *([("slower", ", ".join(slower))] if slower else [])]
 

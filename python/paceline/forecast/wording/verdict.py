@@ -11,7 +11,7 @@ from paceline._internal.block import Fact, Pair
 from paceline.catalog.strategies import SWITCHES, find_strategy
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.advice import Bubble, Details, Verdict
-from paceline.forecast.verdict.bottleneck import NOTEWORTHY, largest
+from paceline.forecast.verdict.bottleneck import MIN_GAIN, largest
 from paceline.forecast.verdict.groups import Group
 from paceline.forecast.verdict.remedy import remedy
 from paceline.forecast.verdict.slow_links import SlowLinks
@@ -19,7 +19,7 @@ from paceline.forecast.wording import bottleneck, rows, sharding, terms
 
 _CHANGE = 1.0005
 """Smaller ratios of two times with slow links and without are none."""
-_NO_GAIN = f"{(NOTEWORTHY - 1) * 100:.1f}%"
+_NO_GAIN = f"{(MIN_GAIN - 1) * 100:.1f}%"
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def of_pipeline(of: Bubble | None) -> list[Pair]:
     if of is None:
         return []
     pairs = [(units.factor(of.gain), f"--microbatches {2 * of.microbatches} (per sample)")]
-    if of.virtual_gain > NOTEWORTHY:
+    if of.virtual_gain > MIN_GAIN:
         pairs.append((units.factor(of.virtual_gain), f"--virtual-stages {of.virtual_stages}"))
     return pairs
 
@@ -298,7 +298,7 @@ def _strategy(one: Verdict) -> list[str]:
     lines = []
     if one.is_of_library:
         gain = result.iteration_s / fastest.iteration_s
-        if fastest is not result and gain > NOTEWORTHY:
+        if fastest is not result and gain > MIN_GAIN:
             name = rows.spoken(fastest, group)
             lines.append(f"{name} is {units.factor(gain)} faster{_unmeasured(fastest, group)}")
         elif group.has_several:
@@ -313,9 +313,9 @@ def _strategy(one: Verdict) -> list[str]:
         # After a line about rows, which differ in something else.
         name = f"{'of strategies, ' if lines else ''}{terms.strategy(result.strategy)}"
         own = terms.strategy(other.strategy)
-        if gain > NOTEWORTHY:
+        if gain > MIN_GAIN:
             lines.append(f"{own} would be {units.factor(gain)} faster{_on_switches(other)}{_unmeasured(other, group)}")
-        elif gain < 1 / NOTEWORTHY:
+        elif gain < 1 / MIN_GAIN:
             lines.append(f"{name} is fastest, next is {own}, {units.factor(1 / gain)} slower")
         else:
             lines.append(f"{name} is fastest, {own} is as fast")
@@ -336,7 +336,7 @@ def _ranking(group: Group, fastest: Result, without: str) -> list[str]:
     else:
         lines = [f"{name} is fastest{without}"]
     first = group.results[0]
-    if first.iteration_s > fastest.iteration_s * NOTEWORTHY:
+    if first.iteration_s > fastest.iteration_s * MIN_GAIN:
         times = units.factor(first.iteration_s / fastest.iteration_s)
         slowest = rows.named(first, group)
         lines[0] += f", {times} as fast as {slowest}"
