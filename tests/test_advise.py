@@ -349,6 +349,8 @@ def test_ctrl_c_keeps_what_is_done(monkeypatch):
     assert found["incomplete"]
     assert [{row["sharding"] for row in group["rows"]} for group in found["gpus"]][1] == {"none", "zero1"}
     assert "interrupted" in result.stderr
+    text = cli.call("advise", *SMALL, "--gpus", "8,16", "--batch", "2").stdout
+    assert text.startswith("Best so far for gpt2-small on 8x A100-80GB (interrupted): ") and text.count("  -\n") == 2
 
 
 def test_long_simulations_are_left_out_and_said():

@@ -187,7 +187,7 @@ def _cells(answer: Answer, row: Row, size: float, shown: Mapping[str, Callable[[
         units.digits(result.exposed_communication_s, 3),
         units.gigabytes(own.memory.peak_bytes) + (" ~" if own.is_tight else ""),
         *([] if answer.costs.price is None else ["-" if cost is None else units.digits(cost)]),
-        advise.helps(row.option.help),
+        advise.helps(answer, row.option.help),
     ]
 
 

@@ -1,10 +1,12 @@
-"""The words of forecasts: what a forecast knows as values is put into sentences here.
+"""The words of forecasts: values become headlines, facts with labels, and notes here.
 
 | module | contents |
 | --- | --- |
 | terms | parts, resources, changes, evidence, the core's notes; needs no result |
-| notes | what a request was made into |
-| rows | what a row, its ranks and its network are called, and its interval |
-| bottleneck, sharding, verdict, explanation | what bounds an iteration, memory, the verdict, changes |
+| labels | names of resources, changes and configurations in `--json`, which stay |
+| notes | assumptions, and what was skipped |
+| rows | names of a row, its ranks and its network, and its interval |
+| bottleneck, sharding | bottleneck, memory and exposed communication |
+| verdict, explanation | the answers of `paceline simulate`, and of its `--explain` |
 | advise, jobs, nccl | `paceline advise`, several jobs, NCCL's collectives |
 """

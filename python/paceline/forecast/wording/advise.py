@@ -121,7 +121,7 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
             made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({room} left)"))
     if result.critical_path:
         made.append(Fact("Bottleneck", bottleneck.path(result), tone="limit"))
-    return [*made, *_communication(row), Fact("Setup", workload.hardware.title, rows.network(result, workload))]
+    return [*made, *_communication(answer, row), Fact("Setup", workload.hardware.title, rows.network(result, workload))]
 
 
 def _roomier(answer: Answer, best: Row) -> str:
@@ -134,16 +134,17 @@ def _roomier(answer: Answer, best: Row) -> str:
     return ", or ".join([*ways, *(["shorter sequences (--seq)"] if answer.tokens is not None else [])])
 
 
-def _communication(row: Row) -> list[Fact]:
+def _communication(answer: Answer, row: Row) -> list[Fact]:
     if row.candidate.workers == 1:
         return [Fact("Would help", "faster compute only: a single rank exchanges no gradients")]
     exposed, given = row.option.result.exposed_communication_s, row.option.help
     parts = sharding.exposed_parts(row.sharded) if exposed else []
     what = f"{units.duration(exposed)} of communication" if exposed else "no communication: all of it is hidden"
-    helps: str | Pair = "faster compute only; no faster network would"
+    made = [Fact("Exposed", what, *parts)]
     if given is not None:
-        helps = (units.factor(given.gain), bottleneck.relief(given))
-    return [Fact("Exposed", what, *parts), Fact("Would help", helps)]
+        return [*made, Fact("Would help", (units.factor(given.gain), bottleneck.relief(given)))]
+    # Of what Ctrl-C ended, faster networks may not have been tried.
+    return [*made, *([Fact("Would help", "faster compute only; no faster network would")] if answer.finished else [])]
 
 
 def _searched(answer: Answer) -> list[Fact]:
@@ -312,10 +313,10 @@ def _buckets(one: Candidate) -> list[str]:
     return [f"{size >> 10} GiB{_OF_BUCKETS}" if size % 1024 == 0 else f"{size} MiB{_OF_BUCKETS}"]
 
 
-def helps(one: Relief | None) -> str:
+def helps(answer: Answer, one: Relief | None) -> str:
     """Return what makes a row faster, for its last column."""
     if one is None:
-        return terms.COMPUTATION
+        return terms.COMPUTATION if answer.finished else "-"
     return f"{_SHORT.get(one.resource) or terms.RESOURCES[one.resource]} {units.factor(one.gain)}"
 
 
