@@ -83,6 +83,12 @@ def test_hsdp_sums_between_nodes_in_the_switches() -> None:
         paceline.simulate("gpt2-small", cluster, "sharp", workers=32, sharding="zero3")
 
 
+def test_ranks_on_one_node_of_a_fabric_have_no_link_between_nodes_to_relieve() -> None:
+    words = ("simulate", "gpt2-small@h100", "--workers", "8", "--gpus-per-node", "8", "--cluster", "fat-tree-k16")
+    changes = cli.facts(cli.printed(*words, "--strategy", "native"))["Would help"]
+    assert "2x intra-node bandwidth" in changes and "between" not in changes
+
+
 def test_a_named_schedule_on_gpus_is_not_an_algorithm_of_nccl_and_the_verdict_says_so() -> None:
     for strategy in ("tree", "ring", "halving-doubling"):
         notes = cli.notes(_run("simulate", "gpt2-xl@h100", "--workers", "8", "--strategy", strategy))

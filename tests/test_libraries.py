@@ -258,6 +258,7 @@ def test_few_sources_widen_an_interval():
         (["--workers", 64, "--strategy", "ps"], "nobody has published DDP with ps"),
         (["--workers", 64, "--library", "ray-sgd"], "constants were fitted to the only source, RAYSGD"),
         (["--workers", 16, "--library", "byteps", "--strategy", "ps"], "nobody has published byteps with ps"),
+        (["--workers", 16, "--library", "ddp-gloo", "--strategy", "native"], "nobody has published DDP over Gloo with"),
         (["--workers", 64, "--library", "none"], "was validated up to 8 workers, one per node"),
         (["--workers", 1], "nothing is communicated"),
         (["--workers", 1, "--strategy", "ps"], "nobody has measured one worker with a server"),

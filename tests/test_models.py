@@ -800,6 +800,20 @@ def test_gpus_that_a_cluster_does_not_have_are_said():
     assert not notes("--gpu", "a100", "--cluster", "25g-ethernet")
 
 
+def test_tables_count_what_was_typed():
+    words = ("simulate", "gpt2-small@h100", "--tensor-parallel", "4", "--strategy", "native", "--seq", "128")
+    for option, column in (("--gpus", ["8", "16"]), ("--workers", ["2", "4"])):
+        header, rows = cli.table(cli.printed(*words, option, "8,16"))
+        assert header.startswith(f"{option.removeprefix('--').replace('gpus', 'GPUs')} ")
+        assert [row.split()[0] for row in rows] == column
+
+
+def test_setup_names_accumulation():
+    words = ("simulate", "gpt2-small@h100", "--gpus", "8", "--strategy", "native", "--seq", "128")
+    assert "batch 1 per GPU, 4 accum steps, " in cli.facts(cli.printed(*words, "--accumulate", "4"))["Setup"]
+    assert "accum steps" not in cli.facts(cli.printed(*words))["Setup"]
+
+
 def test_gpus_are_workers_in_python_too():
     one = paceline.simulate("gpt2-small", gpu="h100", gpus=8, seq=128, tensor_parallel=4, strategy="native")
     assert (one.workers, one.gpus_per_worker) == (2, 4)

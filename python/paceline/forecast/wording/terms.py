@@ -277,6 +277,12 @@ def framework(library: str, strategy: str, own: str) -> str:
     return f"{name} ({strategy})" if backend in ("", "NCCL") else f"{name} ({backend}, {strategy})"
 
 
+def library(name: str) -> str:
+    """Return a library for prose: `DDP`, `Horovod over MPI`; what is over NCCL does not say so."""
+    title, backend = _LIBRARIES.get(name, (name, ""))
+    return title if backend in ("", "NCCL") else f"{title} over {backend}"
+
+
 def sharding(name: str) -> str:
     """Return a sharding for prose: `zero3 (FSDP)`, and `DDP` for none."""
     return "DDP" if name == NONE else _SHARDINGS.get(name, name)
@@ -297,7 +303,7 @@ def reason(found: Evidence) -> str:
     least, most = found.least / 1e9, found.most / 1e9
     return _EVIDENCE[found.ground].format(
         strategy=found.strategy,
-        library=_LIBRARIES.get(found.library, (found.library, ""))[0],
+        library=library(found.library),
         model=found.model,
         setting=_setting(found.setting, found.value),
         whose=found.library or "the schedule",

@@ -288,8 +288,7 @@ def _unmeasured(result: Result, group: Group) -> str:
     ground = result.ground
     if ground is None or not ground.is_unpublished:
         return ""
-    name = terms.framework(result.library, "native", "native").partition(" (")[0]
-    return f" (unmeasured with {name})" if result.library != "none" else " (unmeasured)"
+    return f" (unmeasured with {terms.library(result.library)})" if result.library != "none" else " (unmeasured)"
 
 
 def _strategy(one: Verdict) -> list[str]:
