@@ -148,7 +148,7 @@ def test_a_script_that_fails_before_it_trains(script, monkeypatch):
     code, trace, said = script(text="raise SystemExit(3)")
     assert (code, trace) == (3, None)
     assert "no trace: the script failed with exit code 3 before its first optimizer step" in said
-    assert "if it uses torch.distributed: paceline run -np 1 --record" in said
+    assert "  try: paceline run -np 1 --record" in said
 
 
 @pytest.mark.slow

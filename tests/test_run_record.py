@@ -78,10 +78,10 @@ def test_ddp(path, backend):
     result = recorded(path, 2, "ddp", backend)
     trace = check_that_rank_1_alone_is_slow(path)
     assert "one rank of several" in trace["provenance"]
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("paceline: ")]
-    assert f"recorded 4 steps of 2 ranks to {path}: Net, batch 16; medians: forward " in line
-    assert "the slowest, rank 1, computes" in line
-    assert line.endswith(f"try paceline simulate {path} --workers 2,4,8")
+    said = " ".join(result.stderr.replace("\\\n", "").split())
+    assert "Recorded 4 steps of 2 ranks: Net, batch 16 Medians forward " in said
+    assert " Slowest rank 1 computes " in said
+    assert f"Wrote {path} try: paceline simulate {path} " in said and said.endswith("--workers 2,4,8")
 
 
 @pytest.mark.process
@@ -129,10 +129,10 @@ def test_traces_come_back_from_all_hosts(path, rsh, tmp_path):
     assert [worker["forward"][0]["duration_s"] for worker in trace["workers"]] == [0.01, 0.02, 0.03, 0.04]
     assert [len(worker["gradients"]) for worker in trace["workers"]] == [20_000] * 4
     assert "4 ranks of `paceline run`; rank 0: of rank 0; " in trace["provenance"]
-    line = result.stderr.splitlines()[-1]
-    assert "recorded 20 steps of 4 ranks" in line
-    assert "medians: forward 25 ms, backward 20 ms, optimizer 1 ms; " in line
-    assert "the slowest, rank 3, computes 1.97 times as long as the fastest, rank 0; " in line
+    said = " ".join(result.stderr.split())
+    assert "Recorded 20 steps of 4 ranks: " in said
+    assert "Medians forward 25 ms, backward 20 ms, optimizer 1 ms " in said
+    assert "Slowest rank 3 computes 1.97x as long as rank 0 " in said
     folders = [Path(line.split("] ")[1]) for line in result.stdout.splitlines()]
     assert len(set(folders)) == 4
     assert not any(folder.exists() for folder in folders)
@@ -142,10 +142,10 @@ def test_traces_come_back_from_all_hosts(path, rsh, tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "said"),
     [
-        (["1:nothing"], "no trace of rank 1: no optimizer step was seen (0 steps). Does the script train"),
+        (["1:nothing"], "no trace of rank 1: no optimizer step was seen (0 steps)"),
         (["0:nothing", "2:nothing"], "no trace of rank 0, 2: no optimizer"),
         (["1:error", "2:nothing"], "no trace of rank 1: something is wrong; rank 2: no optimizer"),
-        (["2:other-model"], "no trace: rank 2 has a gradient of other (400 bytes), rank 0 has none; all ranks must"),
+        (["2:other-model"], "no trace: rank 2 has a gradient of other (400 bytes), rank 0 has none"),
         (["1:too-large"], "no trace of rank 1: its trace has"),
     ],
 )

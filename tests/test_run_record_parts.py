@@ -2,11 +2,12 @@
 
 import json
 
-import click
 import pytest
+from click import unstyle
+from paceline.errors import JobError
 from paceline.launch import recordings
 from paceline.launch.frames import MAGIC, Decoder
-from paceline.launch.merge import Recorded, merged, sentence
+from paceline.launch.merge import Recorded, merged, summary
 from paceline.launch.recordings import Exchange, Records
 
 # Traces put together
@@ -39,24 +40,26 @@ def test_ranks_in_order():
 
 
 def test_what_is_said(tmp_path):
+    def said(every, steps, path=tmp_path):
+        lines = unstyle(" ".join(summary(every, merged(every), path, steps)))
+        return " ".join(lines.replace("\\ ", "").split())
+
     every = [recorded(0), recorded(1, 0.035, steps=4)]
-    assert sentence(every, merged(every), tmp_path / "a b", 10) == (
-        f"recorded 4 to 10 steps of 2 ranks to {tmp_path}/a b: net, batch 8; the script ended early: 4 of the 10 "
-        "requested steps; medians: forward 22.5 ms, backward 20 ms, optimizer 5 ms; the slowest, rank 1, computes 1.71 "
-        f"times as long as the fastest, rank 0; try paceline simulate '{tmp_path}/a b' --workers 2,4,8"
+    assert said(every, 10, tmp_path / "a b") == (
+        "Recorded 4-10 steps of 2 ranks: net, batch 8 "
+        "Medians forward 22.5 ms, backward 20 ms, optimizer 5 ms "
+        "Slowest rank 1 computes 1.71x as long as rank 0 "
+        "Ended early after 4 of 10 requested steps "
+        f"Wrote {tmp_path}/a b try: paceline simulate '{tmp_path}/a b' --workers 2,4,8"
     )
     alone = [recorded(0, steps=1, options="--sharding zero3 --param-dtype bfloat16")]
-    words = sentence(alone, merged(alone), tmp_path, 1)
-    assert words.startswith(f"recorded 1 step of 1 rank to {tmp_path}: net")
+    words = said(alone, 1)
+    assert words.startswith("Recorded 1 step of 1 rank: net")
     assert words.endswith(f"simulate {tmp_path} --workers 2,4,8 --sharding zero3 --param-dtype bfloat16")
-    for ratio, said in (
-        (1.287, "recording made the steps 29 % longer, which is in their times"),
-        (1.05, None),
-        (None, None),
-    ):
+    for ratio, longer in ((1.287, "recording made steps 29% longer, which is in their times"), (1.05, ""), (None, "")):
         alone[0].summary["overhead_ratio"] = ratio
-        words = sentence(alone, merged(alone), tmp_path, 1)
-        assert ("recording made" in words) == (said is not None) and (said or "") in words
+        words = said(alone, 1)
+        assert ("recording made" in words) == bool(longer) and longer in words
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def test_what_is_said(tmp_path):
     ],
 )
 def test_ranks_that_train_something_else(other, said):
-    with pytest.raises(click.ClickException, match=said):
+    with pytest.raises(JobError, match=said):
         merged([recorded(0), recorded(1, **other)])
 
 

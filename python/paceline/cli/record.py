@@ -14,12 +14,15 @@ from typing import Any
 
 import click
 
-from paceline._internal.console import Bar, Column, put, render, say
+from paceline._internal import block, units
+from paceline._internal.block import Fact
+from paceline._internal.console import Bar, put, say
 from paceline._internal.extras import need
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.parameters import not_trained
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
+from paceline.cli.usage import UsageError, show_error
 from paceline.errors import Source, naming
 from paceline.launch import injection
 from paceline.settings.table import SETTINGS
@@ -79,29 +82,33 @@ def record(*, output: Path, as_json: bool, script: tuple[str, ...], **options: A
     into times.
     """
     if (options["model"] is None) == (not script):
-        raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")
+        raise UsageError(
+            "give either --model NAME or a script",
+            remedy=f"paceline record -o {output} -- python train.py",
+        )
     check_writable("--output", output)
     check_distinct([("--output", output)], script)
     gpu, stop = options.pop("gpu"), bool(options.pop("stop_when_recorded"))
     defaults = {"warmup": 3, "steps": 10} if gpu is None else {"warmup": 2, "steps": 1}
     options |= {name: value for name, value in defaults.items() if options[name] is None}
     if gpu is None and options["dtype"] is not None:
-        raise click.UsageError("--dtype applies only with --gpu GPU")
+        raise UsageError("--dtype needs --gpu", remedy="--gpu h100, or drop --dtype")
     if gpu is not None:
         if not script:
-            raise click.UsageError("--gpu applies only to a script")
+            raise UsageError("--gpu needs a script", remedy="-- python train.py, or drop --gpu")
         if stop:
-            raise click.UsageError("--stop-when-recorded has no effect with --gpu, which always ends the script")
+            raise UsageError("--gpu always ends the script", remedy="drop --stop-when-recorded")
         gpu = _known_gpu(gpu, options["dtype"])
     if script:
         for name in ("device", "threads", "image_size"):
             if options.pop(name) is not None:
-                raise click.UsageError(f"{SETTINGS[name].flag} applies only to --model; a script sets it itself")
+                flag = SETTINGS[name].flag
+                raise UsageError(f"{flag} needs --model: a script sets it itself", remedy=f"drop {flag}")
         options.pop("model")
         _record_script(script, output, gpu=gpu, stop=stop or gpu is not None, as_json=as_json, **options)
         return
     if stop:
-        raise click.UsageError("--stop-when-recorded applies only to a script")
+        raise UsageError("--stop-when-recorded needs a script", remedy="drop --stop-when-recorded")
     options.pop("dtype")
     options |= {"batch": options["batch"] or 32, "device": options["device"] or "cpu"}
     summary = _record_model(output=output, **options)
@@ -181,20 +188,20 @@ def _record_script(
         code = _run(script, injection.injected(environment, recording))
         result_path = Path(exchange) / injection.RESULT
         result = json.loads(result_path.read_text(encoding="utf-8")) if result_path.is_file() else None
-    problem = injection.problem(result)
+    problem, remedy = injection.problem(result)
     if result is None and code:
         how = f"was ended by signal {code - 128}" if code > 128 else f"failed with exit code {code}"
         problem = f"the script {how} before its first optimizer step"
         if gpu is None and "RANK" not in os.environ:
             alone = shlex.join(_without_launcher(script))
-            problem += f"; if it uses torch.distributed: paceline run -np 1 --record {output} -- {alone}"
+            remedy = f"paceline run -np 1 --record {output} -- {alone} (if it uses torch.distributed)"
     if problem is not None:
-        click.echo(f"paceline: error: no trace: {problem}", err=True)
+        show_error(f"no trace: {problem}", remedy)
         sys.exit(code or 1)
     assert result is not None
     if not result["finished"]:
         recorded = f"{result['recorded']} of {steps} requested steps"
-        click.echo(f"Warning: the script ended early; the trace covers {recorded}", err=True)
+        click.echo(f"paceline: warning: the script ended early: the trace covers {recorded}", err=True)
     _print_summary(result["summary"], output, as_json=as_json, to_stderr=not as_json)
     sys.exit(code)
 
@@ -217,10 +224,10 @@ def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:
     try:
         process = subprocess.Popen(command, env=environment)
     except FileNotFoundError as error:
-        hint = f"; did you mean: python {command[0]}" if command[0].endswith(".py") else ""
-        raise click.UsageError(f"there is no command {command[0]!r}{hint}") from error
+        remedy = f"-- python {shlex.join(command)}" if command[0].endswith(".py") else "-- python train.py"
+        raise UsageError(f"there is no command {command[0]!r}", remedy=remedy) from error
     except PermissionError as error:
-        raise click.UsageError(f"{command[0]} cannot be executed; did you mean: python {command[0]}") from error
+        raise UsageError(f"{command[0]} cannot be executed", remedy=f"-- python {shlex.join(command)}") from error
     # A signal that ends this process (from a batch system or `timeout`) is meant for the script, which would otherwise
     # keep running.
     before = signal.signal(signal.SIGTERM, lambda number, _frame: process.send_signal(number))
@@ -239,31 +246,34 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
     if as_json:
         put(json.dumps(summary, indent=1))
         return
-    simulated = summary.get("simulated") is not None
-    where = f"estimated for {summary['device']}" if simulated else f"on {summary['device']}"
-    columns = [Column("", left=True), Column("estimate or count" if simulated else "median")]
-    counted = "no GPU was used: operators, FLOPs and bytes are counted; all times are estimates by a roofline"
-    words = " ".join([str(output), *summary["forecast_options"].split()])
+    words = " ".join([shlex.quote(str(output)), *summary["forecast_options"].split()])
+    untrained = not_trained(summary["unused"], summary["frozen"], summary["not_trained_bytes"])
+    notes = [*summary["notes"], *([_COUNTED] if _is_estimate(summary) else []), *_drift(summary), *_missing(summary)]
     say(
         [
-            f"{summary['name']}, batch {summary['batch']}, {where}",
-            "",
-            *render(columns, [_rows(summary)], highlight_first=False),
-            "",
-            *not_trained(summary["unused"], summary["frozen"], summary["not_trained_bytes"]),
-            *(
-                f"note: {note}"
-                for note in [
-                    *([counted] if simulated else []),
-                    *summary["notes"],
-                    *_drift(summary),
-                    *_missing(summary),
-                ]
-            ),
-            f"wrote {output}: try paceline simulate {words}",
+            *block.headline(_headline(summary)),
+            *block.block(_facts(summary)),
+            *block.notes([*untrained, *notes]),
+            *([""] if notes or untrained else []),
+            f"Wrote {output}",
+            *block.suggestion(f"paceline simulate {words}"),
         ],
         err=to_stderr,
     )
+
+
+_COUNTED = "No GPU was used: operators, FLOPs and bytes are counted, all times are roofline estimates"
+
+
+def _is_estimate(summary: dict[str, Any]) -> bool:
+    return summary.get("simulated") is not None
+
+
+def _headline(summary: dict[str, Any]) -> str:
+    what = f"{summary['name']} ({summary['parameters']:,} parameters, batch {summary['batch']})"
+    if _is_estimate(summary):
+        return f"Estimated {what} for {summary['device']}"
+    return f"Recorded {what} on {summary['device']}"
 
 
 def _drift(summary: dict[str, Any]) -> list[str]:
@@ -274,8 +284,8 @@ def _drift(summary: dict[str, Any]) -> list[str]:
         return []
     shorter = "shorter" if change < 0 else "longer"
     return [
-        f"recorded steps were {abs(change):.0%} {shorter} than the others, which is more than recording explains: the "
-        "machine's speed changed meanwhile, and the trace is of the recorded steps; record again"
+        f"Recorded steps were {abs(change):.0%} {shorter} than the others, more than recording explains. "
+        "The machine's speed changed: record again"
     ]
 
 
@@ -287,52 +297,66 @@ def _missing(summary: dict[str, Any]) -> list[str]:
     if step <= 0 or parts >= (1 - max(_UNSEEN, noise)) * step:
         return []
     return [
-        f"forward, backward and optimizer add up to {parts / step:.0%} of a step without its input; a forecast, which "
-        "knows them alone, is that much too fast. If the machine was busy, record again"
+        f"Forward, backward and optimizer add up to {parts / step:.0%} of a step without its input. "
+        "A forecast knows them alone and is that much too fast. If the machine was busy, record again"
     ]
 
 
-def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    cost = summary["overhead"]
-    simulated = summary.get("simulated")
-    change = "not measured"
+def _facts(summary: dict[str, Any]) -> list[Fact]:
+    """Return the parts of a step, with their times below each other, and what else was recorded."""
+    cost, simulated = summary["overhead"], summary.get("simulated")
+    seen = summary["input_s"] is not None
+    steps = f"medians of {units.count(summary['steps'], 'step')} after {summary['warmup']} warm-up"
+    rate = f"{units.short(summary['samples_per_s'], 4)} samples/s{', without recording' if cost else ''}"
+    times = [
+        ("Forward", _ms(summary["forward_s"]), f"loss {_ms(summary['loss_s'])}"),
+        ("Backward", _ms(summary["backward_s"]), ""),
+        ("Optimizer", _ms(summary["optimizer_s"]), ""),
+        ("Input", _ms(summary["input_s"]) if seen else "", _input(summary)),
+        ("Full step", _ms(summary["step_s"]), rate),
+    ]
+    longest = max(len(time) for _, time, _ in times)
+    facts = [Fact(label, (f"{time:>{longest}}", note)) for label, time, note in times]
+    facts.append(
+        Fact("Gradients", f"{summary['gradient_bytes']:,} bytes in {units.count(summary['gradients'], 'tensor')}")
+    )
+    if simulated is not None:
+        return [
+            *facts,
+            *_operator_facts(simulated),
+            Fact("Steps", f"{summary['steps']} after {summary['warmup']} warm-up"),
+        ]
+    overhead = "not measured"
     if cost is not None:
-        change = f"{(summary['overhead_ratio'] - 1) * 100:+.1f} %"
+        overhead = f"{(summary['overhead_ratio'] - 1) * 100:+.1f}%"
         if cost["bare_steps"] > 1:  # One step has no spread.
-            change += f" (steps vary by ±{cost['noise'] * 100:.1f} %)"
-    return [
-        ("forward", _ms(summary["forward_s"])),
-        ("  of it the loss", _ms(summary["loss_s"])),
-        ("backward", _ms(summary["backward_s"])),
-        ("optimizer", _ms(summary["optimizer_s"])),
-        (
-            "input" if summary["input_in_trace"] else "input (not in the trace)",
-            "not seen" if summary["input_s"] is None else _ms(summary["input_s"]),
-        ),
-        ("whole step, without recording" if cost else "whole step", _ms(summary["step_s"])),
-        ("samples/s", f"{summary['samples_per_s']:.4g}"),
-        ("parameters", f"{summary['parameters']:,}"),
-        ("gradients", f"{summary['gradients']:,}"),
-        ("gradient bytes", f"{summary['gradient_bytes']:,}"),
-        *([("recording changed the step by", change)] if simulated is None else _operator_rows(simulated)),
-        ("steps", f"{summary['steps']} after {summary['warmup']} of warm-up"),
+            overhead += f" (noise ±{cost['noise'] * 100:.1f}%)"
+    return [*facts, Fact("Overhead", f"{overhead}; {steps}")]
+
+
+def _input(summary: dict[str, Any]) -> str:
+    words = [
+        "" if summary["input_s"] is not None else "not seen",
+        "" if summary["input_in_trace"] else "not in the trace",
     ]
+    return ", ".join(word for word in words if word)
 
 
-_CLASSES = {"matmul": "matrix products", "attention": "fused attention", "memory": "memory-bound operators"}
+_CLASSES = {"matmul": "Matmul", "attention": "Attention", "memory": "Pointwise"}
 
 
-def _operator_rows(simulated: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = []
-    for kind, words in _CLASSES.items():
+def _operator_facts(simulated: dict[str, Any]) -> list[Fact]:
+    facts = []
+    for kind, label in _CLASSES.items():
         some = [row for row in simulated["classes"] if row["class"] == kind]
         if some:
             flops, moved = sum(row["flops"] for row in some), sum(row["bytes"] for row in some)
-            figures = [f"{sum(row['operators'] for row in some):,}", *([f"{flops / 1e12:.4g} TFLOP"] if flops else [])]
+            figures = [units.count(sum(row["operators"] for row in some), "operator")]
+            figures += [f"{units.digits(flops / 1e12)} TFLOP"] if flops >= 1e9 else []
             busy = _ms(sum(row["time_s"] for row in some))
-            rows.append((words, ", ".join([*figures, f"{moved / 1e9:.4g} GB", busy])))
-    return rows
+            facts.append(Fact(label, ", ".join([*figures, units.size(moved, 4), busy])))
+    return facts
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"
+    return f"{seconds * 1e3:,.2f} ms"

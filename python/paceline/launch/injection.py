@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline._internal.units import count
+
 SETTINGS = "PACELINE_RECORD_SETTINGS"
 """The environment variable with a `Recording` as JSON."""
 
@@ -51,17 +53,19 @@ def injected(environ: Mapping[str, str], recording: Recording) -> dict[str, str]
     return {**environ, SETTINGS: json.dumps(asdict(recording)), "PYTHONPATH": path}
 
 
-def problem(result: Mapping[str, Any] | None) -> str | None:
-    """Return why there is no trace; None if there is one. `result`: what the process reported, if anything."""
+def problem(result: Mapping[str, Any] | None) -> tuple[str | None, str | None]:
+    """Return why there is no trace, and the remedy; None if there is one.
+
+    Args:
+        result: The report of the process, if any.
+    """
     if result is None:
-        return (
-            "no optimizer step was seen (0 steps). Does the script train with torch.optim, in Python without -I, -E or "
-            "-S, and end by itself?"
+        return "no optimizer step was seen (0 steps)", (
+            "a script that trains with torch.optim and ends by itself, in Python without -I, -E or -S"
         )
     if "summary" in result:
-        return None
-    steps = result["steps_seen"]
-    seen = f"{steps} optimizer step{'s' if steps != 1 else ''} seen"
+        return None, None
     if result["error"]:
-        return str(result["error"])
-    return f"{seen}, which is too few: two are needed to find the model, then the warm-up, then one to record"
+        return str(result["error"]), None
+    seen = count(result["steps_seen"], "optimizer step")
+    return f"{seen} seen, which is too few", "more steps: two find the model, then the warm-up, then one to record"

@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import click
-
+from paceline._internal import block, units
+from paceline._internal.block import Fact
 from paceline._internal.files import replaced
-from paceline._internal.units import short
+from paceline.errors import JobError
 from paceline.launch.injection import problem
 from paceline.launch.outcomes import runs
 from paceline.launch.recordings import MOST_OF_ALL, Records
@@ -46,50 +46,53 @@ class Recorded:
         return [(gradient["tensor"], gradient["bytes"]) for gradient in self.trace["workers"][0]["gradients"]]
 
 
-def write(path: Path, records: Records, ranks: int, requested: int) -> str:
-    """Write the trace, and return a line about it.
+def write(path: Path, records: Records, ranks: int, requested: int) -> list[str]:
+    """Write the trace, and return lines about it.
 
-    `requested`: steps. Raises ClickException if there is none, and OSError.
+    `requested`: steps. Raises JobError if there is none, and OSError.
     """
     every = _gather(records, ranks)
     trace = merged(every)
     with replaced(path) as new, new.open("w", encoding="utf-8") as file:
         json.dump(trace, file, indent=1)
         file.write("\n")
-    return sentence(every, trace, path, requested)
+    return summary(every, trace, path, requested)
 
 
 def _gather(records: Records, ranks: int) -> list[Recorded]:
-    """Return all ranks' recordings. Raises ClickException naming ranks without one, and the reasons."""
+    """Return all ranks' recordings. Raises JobError naming ranks without one, and the reasons."""
     if records.too_large:
-        raise click.ClickException(f"no trace: the traces of all ranks exceed {MOST_OF_ALL:,} bytes")
+        raise JobError(f"no trace: the traces of all ranks exceed {MOST_OF_ALL:,} bytes", remedy="-np with fewer ranks")
     every: list[Recorded] = []
     reasons: dict[str, list[int]] = {}
+    remedies: list[str] = []
     for rank in range(ranks):
         result, trace = records.of(rank)
-        reason = trace if isinstance(trace, str) else problem(result)
+        reason, remedy = (trace, None) if isinstance(trace, str) else problem(result)
         if reason is None and (result is None or trace is None):
             reason = "its trace did not arrive"
         if reason is not None:
             reasons.setdefault(reason, []).append(rank)
+            remedies += [remedy] if remedy else []
         elif isinstance(trace, dict) and result is not None:
             every.append(Recorded(rank, result["summary"], trace, result["recorded"]))
     if reasons:
         shown = [f"rank {runs(some)}: {reason}" for reason, some in list(reasons.items())[:_MOST_REASONS]]
         more = len(reasons) - len(shown)
-        raise click.ClickException("no trace of " + "; ".join(shown) + (f"; and {more} more reasons" if more else ""))
+        said = "no trace of " + "; ".join(shown) + (f"; and {more} more reasons" if more else "")
+        raise JobError(said, remedy=remedies[0] if remedies else "the output of these ranks")
     return every
 
 
 def merged(every: Sequence[Recorded]) -> dict[str, Any]:
-    """Return the trace of all ranks, in order. Raises ClickException if they do not train the same model."""
+    """Return the trace of all ranks, in order. Raises JobError if they do not train the same model."""
     first = every[0]
     if len(every) == 1:
         return first.trace
     for other in every[1:]:
         difference = _difference(first, other)
         if difference is not None:
-            raise click.ClickException(f"no trace: {difference}; all ranks must train the same model")
+            raise JobError(f"no trace: {difference}", remedy="the same model on all ranks")
     slowest, fastest = _extremes(every)
     batches = [each.trace["batch"] for each in every]
     provenance = [
@@ -112,40 +115,36 @@ def merged(every: Sequence[Recorded]) -> dict[str, Any]:
     }
 
 
-def sentence(every: Sequence[Recorded], trace: dict[str, Any], path: Path, requested: int) -> str:
+def summary(every: Sequence[Recorded], trace: dict[str, Any], path: Path, requested: int) -> list[str]:
     """Return lines on what was recorded, how much ranks differ, and what to do next."""
-    return "; ".join(_clauses(every, trace, path, requested))
-
-
-def _clauses(every: Sequence[Recorded], trace: dict[str, Any], path: Path, requested: int) -> Iterator[str]:
     ranks = len(every)
-    steps = sorted({each.summary["steps"] for each in every})
-    counted = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
-    yield (
-        f"recorded {counted} step{'s'[: steps != [1]]} of {ranks} rank{'s'[: ranks != 1]} to {path}: {trace['name']}, "
-        f"batch {trace['batch']}"
-    )
-    fewest = min(each.recorded for each in every)
-    if fewest < requested:
-        yield f"the script ended early: {fewest} of the {requested} requested steps"
-    parts = ("forward", "backward", "optimizer")
-    medians = [f"{part} {_ms(median(each.summary[f'{part}_s'] for each in every))}" for part in parts]
-    yield f"medians: {', '.join(medians)}"
-    slowest, fastest = _extremes(every)
-    if ranks > 1 and fastest.compute_s > 0:
-        ratio = short(slowest.compute_s / fastest.compute_s)
-        if ratio != "1":
-            yield (
-                f"the slowest, rank {slowest.rank}, computes {ratio} times as long as the fastest, rank {fastest.rank}"
-            )
-    longer = median(each.summary.get("overhead_ratio") or 1.0 for each in every) - 1
-    if longer >= _NOTEWORTHY:
-        yield f"recording made the steps {longer * 100:.0f} % longer, which is in their times"
     workers = [ranks, 2 * ranks, 4 * ranks] if ranks > 1 else [2, 4, 8]
     # Another host's release may be older.
     options = every[0].summary.get("forecast_options", "").split()
-    words = ["--workers", ",".join(map(str, workers)), *options]
-    yield f"try paceline simulate {shlex.quote(str(path))} {' '.join(words)}"
+    words = ["paceline simulate", shlex.quote(str(path)), "--workers", ",".join(map(str, workers)), *options]
+    steps = sorted({each.summary["steps"] for each in every})
+    counted = units.count(steps[0], "step") if len(steps) == 1 else f"{steps[0]}-{steps[-1]} steps"
+    what = f"{counted} of {units.count(ranks, 'rank')}: {units.printable(trace['name'])}, batch {trace['batch']}"
+    lines = [*block.headline(f"Recorded {what}"), *block.block(_facts(every, requested))]
+    return [*lines, f"Wrote {units.printable(str(path))}", *block.suggestion(" ".join(words))]
+
+
+def _facts(every: Sequence[Recorded], requested: int) -> Iterator[Fact]:
+    parts = ("forward", "backward", "optimizer")
+    medians = [f"{part} {_ms(median(each.summary[f'{part}_s'] for each in every))}" for part in parts]
+    yield Fact("Medians", ", ".join(medians))
+    slowest, fastest = _extremes(every)
+    if len(every) > 1 and fastest.compute_s > 0:
+        ratio = slowest.compute_s / fastest.compute_s
+        if units.short(ratio) != "1":
+            much = units.factor(ratio)
+            yield Fact("Slowest", f"rank {slowest.rank} computes {much} as long as rank {fastest.rank}")
+    fewest = min(each.recorded for each in every)
+    if fewest < requested:
+        yield Fact("Ended early", f"after {fewest} of {units.count(requested, 'requested step')}")
+    longer = median(each.summary.get("overhead_ratio") or 1.0 for each in every) - 1
+    if longer >= _NOTEWORTHY:
+        yield Fact("Overhead", f"recording made steps {units.percent(longer, 0)} longer, which is in their times")
 
 
 def _extremes(every: Sequence[Recorded]) -> tuple[Recorded, Recorded]:
@@ -176,4 +175,4 @@ def _difference(first: Recorded, other: Recorded) -> str | None:
 
 
 def _ms(seconds: float) -> str:
-    return f"{short(seconds * 1e3)} ms"
+    return f"{units.short(seconds * 1e3)} ms"

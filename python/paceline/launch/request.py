@@ -13,6 +13,7 @@ from typing import Any, Literal
 import click
 
 from paceline import _core
+from paceline._internal.console import say
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.units import printable
 from paceline.as_gloo import VARIABLE as AS_GLOO
@@ -207,7 +208,10 @@ class Checked:
         """Write the trace, if one was requested."""
         path = self.request.record
         if path is not None and self.recording is not None:
-            message = f"no trace was written to {path}, because the job failed"
-            if code == 0:
-                message = merge.write(path, supervisor.records, supervisor.job.size, self.recording["steps"])
-            click.echo(f"paceline: {printable(message)}", err=True)
+            if code != 0:
+                click.echo(
+                    f"paceline: no trace was written to {printable(str(path))}, because the job failed", err=True
+                )
+                return
+            lines = merge.write(path, supervisor.records, supervisor.job.size, self.recording["steps"])
+            say(lines, err=True)
