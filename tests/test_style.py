@@ -10,6 +10,7 @@ from paceline.forecast.output import plotting, style
 from paceline.forecast.output.plotting import figure
 from paceline.forecast.wording import terms
 from paceline.forecast.wording.rows import distinct
+from paceline.forecast.wording.sharding import held_bytes
 
 pytest.importorskip("matplotlib")
 
@@ -42,6 +43,11 @@ def test_every_part_of_a_critical_path_has_a_color():
         result = paceline.simulate("resnet-18", None, strategy.name, workers=8, bucket_size="25MB", **cluster)
         assert {part.part for part in result.critical_path} <= set(Part)
     assert set(map(terms.part, Part)) <= set(style.PARTS)
+
+
+def test_every_kind_of_memory_has_a_color():
+    result = paceline.simulate("gpt2-small", gpu="h100", workers=8, sharding="zero3")
+    assert list(held_bytes(result.sharded)) == list(style.MEMORY)
 
 
 def test_legends_name_what_differs():

@@ -11,6 +11,7 @@ from paceline.forecast.output import plotting, style
 from paceline.forecast.result import Result
 from paceline.forecast.wording import terms
 from paceline.forecast.wording.rows import distinct
+from paceline.forecast.wording.sharding import held_bytes
 
 from paceline_lab.report.chapters import Simulated
 from paceline_lab.report.lanes import draw as draw_lanes
@@ -147,7 +148,7 @@ def memory_of(result: Result) -> dict[str, int]:
     """Return the bytes that a GPU holds at the peak of an iteration, by kind; empty if that is not forecast."""
     if result.sharded is None:
         return {}
-    return {name: getattr(result.sharded.memory, f"{name}_bytes") or 0 for name in style.MEMORY}
+    return held_bytes(result.sharded)
 
 
 def _memory(ranked: Sequence[Result], at: str) -> Chart:

@@ -93,9 +93,9 @@ PARTS = {
 MEMORY = {
     "parameters": "#364B9A",
     "gradients": "#6EA6CD",
-    "optimizer": "#C2E4EF",
-    "gathered": "#FEDA8B",
-    "communication": "#F67E4B",
+    "optimizer states": "#C2E4EF",
+    "gathered FSDP units": "#FEDA8B",
+    "communication buffers": "#F67E4B",
     "activations": "#A50026",
 }
 """What memory holds, from the scheme "sunset"."""

@@ -215,7 +215,7 @@ def _smallest(answer: Answer) -> list[Fact]:
         made.append(Fact("Model state", f"alone fills {state:,} GPUs"))
     elif known is not None and known.sharded is not None:
         where = [f"on each of {units.count(most.gpus, 'GPU')}:"] if several else []
-        made.append(Fact("Memory", *where, *sharding.memory_parts(answer.job.scenario(one), known.sharded)))
+        made.append(Fact("Memory", *where, *sharding.memory_parts(known.sharded)))
     return made
 
 

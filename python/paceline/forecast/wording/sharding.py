@@ -91,7 +91,7 @@ def memory(scenario: Scenario, result: Result, *, in_full: bool) -> list[Fact]:
     own = result.sharded
     if own is None:
         return []
-    parts = memory_parts(scenario, own)
+    parts = memory_parts(own)
     if own.fits is False:
         return [Fact("Memory", *parts, tone="bad")]
     text = need(own)
@@ -106,10 +106,10 @@ def memory(scenario: Scenario, result: Result, *, in_full: bool) -> list[Fact]:
     return [Fact("Memory", text, *(parts if in_full else ()))]
 
 
-def memory_parts(scenario: Scenario, own: Sharded) -> list[Pair]:
-    """Return what memory holds at the peak, largest first."""
+def held_bytes(own: Sharded) -> dict[str, int]:
+    """Return the bytes that memory holds at the peak, by kind."""
     held = own.memory
-    parts = {
+    return {
         "parameters": held.parameters_bytes,
         "gradients": held.gradients_bytes,
         "optimizer states": held.optimizer_bytes,
@@ -117,7 +117,11 @@ def memory_parts(scenario: Scenario, own: Sharded) -> list[Pair]:
         "communication buffers": held.communication_bytes,
         "activations": held.activations_bytes or 0,
     }
-    ordered = sorted(parts.items(), key=lambda part: -part[1])
+
+
+def memory_parts(own: Sharded) -> list[Pair]:
+    """Return what memory holds at the peak, largest first."""
+    ordered = sorted(held_bytes(own).items(), key=lambda part: -part[1])
     return [(units.memory(size), name) for name, size in ordered if size]
 
 
