@@ -10,9 +10,11 @@ import importlib
 import os
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import paceline
 
 if TYPE_CHECKING:
@@ -150,10 +152,27 @@ def trim_code(app: Sphinx, ctx: object, lines: list[str]) -> None:
     lines[:] = [re.sub(r"`([^`\s][^`]*?)\s+`", r"`\1`", line) for line in lines]
 
 
+def in_sections(app: Sphinx, ctx: click.Context, lines: list[str]) -> None:
+    """Options stand in the sections of `--help`, in its order; another name of one follows it."""
+    sections = getattr(ctx.command, "sections", {})
+    if len(sections) < 2:
+        return
+    shown = [one for one in ctx.command.params if isinstance(one, click.Option) and not one.hidden]
+    starts = [place for place, line in enumerate(lines) if line.startswith(".. option::")]
+    texts = [lines[begin:end] for begin, end in pairwise([*starts, len(lines)])]
+    entries = [(getattr(one, "of", one.name), text) for one, text in zip(shown, texts, strict=True)]
+    lines.clear()
+    for title, names in sections.items():
+        members = [text for name in names for of, text in entries if of == name]
+        if members:
+            lines += [f".. rubric:: {title}", "", *(line for text in members for line in text)]
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("sphinx-click-process-description", examples_as_code)
     app.connect("sphinx-click-process-options", trim_code)
+    app.connect("sphinx-click-process-options", in_sections)
     app.connect("autodoc-process-docstring", before_napoleon, priority=400)
     app.connect("autodoc-process-docstring", after_napoleon, priority=600)
     app.connect("env-check-consistency", check_all_documented)
