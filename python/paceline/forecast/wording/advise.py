@@ -20,7 +20,6 @@ from paceline.forecast.wording import bottleneck, rows, sharding, terms
 from paceline.settings.table import SETTINGS
 
 _MOST_FIXES = 3
-_OF_BUCKETS = " buckets"
 _LARGER_GPUS = "larger GPUs (list: paceline gpus), or a smaller model"
 _SHORT = {
     Resource.NICS: "network",
@@ -57,12 +56,9 @@ def headline(answer: Answer) -> tuple[str, Tone]:
 
 def facts(answer: Answer) -> list[Fact]:
     """Return the facts of the block."""
-    best = answer.best
-    of_best = [] if best is None else _of_best(answer, best)
-    lost = [] if answer.costs.failures is None else [_goodput(answer.costs.failures)]
-    if best is not None:
-        return [*of_best[:2], *lost, *of_best[2:], *_searched(answer), *_too_large(answer)]
-    return [*_smallest(answer), *lost] if _never(answer) else [*lost, *_searched(answer)]
+    if answer.best is not None:
+        return [*_of_best(answer, answer.best), *_searched(answer), *_too_large(answer)]
+    return [*(_smallest(answer) if _never(answer) else _searched(answer)), *_goodput(answer.costs.failures)]
 
 
 def remedies(answer: Answer) -> list[str]:
@@ -106,7 +102,7 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
     name, size = costed(answer.tokens)
     if (cost := row.cost(size)) is not None:
         made.append(Fact("Cost", f"{units.digits(cost)} per {name} (currency of --price)"))
-    made.append(Fact("Likely", rows.interval(result)))
+    made += [*_goodput(answer.costs.failures), Fact("Likely", rows.interval(result))]
     peak = _of(answer, own.memory.peak_bytes)
     if own.is_tight:
         room = units.memory(own.room_bytes)
@@ -194,7 +190,9 @@ def _by_number(name: str, answer: Answer, words: Callable[[Answer, Found], str])
 
 
 def _never(answer: Answer) -> list[Found]:
-    """Return the numbers of GPUs on which nothing fits."""
+    """Return the numbers of GPUs on which nothing fits; none if not all was tried."""
+    if not answer.finished:
+        return []
     return [found for found in answer.found if found.never_fit and not found.options]
 
 
@@ -273,16 +271,16 @@ def label(one: Candidate, *, brief: bool = False, divided: bool = True) -> str:
         divided: With the degrees of model parallelism.
     """
     way, name = one.parallel, one.setup.sharding
-    words = [_name(name) if brief else terms.sharding(name), *_switches(one.setup), *_buckets(one)]
-    words += [f"{kind} {degree}" for kind, degree in _degrees(way).items() if divided]
-    words += [f"EP {way.experts}"] * (divided and way.experts > 1) + [f"{way.virtual} virtual stages"] * (
-        way.virtual > 1
-    )
+    words = [_name(name) if brief else terms.sharding(name), *_switches(one.setup)]
+    words += [f"{size} buckets" for size in _buckets(one)]
+    if divided:
+        words += [f"{kind} {degree}" for kind, degree in _degrees(way).items()]
+        words += [f"EP {way.experts}"] * (way.experts > 1)
+    words += [f"{way.virtual} virtual stages"] * (way.virtual > 1)
     words.append(f"batch {one.batch}")
     words += [f"{one.accumulate} accum steps"] * (one.accumulate > 1)
-    words += (
-        [] if one.microbatches is None else [f"{one.microbatches} microbatch{'' if one.microbatches == 1 else 'es'}"]
-    )
+    if one.microbatches is not None:
+        words.append(f"{one.microbatches} microbatch{'' if one.microbatches == 1 else 'es'}")
     words.append(f"{'no' if one.checkpointing == 'none' else one.checkpointing} checkpointing")
     return ", ".join(words)
 
@@ -295,7 +293,7 @@ def cell(one: Candidate) -> str:
     """Return a sharding with its switches and the size of its buckets, for a table: `hsdp, sync last`."""
     words = ["gathered"] * one.setup.kept + ["sync last"] * one.setup.local
     name = f"{shardings.NONE} (DDP)" if one.setup.sharding == shardings.NONE else one.setup.sharding
-    return ", ".join([name, *words, *(size.removesuffix(_OF_BUCKETS) for size in _buckets(one))])
+    return ", ".join([name, *words, *_buckets(one)])
 
 
 def _name(sharding_name: str) -> str:
@@ -307,10 +305,11 @@ def _switches(setup: Setup) -> list[str]:
 
 
 def _buckets(one: Candidate) -> list[str]:
+    """Return the size of the buckets, if it is not the library's."""
     if one.bucket_bytes is None:
         return []
     size = one.bucket_bytes >> 20
-    return [f"{size >> 10} GiB{_OF_BUCKETS}" if size % 1024 == 0 else f"{size} MiB{_OF_BUCKETS}"]
+    return [f"{size >> 10} GiB" if size % 1024 == 0 else f"{size} MiB"]
 
 
 def helps(answer: Answer, one: Relief | None) -> str:
@@ -325,14 +324,13 @@ def costed(tokens: int | None) -> tuple[str, float]:
     return ("million images", 1e6) if tokens is None else ("billion tokens", 1e9 / tokens)
 
 
-def _goodput(of: Failures) -> Fact:
+def _goodput(of: Failures | None) -> list[Fact]:
     """Return what failures leave, and what was assumed of them."""
+    if of is None:
+        return []
     costs = f"{_time(of.checkpoint_s)} per checkpoint, {_time(of.restart_s)} to restart"
-    return Fact(
-        "Goodput",
-        f"at most {units.percent(of.goodput)} of the throughput, with a checkpoint every {_time(of.interval_s)}",
-        f"(failure every {_time(of.mtbf_s)}, {costs})",
-    )
+    kept = f"at most {units.percent(of.goodput)} of the throughput, with a checkpoint every {_time(of.interval_s)}"
+    return [Fact("Goodput", kept, f"(failure every {_time(of.mtbf_s)}, {costs})")]
 
 
 def _time(seconds: float) -> str:
