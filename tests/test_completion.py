@@ -39,6 +39,17 @@ def test_commands_and_options_are_completed():
     assert "plain,--bandwidth\n" in asked("bash_complete", "paceline simulate --b", 2)
 
 
+def test_commands_are_completed_without_importing_them():
+    code = (
+        "import sys; from click.shell_completion import ShellComplete; from paceline.cli.main import main;"
+        "assert ShellComplete(main, {}, 'paceline', 'X').get_completions([], '');"
+        "assert ShellComplete(main, {}, 'paceline', 'X').get_completions(['list'], 'm')[0].value == 'models';"
+        "print(*sorted(name for name in sys.modules if name.startswith('paceline.cli.')))"
+    )
+    imported = cli.ended(sys.executable, "-c", code, check=True).stdout.split()
+    assert not {"paceline.cli.simulate", "paceline.cli.models", "paceline.cli.run"} & {*imported}
+
+
 def test_bash_completes(tmp_path):
     """As bash does it: the function that the script defines fills COMPREPLY."""
     script = tmp_path / "complete.bash"

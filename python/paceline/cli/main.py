@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -24,6 +24,9 @@ from paceline.cli.meant import meant
 from paceline.cli.usage import called, show_error
 from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import report_error
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Entry = tuple[str, str, str, str]
 """A command: its section in the help, its module, its attribute there, and its help text."""
@@ -137,6 +140,16 @@ class Lazy(Group):
         _, module, attribute, _ = entry
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands and options that begin so, without importing any command."""
+        from click.shell_completion import CompletionItem
+
+        commands = [CompletionItem(name, help=text) for name, (_, _, _, text) in self._table().items()]
+        return [
+            *(item for item in commands if item.value.startswith(incomplete)),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
 
     def present_names(self, ctx: click.Context) -> dict[str, str]:
         """Return the present names of the commands, by all names."""
