@@ -92,7 +92,7 @@ HEADERS = ["name", "tokens/s\nper GPU", "cost per\nbillion tokens", "faster with
 def test_no_cell_is_cut_off(random, count, width):
     columns = [Column(random.choice(HEADERS), left=random.random() < 0.5) for _ in range(count)]
     rows = [[random.choice(WORDS) for _ in range(count)] for _ in range(random.randrange(1, 4))]
-    lines = [click.unstyle(line) for line in render(columns, [rows], highlight_first=True, width=width)]
+    lines = [click.unstyle(line) for line in render(columns, [rows], width=width)]
     assert max(map(len, lines)) <= width
     written = Counter(re.sub(r"[\s─]", "", "".join(lines)))
     wanted = Counter(
@@ -103,7 +103,7 @@ def test_no_cell_is_cut_off(random, count, width):
 
 def test_a_table_that_fits_is_one():
     columns = [Column("name", left=True), Column("rate\nGB/s")]
-    assert [click.unstyle(line) for line in render(columns, [[["a b c", "1"]]], highlight_first=False, width=40)] == [
+    assert [click.unstyle(line) for line in render(columns, [[["a b c", "1"]]], width=40)] == [
         "       rate",
         "name   GB/s",
         "───────────",
@@ -114,13 +114,13 @@ def test_a_table_that_fits_is_one():
 def test_what_is_too_wide_is_wrapped_and_then_continued_below():
     columns = [Column("GPUs"), Column("sharding", left=True), Column("memory"), Column("faster with", left=True)]
     rows = [["64", "zero1, 1 GiB buckets", "77.7 GB", "twice the bandwidth inside"]]
-    assert [click.unstyle(line) for line in render(columns, [rows], highlight_first=False, width=48)] == [
+    assert [click.unstyle(line) for line in render(columns, [rows], width=48)] == [
         "GPUs  sharding        memory  faster with",
         "────────────────────────────────────────────────",
         "  64  zero1, 1 GiB   77.7 GB  twice the",
         "      buckets                 bandwidth inside",
     ]
-    assert [click.unstyle(line) for line in render(columns, [rows], highlight_first=False, width=30)] == [
+    assert [click.unstyle(line) for line in render(columns, [rows], width=30)] == [
         "GPUs  sharding          memory",
         "──────────────────────────────",
         "  64  zero1, 1 GiB     77.7 GB",
@@ -138,7 +138,7 @@ def test_headers_are_wrapped_before_columns_are_left_out_and_these_before_cells_
     columns = [Column("GPUs"), Column("iteration time"), Column("MFU", spare=1), Column("with", left=True, spare=2)]
 
     def shown(width):
-        lines = render(columns, [[["64", "10.1", "49.1%", "two words"]]], highlight_first=False, width=width)
+        lines = render(columns, [[["64", "10.1", "49.1%", "two words"]]], width=width)
         return [click.unstyle(line).rstrip("─") for line in lines]
 
     assert shown(38) == ["GPUs  iteration time    MFU  with", "", "  64            10.1  49.1%  two words"]

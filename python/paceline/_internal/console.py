@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-def render(columns: Sequence[Column], groups: Groups, *, highlight_first: bool) -> list[str]:
+def render(columns: Sequence[Column], groups: Groups) -> list[str]:
     """Return the lines of a table that keeps to the width of the terminal, as `tables.render` does."""
-    return tables.render(columns, groups, highlight_first=highlight_first, width=table_width())
+    return tables.render(columns, groups, width=table_width())
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:

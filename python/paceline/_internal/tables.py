@@ -26,36 +26,35 @@ class Column:
     """Which columns are left out first where a table is too wide: those with the highest number; 0: never."""
 
 
-def render(columns: Sequence[Column], groups: Groups, *, highlight_first: bool, width: int) -> list[str]:
-    """Return the lines of a table, with an empty line between groups; a group's first row may be highlighted.
+def render(columns: Sequence[Column], groups: Groups, width: int) -> list[str]:
+    """Return the lines of a table, with an empty line between groups.
 
     Args:
         columns: Their headers.
         groups: Rows of cells.
-        highlight_first: Whether the first row of each group is green on a terminal.
         width: Of the lines, in characters.
     """
     rows = [row for group in groups for row in group]
     natural = [_natural(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
     if _total(natural) <= width:
-        return _lines(columns, groups, natural, highlight_first=highlight_first)
+        return _lines(columns, groups, natural)
     unbroken = [_unbroken(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
     if _total(unbroken) <= width:
-        return _lines(columns, groups, _widened(unbroken, natural, width), highlight_first=highlight_first)
+        return _lines(columns, groups, _widened(unbroken, natural, width))
     if most := max(column.spare for column in columns):
         spared = max(index for index, column in enumerate(columns) if column.spare == most)
         kept = [index for index in range(len(columns)) if index != spared]
         some = [[[row[index] for index in kept] for row in group] for group in groups]
-        return render([columns[index] for index in kept], some, highlight_first=highlight_first, width=width)
+        return render([columns[index] for index in kept], some, width=width)
     most = width if len(columns) == 1 else width // 2 - _GAP
     least = [_least(column, [row[index] for row in rows], most) for index, column in enumerate(columns)]
     if _total(least) <= width or len(columns) == 1:
-        return _lines(columns, groups, _widened(least, natural, width), highlight_first=highlight_first)
+        return _lines(columns, groups, _widened(least, natural, width))
     lines: list[str] = []
     for part in _parts(columns, least, width):
         some = [[[row[index] for index in part] for row in group] for group in groups]
         own = [columns[index] for index in part]
-        lines += [*([""] if lines else []), *render(own, some, highlight_first=highlight_first, width=width)]
+        lines += [*([""] if lines else []), *render(own, some, width=width)]
     return lines
 
 
@@ -105,7 +104,7 @@ def _parts(columns: Sequence[Column], least: Sequence[int], width: int) -> list[
     return parts
 
 
-def _lines(columns: Sequence[Column], groups: Groups, widths: Sequence[int], *, highlight_first: bool) -> list[str]:
+def _lines(columns: Sequence[Column], groups: Groups, widths: Sequence[int]) -> list[str]:
     import click
 
     headers = [_wrapped_header(column.header, width) for column, width in zip(columns, widths, strict=True)]
@@ -130,9 +129,8 @@ def _lines(columns: Sequence[Column], groups: Groups, widths: Sequence[int], *, 
     for number, group in enumerate(groups):
         if number and rows > len(groups):
             lines.append("")
-        for place, row in enumerate(group):
-            text = line(row)
-            lines += [click.style(part, fg="green") for part in text] if highlight_first and place == 0 else text
+        for row in group:
+            lines += line(row)
     return lines
 
 

@@ -79,7 +79,7 @@ def traces(name: str | None, as_json: bool, verbose: bool, export: Path | None) 
         ]
         for entry in entries
     ]
-    say(render(columns, [rows], highlight_first=False))
+    say(render(columns, [rows]))
     say([*_sources(entries, "traces", shown=verbose), *_paragraph(_COLLECTIVE)])
 
 
@@ -147,7 +147,7 @@ def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None
         ]
         for cluster, entry in zip(found, entries, strict=True)
     ]
-    say(render(columns, [rows], highlight_first=False))
+    say(render(columns, [rows]))
     about = (
         "Bandwidth is per node, intra-node bandwidth per GPU, both in each direction. Multicast and aggregation are "
         "those of switches between nodes."
@@ -204,7 +204,7 @@ def strategies(as_json: bool) -> None:
         put(json.dumps(entries, indent=1))
         return
     rows = [[str(entry["name"]), str(entry["summary"])] for entry in entries]
-    say(render([Column("name", left=True), Column("how it works", left=True)], [rows], highlight_first=False))
+    say(render([Column("name", left=True), Column("how it works", left=True)], [rows]))
     aliases = [f"{alias} = {strategy.name}" for strategy in all_strategies() for alias in strategy.aliases]
     say(_paragraph(f"Aliases: {', '.join(aliases)}."))
     facts = []
@@ -252,7 +252,7 @@ def libraries(name: str | None, as_json: bool) -> None:
     else:
         columns = [Column("name", left=True), Column("strategy", left=True), Column("framework", left=True)]
         rows = [[library.name, library.strategy, library.summary] for library in shown]
-        say(render(columns, [rows], highlight_first=False))
+        say(render(columns, [rows]))
         say(
             _paragraph(
                 "Constants and sources: paceline list libraries NAME. Of channels: paceline list libraries channels."
@@ -276,7 +276,7 @@ def constants_table(constants: Sequence[Constant]) -> list[str]:
     columns = [Column("constant", left=True), Column("value"), Column("unit", left=True), Column("\u00b1")]
     rows = [[it.name, f"{it.value:g}", it.unit, units.percent(it.uncertainty, 0)] for it in constants]
     texts = [f"{it.name}: {it.source}" + (f"; fitted to {it.calibrated}" if it.calibrated else "") for it in constants]
-    return [*render(columns, [rows], highlight_first=False), *notes(texts, title="Sources")]
+    return [*render(columns, [rows]), *notes(texts, title="Sources")]
 
 
 def _exported(name: str | None, export: Path | None, text: Callable[[str], str]) -> bool:

@@ -130,7 +130,7 @@ def _print_list(*, as_json: bool) -> None:
         ]
         for entry in entries
     ]
-    say(render(columns, [rows], highlight_first=False))
+    say(render(columns, [rows]))
     for text in (
         "Tokens: the default of --seq. Time and memory: paceline list models NAME --gpu h100.",
         f"A config.json works, too: --config FILE, with a model_type of {', '.join(MODEL_TYPES)}.",
@@ -240,7 +240,7 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
         *block(facts),
         "",
         "Memory in GB",
-        *render(columns, [rows], highlight_first=False),
+        *render(columns, [rows]),
     ]
 
 
@@ -280,7 +280,7 @@ def gpus(*, name: str | None, as_json: bool) -> None:
         ]
         for device in shown
     ]
-    say(render(columns, [rows], highlight_first=False))
+    say(render(columns, [rows]))
     aliases = ", ".join(f"{one} = {device.name}" for device in shown for one in device.aliases)
     for text in (
         "TFLOPS are dense. Memory is what CUDA gives programs (84.9 GB = 79.1 GiB on an 80 GB H100). Links are NVLink, "

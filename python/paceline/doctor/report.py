@@ -170,7 +170,7 @@ class Report:
             return [f"rank {rank}", *(f"{value / 1e9 / factor:.{decimals}f}" for value in values)]
 
         shown = self._rows()
-        lines = render(columns, [[row(rank, means[rank]) for rank in shown]], highlight_first=False)
+        lines = render(columns, [[row(rank, means[rank]) for rank in shown]])
         more = len(means) - len(shown)
         return [*lines, *([f"… {more} ranks nearer to the median: --json"] if more else [])]
 

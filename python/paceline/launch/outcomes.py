@@ -101,7 +101,7 @@ def table(outcomes: Iterable[Outcome], first: Outcome | None = None) -> list[str
     kept = [index for index in range(4) if any(row[index] for row in rows)]
     columns = [Column(named[index], left=True) for index in kept]
     shown = [tuple(row[index] for index in kept) for row in rows[:_MOST_ROWS]]
-    lines = render(columns, [shown], highlight_first=False)
+    lines = render(columns, [shown])
     return lines + ([f"… and {len(rows) - _MOST_ROWS} rows more"] if len(rows) > _MOST_ROWS else [])
 
 

@@ -51,7 +51,7 @@ def _rates(found: Found) -> list[str]:
         ]
         for rate in found.rates.values()
     ]
-    return render(columns, [rows], highlight_first=False)
+    return render(columns, [rows])
 
 
 def _costs(found: Found) -> list[str]:
@@ -65,7 +65,7 @@ def _costs(found: Found) -> list[str]:
         ]
         for cost in found.costs.values()
     ]
-    return render(columns, [rows], highlight_first=False)
+    return render(columns, [rows])
 
 
 def _compression(found: Found) -> list[str]:
@@ -74,7 +74,7 @@ def _compression(found: Found) -> list[str]:
         [one["method"], *(units.duration(seconds) if seconds else "-" for seconds in of_bucket(one).values())]
         for one in found.compression
     ]
-    return render(columns, [rows], highlight_first=False)
+    return render(columns, [rows])
 
 
 def _machines(found: Found) -> list[str]:
@@ -82,7 +82,7 @@ def _machines(found: Found) -> list[str]:
     columns = [Column("host", left=True), *map(Column, heads)]
     rows = [_machine(host, _of(found, host)) for host in found.layout.hosts[:_SHOWN]]
     more = len(found.layout.hosts) - len(rows)
-    return render(columns, [rows], highlight_first=False) + ([f"and {more} more: --json"] if more else [])
+    return render(columns, [rows]) + ([f"and {more} more: --json"] if more else [])
 
 
 def _of(found: Found, host: Host) -> list[dict[str, Any]]:

@@ -110,7 +110,7 @@ def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[
         groups = [[[cell(row) for _, cell in columns] for row in rows] for rows in by_ranks if rows]
         logs = [_of_log(one, [column.header for column, _ in columns]) for one in read if one.total_images_per_s]
         groups += [logs] if logs else []
-        lines += [*render([column for column, _ in columns], groups, highlight_first=False), ""]
+        lines += [*render([column for column, _ in columns], groups), ""]
     for skipped in result.skipped:
         ranks = "" if skipped.workers is None or len(plan.workers) == 1 else f" with {count(skipped.workers, 'rank')}"
         lines += wrapped(f"{skipped.engine}{ranks}: {skipped.reason}", width, "  ")

@@ -114,7 +114,7 @@ def up(
 def _table(hosts: Sequence[Host], bandwidth_bps: float) -> list[str]:
     columns = [Column("host", left=True), Column("address", left=True), Column("NIC")]
     rows = [[host.name, host.address, "unshaped" if host.kind == "switch" else rate(bandwidth_bps)] for host in hosts]
-    return render(columns, [rows], highlight_first=False)
+    return render(columns, [rows])
 
 
 def _note_realtime(requested: bool, granted: bool) -> None:
@@ -264,4 +264,4 @@ def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_js
     perhaps = [Fact("Perhaps", *possible)] if (possible := fidelity.causes()) else []
     facts = [*perhaps, Fact("Setup", f"{count(workers, 'host')}, {rate(bandwidth)} per NIC, MTU {MTU:,}")]
     head = block.headline(f"Emulated {rate(bandwidth)} network: {fidelity.verdict()}")
-    say([*head, "", *block.block(facts), "", *render(columns, [rows], highlight_first=False)])
+    say([*head, "", *block.block(facts), "", *render(columns, [rows])])

@@ -45,4 +45,4 @@ def _table(plan: Plan) -> list[str]:
                 for tensor in members
             ]
         )
-    return render(columns, groups, highlight_first=False)
+    return render(columns, groups)

@@ -184,7 +184,7 @@ def _table(title: str, rows: Sequence[Compared]) -> list[str]:
         group = groups.setdefault(row.row, [])
         numbers = [f"{row.published:g} {row.unit}".rstrip(), _number(row.simulated, row.unit), f"{row.error:+.1%}"]
         group.append(["" if group else row.row, row.model, *numbers, *(_judged(row) if bounded else [])])
-    return [click.style(title, bold=True), *render(columns, list(groups.values()), highlight_first=False), ""]
+    return [click.style(title, bold=True), *render(columns, list(groups.values())), ""]
 
 
 def _judged(row: Compared) -> list[str]:
@@ -211,7 +211,7 @@ def _predictions(title: str, values: Sequence[Prediction]) -> list[str]:
     rows = [
         [row, *(cells.get((row, model), "-") for model in models)] for row in dict.fromkeys(it.row for it in values)
     ]
-    return [click.style(f"{title}, simulated", bold=True), *render(columns, [rows], highlight_first=False), ""]
+    return [click.style(f"{title}, simulated", bold=True), *render(columns, [rows]), ""]
 
 
 def _claims(claims: Sequence[ClaimResult], width: int) -> list[str]:

@@ -46,7 +46,7 @@ def _title(row: Row) -> str:
 def _table(rows: Sequence[Row]) -> list[str]:
     shown = [name for name in _OPTIONAL if any(getattr(row.cell, name) is not None for row in rows)]
     columns = [Column(name, left=name in ("strategy", *_OPTIONAL)) for name in (*_HEADERS[:1], *shown, *_HEADERS[1:])]
-    return render(columns, [[_cells(row, shown) for row in rows]], highlight_first=False)
+    return render(columns, [[_cells(row, shown) for row in rows]])
 
 
 def _cells(row: Row, shown: Sequence[str]) -> list[str]:
@@ -71,7 +71,7 @@ def _summary(result: Validation) -> list[str]:
     columns = [Column("strategy", left=True), Column("cells"), Column("mean error"), Column("worst")]
     found = [_errors(*item) for item in result.by_strategy().items()]
     groups = [found, [_errors("all", result.rows)]]
-    return [*render(columns, groups, highlight_first=False), ""]
+    return [*render(columns, groups), ""]
 
 
 def _errors(name: str, rows: Sequence[Row]) -> list[str]:

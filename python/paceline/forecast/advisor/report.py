@@ -148,7 +148,7 @@ def table(answer: Answer) -> list[str]:
     cells = [[[*_number(row, groups), *_cells(answer, row, size, shown)] for row in rows] for rows in groups]
     tight = any(row.sharded.is_tight for rows in groups for row in rows)
     marks = [f"~ {TIGHT_LEGEND}"] if tight else []
-    return [*render(columns, cells, highlight_first=False), *marks]
+    return [*render(columns, cells), *marks]
 
 
 def _number(row: Row, groups: Sequence[Sequence[Row]]) -> list[str]:

@@ -69,7 +69,7 @@ def _jobs(result: JobsResult) -> list[str]:
         ]
         for job in result.jobs
     ]
-    return render(columns, [rows], highlight_first=False)
+    return render(columns, [rows])
 
 
 def _sharding(job: JobResult) -> str:
@@ -98,7 +98,7 @@ def _matrix(result: JobsResult) -> list[str]:
     for row, cells in enumerate(rows):
         cells[1 + row] = "-"
         cells.append(times(result.jobs[row].slowdown))
-    return render(columns, [rows], highlight_first=False)
+    return render(columns, [rows])
 
 
 def shared(result: JobsResult) -> list[SharedLink]:
@@ -112,7 +112,7 @@ def _links(result: JobsResult) -> list[str]:
         return ["No link carries data of more than one job."]
     columns = [Column("Shared links", left=True), Column("busy"), Column("jobs", left=True)]
     rows = [[link.name, units.percent(link.busy), ", ".join(link.jobs)] for link in links[:_MOST_LINKS]]
-    lines = render(columns, [rows], highlight_first=False)
+    lines = render(columns, [rows])
     more = len(links) - len(rows)
     return [*lines, f"{more} more: --json"] if more else lines
 
@@ -134,7 +134,7 @@ def _what_if(result: JobsResult) -> list[str]:
         ]
         for one in result.what_if
     ]
-    return render(columns, [rows], highlight_first=False)
+    return render(columns, [rows])
 
 
 def to_dict(result: JobsResult) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def lines(answers: Sequence[Answer]) -> list[str]:
             ]
             for it in answer.times
         ]
-        cells = ["", *render(columns, [rows], highlight_first=False)] if len(rows) > 1 else []
+        cells = ["", *render(columns, [rows])] if len(rows) > 1 else []
         made += [*([""] if made else []), *block.headline(headline(answer)), "", *block.block(facts(answer)), *cells]
     return [*made, *block.notes(notes(answers))]
 

@@ -41,7 +41,7 @@ def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
         [[cell(result, group) for _, cell in shown] for result in own]
         for group, own in zip(groups, ranked, strict=True)
     ]
-    lines = render([column for column, _ in shown], rows, highlight_first=False)
+    lines = render([column for column, _ in shown], rows)
     is_shown = varies([memory_text(result) for result in listed])
     lines += legend(listed) if is_shown else []
     noun = "row" if varies([(sharding_label(one), one.servers > 1, one.bucket_size) for one in listed]) else "strategy"

@@ -127,7 +127,7 @@ def table(of: Explanation) -> list[str]:
         for one, seconds, gain in known
     ]
     columns = [Column("what if", left=True), Column(f"iter {time[1]}"), Column("gain")]
-    return render(columns, [cells], highlight_first=False)
+    return render(columns, [cells])
 
 
 def lines(of: Explanation) -> list[str]:

@@ -17,7 +17,7 @@ def shown(read: Sequence[Read]) -> list[str]:
     if training:
         columns = [Column("log", left=True), Column("model", left=True), Column("by", left=True)]
         columns += [Column("devices"), Column("batch"), Column("images/s"), Column("jitter"), Column("a device")]
-        lines += [*render(columns, [[_training(one) for one in training]], highlight_first=False), ""]
+        lines += [*render(columns, [[_training(one) for one in training]]), ""]
     if sending:
         columns = [
             Column("log", left=True),
@@ -26,7 +26,7 @@ def shown(read: Sequence[Read]) -> list[str]:
             Column("sizes", left=True),
         ]
         columns += [Column("smallest"), Column("largest"), Column("algorithm\nGB/s"), Column("bus\nGB/s")]
-        lines += [*render(columns, [[_sending(one) for one in sending]], highlight_first=False), ""]
+        lines += [*render(columns, [[_sending(one) for one in sending]]), ""]
     for one in read:
         where = one.source if one.alone else f"{one.source}:{one.line}"
         for note in one.notes:

@@ -437,7 +437,7 @@ def _table(rows: Sequence[Compared]) -> list[str]:
         ]
         for it in rows
     ]
-    return render(columns, [cells], highlight_first=False)
+    return render(columns, [cells])
 
 
 def fit() -> dict[str, float]:

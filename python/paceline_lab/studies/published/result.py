@@ -170,4 +170,4 @@ def _table(rows: Sequence[Forecast]) -> list[str]:
         ]
         gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
         group.append(["" if group else row.system, row.model, gpus, *values, it.position])
-    return render(columns, list(groups.values()), highlight_first=False)
+    return render(columns, list(groups.values()))

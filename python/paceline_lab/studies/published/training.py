@@ -300,7 +300,7 @@ def table(found: Sequence[Trained], blind: Sequence[Trained], width: int) -> lis
             ]
             for it in own
         ]
-        lines += [*render(columns, [cells], highlight_first=False), _summed("", own), ""]
+        lines += [*render(columns, [cells]), _summed("", own), ""]
     lines += [_summed(f"{name}: ", part) for name, part in parts(found)]
     without = [_summed(f"{name}: ", part) for name, part in parts(blind)]
     return [*lines, "with the priors of constants that were calibrated on a row's source:", *without]
