@@ -115,7 +115,7 @@ def test_a_file_without_architectures_says_what_is_assumed(tmp_path, architectur
     file = tmp_path / "config.json"
     file.write_text(json.dumps(LLAMA_3_8B | {"architectures": architectures}), encoding="utf-8")
     for words in (["models", str(file)], ["simulate", str(file), "--gpu", "h100", "--gpus", "8", "--seq", "512"]):
-        assert "has no `architectures`: assuming LlamaForCausalLM" in " ".join(cli.output(*words).split())
+        assert "Assumed LlamaForCausalLM:" in " ".join(cli.output(*words).split())
     assert model_of(Config("mine", "here", LLAMA_3_8B)).parameters == 8_030_261_248
     assert not model_of(built_in_configs()["llama-3-8b"]).notes
 
@@ -262,10 +262,8 @@ def test_the_language_model_of_several_parts_is_read(field):
     for architecture, less in (("MineForConditionalGeneration", 0), ("MineModel", 6400), ("MineChatModel", 0)):
         found = model(whole, architecture)
         assert found.parameters == alone - less
-        assert (
-            f"only the language model of mine (llama) is forecast; what is outside of its {field} is left out"
-            in str(found.notes)
-        )
+        assert "only its language model (llama) is forecast" in str(found.notes)
+        assert f"its {field}" in str(found.notes)
     labels = model(whole | LABELS, "MineForSequenceClassification").parameters
     assert labels == alone - 6400 + 3 * 64
     tied = whole | {"tie_word_embeddings": True}
@@ -306,7 +304,7 @@ def test_what_files_leave_out_is_said():
     text = {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064}
     found = model({"model_type": "llava", "text_config": text}, "LlavaForConditionalGeneration")
     assert found.parameters == 6_738_939_904
-    assert "here: text_config.hidden_size is left out: 4096, as transformers has it" in found.notes
+    assert "Assumed text_config.hidden_size 4096, the default of transformers: here leaves it out" in found.notes
     # As of gemma-3-4b: its text part has no numbers of heads and no vocabulary.
     text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
     found = model({"model_type": "gemma3", "text_config": text}, "Gemma3ForConditionalGeneration")

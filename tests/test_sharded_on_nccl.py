@@ -7,7 +7,7 @@ from paceline.forecast.lowering import native
 from paceline.forecast.nccl import Group, collective_time
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.wording import bottleneck
-from paceline.forecast.wording.sharding import sentences
+from paceline.forecast.wording.sharding import exposed
 
 
 def simulated(*, workers=64, cluster="dgx-h100", sharding="zero3", strategy="native", **options):
@@ -46,19 +46,19 @@ def test_exposed_communication_is_all_time_beyond_computation_alone_by_its_cause
     causes = sum(vars(own.exposed).values()) + own.slowed_s + own.straggling_s + own.calls_s
     assert causes == pytest.approx(found.exposed_communication_s)
     scenario = Scenario.of(paceline.load_trace("resnet-50"), paceline.load_cluster(), "native", 64)
-    [words, *_] = sentences(scenario, found, "it", several=False)
-    assert words.startswith(f"it exposes {units.duration(found.exposed_communication_s)} of communication an iteration")
-    assert "of the library's calls" in words and "computation is slower beside NCCL's kernels" in words
+    [fact] = exposed(scenario, found)
+    assert fact.values[0].startswith(f"{units.duration(found.exposed_communication_s)} of communication")
+    assert {"framework overhead", "compute slowed by NCCL kernels"} <= {name for _, name in fact.values[1:]}
 
 
 def test_no_worker_is_called_slow_because_of_kernels_or_of_calls():
     def recorded(**options):
         return paceline.simulate("resnet-50", "dgx-h100", "native", workers=16, library="ddp", **options)
 
-    assert "slowest worker" not in bottleneck.path(simulated(sharding="zero3"))
-    assert "slowest worker" in bottleneck.path(simulated(sharding="zero3", stragglers="3:1.5"))
-    assert "slowest worker" not in bottleneck.path(recorded())
-    assert "slowest worker" in bottleneck.path(recorded(stragglers="3:1.5"))
+    assert "slowest GPU" not in bottleneck.path(simulated(sharding="zero3"))
+    assert "slowest GPU" in bottleneck.path(simulated(sharding="zero3", stragglers="3:1.5"))
+    assert "slowest GPU" not in bottleneck.path(recorded())
+    assert "slowest GPU" in bottleneck.path(recorded(stragglers="3:1.5"))
 
 
 def test_each_collective_of_a_plan_has_the_time_of_nccl():

@@ -239,7 +239,7 @@ def test_no_sharding_is_called_ddp(model: str) -> None:
     text = cli.printed("simulate", model, "--gpus", "8", "--sharding", "none,zero1", "--memory", "100MB")
     assert "\nnone (DDP)  native (NCCL) " in text
     # Its mark in the table is explained, and it is said once that nothing is faster.
-    assert "! does not fit: a GPU has 0.1 GB" in text
+    assert "! does not fit: a GPU has 0.10 GB" in text
     assert text.count("is faster") <= 1
     assert "use ring, halving-doubling, hierarchical or native" in run(
         model, "--gpus", "8", "--sharding", "zero3", "--strategy", "ps", code=2
@@ -323,6 +323,6 @@ def test_gradients_have_the_type_of_their_parameters(model: str) -> None:
 
 def test_what_takes_equally_long_is_said(model: str) -> None:
     _, table = cli.table(run(model, "--gpus", "1", "--bandwidth", "10Gbps", "--sharding", "zero3,none"))
-    assert [line.split()[-2] for line in table] == ["1.00x", "1.00x"]
+    assert len(table) == 2 and all("1.00x" in line.split() for line in table)
     text = run("netop-vgg-16", "--workers", "32", "--bandwidth", "25Gbps", "--strategy", "all")
     assert cli.facts(text)["Strategy"] == "ring is fastest without SHARP, with 2 others"

@@ -87,7 +87,7 @@ def size(size_bytes: float, significant: int = 3) -> str:
 
 def gigabytes(size_bytes: float) -> str:
     """Format memory of a GPU, `48.07e9`, as `48.1`; the unit is GB."""
-    return f"{size_bytes / 1e9:,.1f}"
+    return f"{size_bytes / 1e9:,.1f}" if size_bytes >= 1e9 else digits(size_bytes / 1e9, 2)
 
 
 def memory(size_bytes: float) -> str:

@@ -82,7 +82,7 @@ def language_part(config: Config, kinds: tuple[str, ...]) -> Part:
         return language_part(replace(inner, fields={**outer, **inner.fields}), kinds)
     if kind not in kinds and kind not in _table()["families"]:
         raise _unknown(config, kinds, f", nor is the '{kind[:80]}' of its {field}")
-    return _with_head(config, _with_defaults(inner, kind), f"what is outside of its {config.prefix}{field}")
+    return _with_head(config, _with_defaults(inner, kind), f"everything outside its {config.prefix}{field}")
 
 
 def _unknown(config: Config, kinds: tuple[str, ...], part: str = "") -> InvalidArgumentError:

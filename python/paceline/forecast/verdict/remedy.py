@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -38,6 +39,8 @@ class Remedy:
 
     cure: Cure
     gpus: int = 0
+    whole_nodes: int = 0
+    """The GPUs of as many nodes as have `gpus`."""
     fewer_states: bool = False
     """Whether there is an optimizer with fewer states."""
     batch: int = 0
@@ -67,7 +70,8 @@ def remedy(scenario: Scenario, own: Sharded) -> Remedy:
     if workload is not None and capacity:
         least = least_gpus(workload, capacity)
         if least > scenario.workers * workload.gpus:
-            return Remedy(Cure.MORE_GPUS, gpus=least, fewer_states=fewer)
+            step = math.lcm(scenario.cluster.gpus_per_node * workload.tensor, workload.gpus)
+            return Remedy(Cure.MORE_GPUS, gpus=least, whole_nodes=-(-least // step) * step, fewer_states=fewer)
     memory = own.memory
     state = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     units = memory.gathered_bytes + memory.communication_bytes

@@ -137,7 +137,7 @@ def cure(of: Remedy) -> str:
     """Return what would reduce the largest part of the memory, to be typed."""
     fewer = ", or an optimizer with fewer states (--optimizer sgd)" if of.fewer_states else ""
     if of.cure is Cure.MORE_GPUS:
-        return more_gpus(of.gpus) + fewer
+        return f"--sharding zero3 --gpus {of.whole_nodes}{fewer}"
     if of.cure is not Cure.LESS_ACTIVATIONS:
         return _CURES[of.cure] + fewer
     more = f"--microbatches {of.microbatches}" if of.microbatches else f"--accumulate {of.passes}"
@@ -147,6 +147,8 @@ def cure(of: Remedy) -> str:
     return ", or ".join(ways or ["shorter sequences (--seq), or --tensor-parallel 2"])
 
 
-def more_gpus(least: int) -> str:
-    """Return the remedy if all GPUs together are too few for the model's state; `least` hold it."""
-    return f"more GPUs (--gpus): parameters, gradients and optimizer states alone fill {least}"
+def state(of: Remedy) -> list[Fact]:
+    """Return the line `Model state`, where all GPUs together are too few for it."""
+    if of.cure is not Cure.MORE_GPUS:
+        return []
+    return [Fact("Model state", f"alone fills {units.count(of.gpus, 'GPU')}, sharded over all")]

@@ -117,11 +117,12 @@ def framed(
     if own is None or own.fits is not False:
         memory = sharding.memory(scenario, result, in_full=in_full)
         return Answer(f"{about}: {known}", (*before, *memory, *after), notes=noted)
+    fix = remedy(scenario, own)
     return Answer(
         f"{about}: does not fit, {sharding.need(own)}",
         (*before, *after),
-        memory=tuple(sharding.memory(scenario, result, in_full=True)),
-        remedy=sharding.cure(remedy(scenario, own)),
+        memory=(*sharding.memory(scenario, result, in_full=True), *sharding.state(fix)),
+        remedy=sharding.cure(fix),
         otherwise=f"If it fit: {known}",
         notes=noted,
     )

@@ -45,7 +45,7 @@ def _rankings() -> Iterator[Claim]:
         return prod(gains) ** (1 / len(MODELS))
 
     configs = _grid((m.SERVER, *m.RANKED))
-    yield Claim(configs, lambda times: {f"mean speedup, {name}": speed_up(times, name) for name in m.RANKED})
+    yield Claim(configs, lambda times: {f"mean speed-up, {name}": speed_up(times, name) for name in m.RANKED})
     first = (m.RING, m.BOTH, m.BUTTERFLY)
 
     def spread(times: Times, model: str) -> float:
@@ -105,12 +105,12 @@ def _modules() -> Iterator[Claim]:
     counts = (0, 25, 125)
     yield Claim(
         added("compute", counts, (m.AGGREGATION,)),
-        lambda times: {f"speedup with {count} modules": gain(times, m.AGGREGATION, count) for count in counts},
+        lambda times: {f"speed-up with {count} modules": gain(times, m.AGGREGATION, count) for count in counts},
     )
     with_25 = (m.MULTICAST, m.RING, m.BOTH, m.BUTTERFLY)
     yield Claim(
         added("compute", (25,), with_25),
-        lambda times: {f"speedup with 25, {name}": gain(times, name, 25) for name in with_25},
+        lambda times: {f"speed-up with 25, {name}": gain(times, name, 25) for name in with_25},
     )
     grow = (m.BOTH, m.RING, m.BUTTERFLY)
     yield Claim(
@@ -120,7 +120,7 @@ def _modules() -> Iterator[Claim]:
     alone = (m.MULTICAST, m.AGGREGATION)
     yield Claim(
         added("network", (125,), alone),
-        lambda times: {f"speedup with 125, {name}": gain(times, name, 125) for name in alone},
+        lambda times: {f"speed-up with 125, {name}": gain(times, name, 125) for name in alone},
     )
 
 
