@@ -1,6 +1,9 @@
 """The shape of answers: headline, labels, notes, and what to type next."""
 
+import re
 import shlex
+from collections import defaultdict
+from pathlib import Path
 
 from paceline._internal import block, units
 from paceline._internal.block import Fact
@@ -61,3 +64,15 @@ def test_numbers_are_written_alike_everywhere():
 def _typed(lines):
     """Return a command as a shell reads it."""
     return "\n".join(lines).removeprefix("  try: ").replace("\\\n", " ")
+
+
+def test_labels_of_several_commands_are_in_the_glossary():
+    root = Path(__file__).parents[1]
+    users = defaultdict(set)
+    for path in (root / "python").rglob("*.py"):
+        for label in re.findall(r'Fact\(\s*"([^"]+)"', path.read_text(encoding="utf-8")):
+            users[label].add(path)
+    terms = set(re.findall(r"^([A-Z][a-z][a-zA-Z ]*)$", (root / "docs/glossary.md").read_text(encoding="utf-8"), re.M))
+    shared = {label for label, paths in users.items() if len(paths) > 1}
+    assert "Bottleneck" in shared
+    assert shared <= terms
