@@ -80,7 +80,11 @@ def attempt(words: str, run: object) -> dict[str, object]:
     try:
         run()
     except BaseException as error:
-        return {"words": words, "raised": type(error).__name__, "message": str(error)}
+        return {
+            "words": words,
+            "raised": type(error).__name__,
+            "message": "\n".join([str(error), *getattr(error, "__notes__", ())]),
+        }
     return {"words": words, "raised": None, "message": ""}
 
 

@@ -86,6 +86,11 @@ def refused(*words: object, **environment: str | None) -> str:
     return result.stderr
 
 
+def shown(error: BaseException) -> str:
+    """Return the message of an error with its notes, among them the remedy, as a traceback ends."""
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
 def ended(*command: object, check: bool = False, **settings) -> subprocess.CompletedProcess:
     """Run a command to its end; what it prints is text."""
     words = [str(word) for word in command]

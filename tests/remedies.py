@@ -35,7 +35,7 @@ def without(words: Sequence[str], option: str) -> list[str]:
     while rest:
         word = rest.pop(0)
         if word == option:
-            if rest and has_value(words, option):
+            if rest and option.startswith("-") and has_value(words, option):
                 rest.pop(0)
         elif not word.startswith(f"{option}="):
             kept.append(word)
@@ -59,27 +59,40 @@ def typed(words: Sequence[str], message: str, remedy: str) -> Iterator[list[str]
         advice = re.sub(rf"(?<![\w-]){placeholder}(?![\w-])", value, advice)
     wrong = re.findall(r"'([^']+)'", message) + re.findall(r"unknown option (\S+)", message)
     wrong = [word for word in wrong if any(word in one for one in words)]
-    pieces = [advice] if advice.startswith("paceline ") else re.split(r",? or |, ", advice)
+    # Of a word with a size, `all-gather` in `all-gather:1GB`, the remedy has both.
+    whole = [one for one in words for word in wrong[:1] if one.startswith(f"{word}:") and ":" in advice]
+    wrong = [*whole, *wrong]
+    pieces = [advice] if advice.startswith("paceline ") else re.split(r",? or |, (?!and drop )", advice)
     for piece in pieces:
-        parts = shlex.split(piece)
+        made, _, dropped = piece.partition(", and drop ")
+        if made.startswith("drop "):
+            made, dropped = "", made.removeprefix("drop ")
+        parts = split(made)
+        kept = list(words)
+        for word in (part for part in split(dropped) if part != "and"):
+            for name in other_names(words, word):
+                kept = without(kept, name)
         if parts[:1] == ["paceline"]:
             yield parts[1:]
-        elif parts[:1] == ["drop"]:
-            kept = list(words)
-            for option in (part for part in parts if part.startswith("-")):
-                for name in other_names(words, option):
-                    kept = without(kept, name)
-            yield kept
         elif parts and parts[0].startswith("-"):
             if len(parts) == 1 and wrong and wrong[0].startswith("-"):
                 yield [parts[0] if word == wrong[0] else word for word in words]
                 continue
-            kept = list(words)
             for option in (part for part in parts if part.startswith("-")):
                 for name in other_names(words, option):
                     kept = without(kept, name)
             yield [*kept, *parts]
-        elif len(parts) == 1 and wrong:
+        elif not parts and kept != list(words):
+            yield kept
+        elif wrong and parts and (len(parts) == 1 or parts[1] == "for"):
             yield [parts[0].join(word.split(wrong[0])) for word in words]
     for command in re.findall(r"paceline ([a-z][^,)]*)", note):
-        yield shlex.split(command)
+        yield split(command)
+
+
+def split(text: str) -> list[str]:
+    """Return the words of a command line; of other text, what is between spaces."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()

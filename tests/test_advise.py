@@ -156,8 +156,9 @@ def test_the_command_of_a_row_with_shared_samples_forecasts_that_row():
             assert result[name] == row[name]
         assert row["batch"] * row["accumulate"] * 16 // row["context_parallel"] == 2
     assert "(CP 8 x DP 2)" in call(*words, "--context-parallel", 8)
-    assert "are not a multiple of 16 data-parallel ranks; give --global-batch 16" in " ".join(
-        call(*words, code=2).split()
+    assert (
+        "--global-batch: 2 samples are not a multiple of 16 data-parallel ranks try: --global-batch 16, or other --gpus"
+        in " ".join(call(*words, code=2).split())
     )
 
 
@@ -220,10 +221,10 @@ def test_a_number_of_gpus_that_does_not_suit_leaves_the_others():
     words = (*SMALL, "--gpus", "8,64", "--global-batch", 16, "--sharding", "zero1", "--checkpointing", "none")
     found = asked(*words)
     assert [bool(group["rows"]) for group in found["gpus"]] == [True, False]
-    reason = "16 samples are not a multiple of 64 data-parallel ranks; give --global-batch 64, or other --gpus"
-    tensor = "; or let GPUs share a rank: --tensor-parallel 4"
-    assert found["gpus"][0]["refused"] is None and found["gpus"][1]["refused"] == f"--global-batch: {reason}{tensor}"
-    assert f"64 GPUs nothing: --global-batch: {reason}{tensor}" in " ".join(call(*words).split())
+    reason = "--global-batch: 16 samples are not a multiple of 64 data-parallel ranks"
+    remedy = "--tensor-parallel 4 (GPUs share a rank), or --global-batch 64, or other --gpus"
+    assert found["gpus"][0]["refused"] is None and found["gpus"][1]["refused"] == f"{reason} (try: {remedy})"
+    assert f"{reason} (try: {remedy})" in " ".join(call(*words).split())
     [row] = asked(*words, "--tensor-parallel", "1,4")["gpus"][1]["rows"]
     assert (row["tensor_parallel"], row["global_batch"]) == (4, 16)
 
@@ -253,7 +254,7 @@ def test_the_interval_of_young_and_daly_loses_least():
     assert failures.goodput == pytest.approx(kept(best), rel=1e-4)
     assert Failures(1e9, 1e-6, 0.0).goodput == pytest.approx(1, abs=1e-6)
     assert Failures(100.0, 10.0, 1e6).goodput == 0
-    with pytest.raises(InvalidArgumentError, match="nothing would ever be computed"):
+    with pytest.raises(InvalidArgumentError, match="must be less than twice --mtbf"):
         Failures(10.0, 20.0, 0.0)
 
 
@@ -372,44 +373,56 @@ def test_long_simulations_are_left_out_and_said():
     [
         (("resnet-50", "--gpus", 4), "'resnet-50' is no configuration of a model"),
         (("allreduce:1GB", "--gpus", 4), "is no configuration of a model"),
-        (("gpt2-smal", "--gpu", "a100", "--gpus", 4), "did you mean 'gpt2-small'"),
-        (("gpt2-small", "--gpus", 4), "--gpu: name the GPU"),
-        (("gpt2-xl", "--gpus", 4), "name one, as in gpt2-xl@h100 or --gpu h100"),
-        (("gpt2-small", "--gpu", "a100"), "error: give the number of GPUs, such as --gpus"),
-        (("--gpu", "a100", "--gpus", 4), "name one model"),
+        (("gpt2-smal", "--gpu", "a100", "--gpus", 4), "try: gpt2-small"),
+        (("gpt2-small", "--gpus", 4), "--gpu: needs a GPU type"),
+        (("gpt2-xl", "--gpus", 4), "try: --gpu h100 (list: paceline list gpus)"),
+        (("gpt2-small", "--gpu", "a100"), "advise needs the number of GPUs"),
+        (("--gpu", "a100", "--gpus", 4), "advise needs one model"),
         ((*SMALL, "--gpus", 8, "--network", "1Gbps"), "means the same as --bandwidth"),
         (("gpt2-small", "--gpus", 8, "--bandwidth", "400"), "--bandwidth: '400' has no unit"),
-        (("gpt2-small", "--gpus", 8, "--bandwidth", "1Gbps,2Gbps"), "`paceline simulate`, `paceline report`, "),
-        ((*SMALL, "--gpus", 8, "--batch", "1,2"), "'1,2' is a list, and one value is expected; leave it out, and it"),
+        (
+            ("gpt2-small", "--gpus", 8, "--bandwidth", "1Gbps,2Gbps"),
+            "try: --bandwidth 1Gbps (lists: paceline simulate, paceline report, paceline.sweep, paceline validate)",
+        ),
+        ((*SMALL, "--gpus", 8, "--batch", "1,2"), "'1,2' is a list, and one value is expected"),
         ((*SMALL, "--gpus", 8, "--global-batch", 100), "--global-batch: 100 samples are not a multiple of 8"),
         ((*SMALL, "--gpus", 8, "--global-batch", 64, "--batch", 3), "cannot be made with --batch 3"),
-        ((*SMALL, "--gpus", 8, "--objective", "cost"), "--objective cost: needs a price"),
-        ((*SMALL, "--gpus", 8, "--mtbf", "8h"), "--mtbf: how long does a checkpoint take"),
-        ((*SMALL, "--gpus", 8, "--checkpoint-seconds", 6), "--checkpoint-seconds: has no effect without failures"),
+        ((*SMALL, "--gpus", 8, "--objective", "cost"), "--objective cost needs a price"),
+        ((*SMALL, "--gpus", 8, "--mtbf", "8h"), "--mtbf needs the time of a checkpoint"),
+        ((*SMALL, "--gpus", 8, "--checkpoint-seconds", 6), "--checkpoint-seconds needs failures"),
         ((*SMALL, "--gpus", 8, "--mtbf", "8x", "--checkpoint-seconds", 6), "--mtbf"),
-        ((*SMALL, "--gpus", 8, "--mtbf", "10s", "--checkpoint-seconds", 60), "nothing would ever be computed"),
-        ((*SMALL, "--gpus", 8, "--sharding", "hsdp:8"), "hsdp:8 shards nothing on 8 ranks"),
+        (
+            (*SMALL, "--gpus", 8, "--mtbf", "10s", "--checkpoint-seconds", 60),
+            "must be less than twice --mtbf, 10 s, not 60 s",
+        ),
+        ((*SMALL, "--gpus", 8, "--sharding", "hsdp:8"), "hsdp:8 shards nothing, or is zero3, on 8 ranks in nodes of 8"),
         ((*SMALL, "--gpus", 8, "--sharding", "hsdp:3,zero3"), "hsdp:3: groups of 3 do not divide 8 ranks"),
         ((*SMALL, "--gpus", 8, "--sharding", "zero9"), "--sharding"),
         ((*SMALL, "--gpus", 8, "--sharding", "none", "--prefetch", 2), "--prefetch: has no effect with none"),
-        ((*SMALL, "--gpus", 8, "--pipeline-parallel", "1,2"), "--pipeline-parallel: needs --global-batch"),
-        ((*SMALL, "--gpus", 8, "--virtual-stages", 2), "--virtual-stages: has no effect without --pipeline-parallel"),
+        (
+            (*SMALL, "--gpus", 8, "--pipeline-parallel", "1,2"),
+            "--pipeline-parallel: needs a global batch, of which the microbatches are made",
+        ),
+        ((*SMALL, "--gpus", 8, "--virtual-stages", 2), "--virtual-stages: needs a pipeline"),
         ((*PIPELINES, "--gpus", 8, "--accumulate", 2), "--accumulate: has no effect on pipelines"),
         ((*PIPELINES, "--gpus", 8, "--pipeline-parallel", 24), "24 stages are more than the 12 blocks"),
         ((*PIPELINES, "--gpus", 8, "--virtual-stages", 8), "2 stages of 8 parts are more than the 12 blocks"),
         ((*PIPELINES, "--gpus", 8, "--tensor-parallel", "1,5"), "--tensor-parallel: 5 does not divide"),
-        ((*SMALL, "--gpus", 8, "--expert-parallel", "1,2"), "has no effect on gpt2-small, which has no experts"),
+        ((*SMALL, "--gpus", 8, "--expert-parallel", "1,2"), "needs experts, and gpt2-small has none"),
         (("mixtral-8x7b", "--gpu", "h100", "--gpus", 8, "--expert-parallel", 3), "3 does not divide the 8 experts"),
         (
             ("mixtral-8x7b", "--gpu", "h100", "--gpus", 8, "--expert-parallel", 2, "--tensor-parallel", 4),
-            "2 is not a multiple of the 4 tensor-parallel GPUs",
+            "must be a multiple of the 4 tensor-parallel GPUs, not 2",
         ),
         (
             ("mixtral-8x7b", "--gpu", "h100", "--gpus", 16, "--expert-parallel", 8, "--sharding", "hsdp:8"),
             "hsdp:8 is not modeled with experts on several GPUs",
         ),
-        ((*PIPELINES, "--gpus", 9), "9 GPUs are not a multiple of 2, the GPUs of a data-parallel rank"),
-        ((*PIPELINES, "--gpus", 64, "--virtual-stages", 2), "need a multiple of 2 of them"),
+        (
+            (*PIPELINES, "--gpus", 9),
+            "9 GPUs are not a multiple of 2, those of a data-parallel rank (tensor x pipeline)",
+        ),
+        ((*PIPELINES, "--gpus", 64, "--virtual-stages", 2), "virtual stages need a multiple of 2 microbatches of 1"),
     ],
 )
 def test_mistakes_are_named(words, message):

@@ -77,8 +77,8 @@ def test_labels_are_those_of_id2label_or_num_labels():
     for wrong, message in (
         ({"id2label": {}}, "id2label: has no labels"),
         ({"id2label": ["a"]}, "id2label: .* is not an object"),
-        ({"num_labels": 0}, "num_labels: 0 is not a whole number between 1"),
-        ({"num_labels": 2**40}, "num_labels: 1099511627776 is not a whole number"),
+        ({"num_labels": 0}, "num_labels: must be a whole number, 1-2147483648, not 0"),
+        ({"num_labels": 2**40}, "num_labels: must be a whole number, 1-2147483648, not 1099511627776"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             model(LLAMA_3_8B | wrong, "LlamaForSequenceClassification")
@@ -98,15 +98,15 @@ def test_a_small_head_costs_little():
     [
         (LLAMA_3_8B, "LlamaForCausalLMEagle3", '"LlamaForCausalLMEagle3" is not a known class of llama, so its head'),
         (LLAMA_3_8B, "MistralForCausalLM", "is not a known class of llama"),
-        (BERT, "BertGenerationDecoder", "known are BertForPreTraining, BertForMaskedLM"),
-        (VIT, ["ViTForObjectDetection"], "change it to the one with the same head, or `paceline record --gpu GPU`"),
+        (BERT, "BertGenerationDecoder", "try: the one with the same head: BertForPreTraining, BertForMaskedLM"),
+        (VIT, ["ViTForObjectDetection"], "try: the one with the same head: ViTForImageClassification"),
         (LLAMA_3_8B, [7], "7 is not a known class"),
         (LLAMA_3_8B, {"a": 1}, "is not a known class"),
-        (LLAMA_3_8B, ["LlamaModel", "LlamaForCausalLM"], "have different heads; leave the one that is trained"),
+        (LLAMA_3_8B, ["LlamaModel", "LlamaForCausalLM"], "have different heads"),
     ],
 )
 def test_what_is_unknown_is_refused(fields, architectures, message):
-    with pytest.raises(InvalidArgumentError, match=f"here: architectures: .*{message}"):
+    with pytest.raises(InvalidArgumentError, match=rf"here: architectures: [\s\S]*{message}"):
         model_of(Config("mine", "here", {**fields, "architectures": architectures}))
 
 
@@ -295,8 +295,7 @@ def test_the_language_model_of_several_parts_is_read(field):
 def test_no_advice_is_given_that_does_not_work(fields):
     with pytest.raises(InvalidArgumentError, match="model_type: ") as raised:
         model(fields, "MineForConditionalGeneration")
-    assert "save its text_config" not in str(raised.value)
-    assert "paceline record --gpu GPU" in str(raised.value)
+    assert raised.value.remedy.startswith("paceline record --gpu h100 ")
 
 
 def test_what_files_leave_out_is_said():

@@ -62,36 +62,38 @@ def test_missing_files():
     ],
 )
 def test_a_missing_file_is_named_with_its_option_and_the_remedy(words, message):
-    assert cli.refused(*words) == f"paceline: error: {message}there is no such file; check the path\n"
+    assert cli.refused(*words) == f"paceline: error: {message}no such file\n  try: another path (list: ls)\n"
 
 
 def test_a_folder_in_place_of_a_file_is_named(tmp_path):
     result = cli.call("study", "published", "--data", tmp_path)
-    assert result.stderr == f"paceline: error: --data: {tmp_path}: is a folder; name a file in it\n"
+    assert result.stderr == (
+        f"paceline: error: --data: {tmp_path}: is a folder\n  try: a file in it (list: ls {tmp_path})\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("llama-8b", "'llama-3-8b', 'llama-7b' or 'llama-13b'"),
-        ("llama3", "'llama-3-8b', 'llama-3-70b' or 'llama-3.1-405b'"),
-        ("gpt2", "'gpt2-small', 'gpt2-medium' or 'gpt2-large'"),
-        ("resnet5", "'resnet-50'"),
+        ("llama-8b", "llama-3-8b, llama-7b or llama-13b"),
+        ("llama3", "llama-3-8b, llama-3-70b or llama-3.1-405b"),
+        ("gpt2", "gpt2-small, gpt2-medium or gpt2-large"),
+        ("resnet5", "resnet-50"),
     ],
 )
 def test_misspelled_models_and_traces_get_suggestions(typed, meant):
-    assert f"unknown trace '{typed}' (did you mean {meant}?)" in refused(typed)
+    assert f"unknown trace '{typed}'\n  try: {meant} (list: " in refused(typed)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--batch", "1,2,4"), "--batch: '1,2,4' is a list, and one value is expected; no command takes a list"),
-        (("--batch", "1,2,4"), "leave it to `paceline advise`, which searches it"),
-        (("--checkpointing", "none,full"), "'none,full' is a list, and one value is expected; `paceline advise` takes"),
-        (("--gpu", "h100,a100"), "--gpu: 'h100,a100' is a list, and one GPU is expected; give one at a time"),
-        (("--seq", "512,x"), "--seq: '512,x' is not a whole number"),
-        (("--network", "400Gbps"), "--network: '400Gbps' is a rate, which is given as --bandwidth"),
+        (("--batch", "1,2,4"), "--batch: '1,2,4' is a list, and one value is expected"),
+        (("--batch", "1,2,4"), "try: --batch 1 (paceline advise searches it)"),
+        (("--checkpointing", "none,full"), "'none,full' is a list, and one value is expected"),
+        (("--gpu", "h100,a100"), "--gpu: 'h100,a100' is a list, and one GPU is expected"),
+        (("--seq", "512,x"), "--seq: must be a whole number, 1-16777216, not '512,x'"),
+        (("--network", "400Gbps"), "--network: '400Gbps' is a rate, and this is how flows share a link"),
     ],
 )
 def test_a_value_of_another_form_or_option_is_told(words, message):
@@ -132,9 +134,8 @@ def test_files_that_are_no_traces(written, content):
 def test_names_that_are_not_utf_8(words):
     result = cli.program(*words)
     assert result.returncode == 2
-    what, *remedy = result.stderr.splitlines()
-    assert what.startswith("paceline: error: ") and len(remedy) <= 1
-    assert all(line.startswith("  try: ") for line in remedy)
+    assert result.stderr.startswith("paceline: error: ")
+    assert result.stderr.count("\n") == 2
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a/\ud800", "allreduce:\ud800"])
@@ -229,7 +230,7 @@ def test_clusters_with_a_mistake(tmp_path):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--workers", "0"], "--workers: 0 is not between 1 and 1000000"),
+        (["--workers", "0"], "--workers: must be 1-1000000, not 0"),
         (["--workers", "-4"], "--workers"),
         (["--workers", "1000001"], "--workers"),
         (["--workers", "9" * 5000], "--workers"),
@@ -243,11 +244,11 @@ def test_clusters_with_a_mistake(tmp_path):
         (["--bandwidth", "25GB"], "is a size in bytes"),
         (
             ["--bandwidth", "25GBps"],
-            "'25GBps' is ambiguous: a capital B means bytes, and rates are bits per second; write 200Gbps",
+            "'25GBps' is ambiguous: B is bytes, rates use bits",
         ),
-        (["--bandwidth", "10Gbps,3.2TBps"], "write 25.6Tbps if bytes are meant, or 3.2Tbps if bits are"),
-        (["--bandwidth", "25GB/s"], "write 200Gbps"),
-        (["--bandwidth", "25gb/s"], "write 25Gbps if bits are meant"),
+        (["--bandwidth", "10Gbps,3.2TBps"], "try: 25.6Tbps for bytes"),
+        (["--bandwidth", "25GB/s"], "try: 200Gbps for bytes"),
+        (["--bandwidth", "25gb/s"], "try: 25Gbps for bits"),
         (["--bandwidth", "0Gbps"], "--bandwidth"),
         (["--bandwidth", "-25Gbps"], "--bandwidth"),
         (["--bandwidth", "nanGbps"], "--bandwidth"),
@@ -259,11 +260,11 @@ def test_clusters_with_a_mistake(tmp_path):
         (["--gpus-per-node", "2000"], "--gpus-per-node"),
         (["--bucket-size", "25"], "has no unit"),
         (["--bucket-size", "0B"], "--bucket-size"),
-        (["--bucket-size", "25Mb"], "'25Mb' is ambiguous: a small b means bits, and sizes are bytes; write 25MB"),
-        (["--chunk", "512Kib"], "write 512KiB if bytes are meant, or 64KiB if bits are"),
+        (["--bucket-size", "25Mb"], "'25Mb' is ambiguous: b is bits, sizes use bytes"),
+        (["--chunk", "512Kib"], "try: 512KiB for bytes"),
         (["--chunk", "half"], "--chunk"),
         (["--chunk", "1B"], "chunk"),
-        (["--strategy", "rnig"], "did you mean 'ring'?"),
+        (["--strategy", "rnig"], "try: ring"),
         (["--strategy", ""], "--strategy"),
         (["--strategy", "ring", "--servers", "2"], "--servers"),
         (["--compute-speedup", "0"], "--compute-speedup"),

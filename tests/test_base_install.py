@@ -18,7 +18,7 @@ from paceline.cli.main import all_commands
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-REMEDY = re.compile(r"pip install '\.\[([a-z]+)\]' in a checkout of Paceline")
+REMEDY = re.compile(r"pip install '\.\[([a-z]+)\]' \(in a checkout of Paceline\)")
 # Commands with options that need an extra, and the extra.
 NEED = [
     (["validate", "--quick"], "emulate"),

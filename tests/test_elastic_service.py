@@ -276,7 +276,9 @@ def test_the_last_to_finish_ends_the_job(running):
 
 def test_variables_that_contradict_each_other():
     assert membership({}) is None
-    with pytest.raises(InvalidArgumentError, match="PACELINE_RUN_ELASTIC is set, but not PACELINE_RUN_WORKER"):
+    with pytest.raises(
+        InvalidArgumentError, match="PACELINE_RUN_ELASTIC is set, and PACELINE_RUN_WORKER and PACELINE_SECRET are not"
+    ):
         membership({"PACELINE_RUN_ELASTIC": "127.0.0.1:1"})
 
 
@@ -363,12 +365,15 @@ def test_a_discovery_script_that_hangs_ends_with_what_it_has_started(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["-np", "2", "--min-np", "1"], "--min-np has no effect without --elastic"),
-        (["-np", "2", "--reset-limit", "1"], "--reset-limit has no effect without --elastic"),
-        (["--elastic"], "how many ranks"),
-        (["--elastic", "-np", "2", "--max-np", "4"], "--max-np has no effect without --host-discovery-script"),
-        (["--elastic", "-np", "2", "--min-np", "3"], "--min-np 3 is more than -np 2"),
-        (["--elastic", "-np", "4", "--max-np", "2", "--host-discovery-script", "x"], "--max-np 2 is less than -np 4"),
+        (["-np", "2", "--min-np", "1"], "--elastic, or drop --min-np"),
+        (["-np", "2", "--reset-limit", "1"], "--elastic, or drop --reset-limit"),
+        (["--elastic"], "paceline run --elastic -np 4 -- python train.py"),
+        (["--elastic", "-np", "2", "--max-np", "4"], "--host-discovery-script FILE, or drop --max-np"),
+        (["--elastic", "-np", "2", "--min-np", "3"], "--min-np must be at most -np, 2, not 3 try: --min-np 2"),
+        (
+            ["--elastic", "-np", "4", "--max-np", "2", "--host-discovery-script", "x"],
+            "--max-np must be at least -np, 4, not 2 try: --max-np 4",
+        ),
         (["--elastic", "-np", "2", "--timeline", "t.json"], "--timeline does not work with --elastic"),
         (["--elastic", "-np", "2", "--record", "t.json"], "--record does not work with --elastic"),
         (

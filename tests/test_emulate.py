@@ -285,8 +285,8 @@ def test_bad_input(tmp_path, monkeypatch):
         assert "--workers" in refused("up", "--workers", workers, "--bandwidth", "1Gbps")
     for bandwidth in ("500", "x", "0Mbps", "1Tbps", "1kbps", "-1Mbps"):
         assert "--bandwidth" in refused("up", "--workers", 2, "--bandwidth", bandwidth)
-    assert "'--workers'" in refused("up", "--bandwidth", "1Gbps")
-    assert "'--bandwidth'" in refused("check", "--workers", 2)
+    assert "--workers is missing" in refused("up", "--bandwidth", "1Gbps")
+    assert "--bandwidth is missing" in refused("check", "--workers", 2)
     assert "--servers" in refused("run", *size, "--servers", 2, "--", "true")
     assert "--servers: has no effect" in refused("run", *size, "--strategy", "ring", "--servers", 2, "--", "true")
     assert "--switch is for" in refused("run", *size, "--strategy", "ps", "--switch", "--", "true")
@@ -301,11 +301,11 @@ def test_bad_input(tmp_path, monkeypatch):
     (tmp_path / "paceline-emulate" / "broken.json").write_text("{}")
     assert "broken.json" in refused("down", "--name", "broken")
     (tmp_path / "paceline-emulate").chmod(0o777)
-    assert "remove it, or set XDG_RUNTIME_DIR" in refused("down")
+    assert "or XDG_RUNTIME_DIR=~/.run" in refused("down")
 
 
 def test_an_unknown_host_is_told_of_those_that_there_are():
-    with pytest.raises(InvalidArgumentError, match="there are worker0 to worker1"):
+    with pytest.raises(InvalidArgumentError, match="try: worker0 to worker1"):
         plan.find(plan.plan(2, 0, switch=False), "elsewhere")
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import time
 
+import cli
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,12 +76,12 @@ def test_the_innermost_launcher_counts(environ, expected):
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"RANK": "7", "WORLD_SIZE": "4"}, ["RANK=7 of WORLD_SIZE=4", "0 to 3"]),
-        ({"RANK": "1"}, ["RANK=1", "WORLD_SIZE", "set both"]),
+        ({"RANK": "7", "WORLD_SIZE": "4"}, ["RANK=7 of WORLD_SIZE=4", "0-3"]),
+        ({"RANK": "1"}, ["RANK=1", "unset RANK, or WORLD_SIZE="]),
         ({"WORLD_SIZE": "1"}, ["WORLD_SIZE=1", "RANK is not"]),
         ({"LOCAL_RANK": "0"}, ["LOCAL_RANK=0", "RANK is not"]),
-        ({"RANK": "abc", "WORLD_SIZE": "4"}, ["RANK=abc", "whole number"]),
-        ({"RANK": "-1", "WORLD_SIZE": "4"}, ["RANK=-1", "whole number"]),
+        ({"RANK": "abc", "WORLD_SIZE": "4"}, ["RANK=abc", "must be 0-"]),
+        ({"RANK": "-1", "WORLD_SIZE": "4"}, ["RANK=-1", "must be 0-"]),
         ({"RANK": "0", "WORLD_SIZE": "0"}, ["WORLD_SIZE=0"]),
         ({"RANK": "٣", "WORLD_SIZE": "4"}, ["RANK="]),
         ({"RANK": "0", "WORLD_SIZE": "9" * 5000}, ["WORLD_SIZE=999"]),
@@ -101,8 +102,8 @@ def test_the_innermost_launcher_counts(environ, expected):
 def test_contradictions_name_variable_value_and_remedy(environ, words):
     with pytest.raises(InvalidArgumentError) as caught:
         rank_environment(environ)
-    assert all(word in str(caught.value) for word in words), caught.value
-    assert len(str(caught.value)) < 400
+    assert all(word in cli.shown(caught.value) for word in words), caught.value
+    assert len(cli.shown(caught.value)) < 400
 
 
 def test_where_rank_0_is():
@@ -232,49 +233,49 @@ def test_settings_of_the_environment_and_of_the_script():
 )
 def test_a_knob_of_another_transport_is_refused(variable, value, transport):
     variable = f"PACELINE_{variable}"
-    with pytest.raises(InvalidArgumentError, match=re.escape(f"{variable}: has no effect with transport {transport};")):
+    with pytest.raises(InvalidArgumentError, match=re.escape(f"{variable}: has no effect with transport {transport}")):
         Settings.from_environment({variable: value, "PACELINE_TRANSPORT": transport})
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
-        ("PACELINE_STRATEGY", "rnig", ["did you mean 'ring'"]),
-        ("PACELINE_TRANSPORT", "tpc", ["did you mean tcp"]),
+        ("PACELINE_STRATEGY", "rnig", ["try: ring"]),
+        ("PACELINE_TRANSPORT", "tpc", ["try: PACELINE_TRANSPORT=tcp"]),
         ("PACELINE_TRANSPORT", "infiniband", ["auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi"]),
-        ("PACELINE_TRANSPORT", "grcp", ["did you mean grpc?"]),
-        ("PACELINE_TRANSPORT", "grpc+verbs", ["tensors over tcp or mpi, not 'verbs'", "write grpc+tcp"]),
-        ("PACELINE_TLS", "maybe", ["neither 1 nor 0"]),
+        ("PACELINE_TRANSPORT", "grcp", ["try: PACELINE_TRANSPORT=grpc"]),
+        ("PACELINE_TRANSPORT", "grpc+verbs", ["tensors over tcp or mpi, not 'verbs'", "PACELINE_TRANSPORT=grpc+tcp"]),
+        ("PACELINE_TLS", "maybe", ["must be 1 or 0"]),
         ("PACELINE_CHUNK", "512", ["unit"]),
         ("PACELINE_CHUNK", "0B", ["0B"]),
         ("PACELINE_CHUNK", "4Mb", ["4Mb", "ambiguous", "4MB", "0.5MB"]),
-        ("PACELINE_SERVERS", "0", ["between 1 and"]),
+        ("PACELINE_SERVERS", "0", ["must be 1-"]),
         ("PACELINE_SERVERS", "two", ["whole number"]),
-        ("PACELINE_INSIDE", "rign", ["did you mean ring"]),
+        ("PACELINE_INSIDE", "rign", ["try: PACELINE_INSIDE=ring"]),
         ("PACELINE_STREAMS", "1e3", ["whole number"]),
         ("PACELINE_MULTICAST", "10.0.0.1:47700", ["239.77.0.0:47700"]),
         ("PACELINE_MULTICAST", "239.77.0.0", ["a port", "239.77.0.0:47700"]),
         ("PACELINE_MULTICAST", "239.77.0.0:0", ["a port"]),
         ("PACELINE_MULTICAST", "[ff15::77]:47700", ["239.77.0.0:47700"]),
-        ("PACELINE_SINGLE_COPY", "maybe", ["neither 1 nor 0"]),
+        ("PACELINE_SINGLE_COPY", "maybe", ["must be 1 or 0"]),
         ("PACELINE_TIMEOUT", "0", ["seconds"]),
         ("PACELINE_TIMEOUT", "nan", ["seconds"]),
         ("PACELINE_TIMEOUT", "inf", ["seconds"]),
         ("PACELINE_INTERFACE", "0.0.0.0", ["10.0.0.0/24"]),
         ("PACELINE_INTERFACE", "10.0.0.0/99", ["10.0.0.0/24"]),
         ("PACELINE_SECRET", "short", ["at least 16", "openssl rand"]),
-        ("PACELINE_SECRET_FILE", "/nowhere/at/all", ["No such file"]),
+        ("PACELINE_SECRET_FILE", "/nowhere/at/all", ["No such file", "openssl rand"]),
         ("PACELINE_RENDEZVOUS", "::1:29400", ["[fd00::1]"]),
         ("PACELINE_RENDEZVOUS", "n1:0", ["host:port"]),
-        ("PACELINE_STRATGEY", "ring", ["did you mean PACELINE_STRATEGY?"]),
+        ("PACELINE_STRATGEY", "ring", ["try: PACELINE_STRATEGY"]),
         ("PACELINE_WHATEVER_ELSE", "1", ["unknown environment variable"]),
     ],
 )
 def test_bad_variables_are_named(variable, value, words):
     with pytest.raises(InvalidArgumentError) as caught:
         Settings.from_environment({variable: value})
-    assert str(caught.value).startswith(variable)
-    assert all(word in str(caught.value) for word in words), caught.value
+    assert variable in str(caught.value)
+    assert all(word in cli.shown(caught.value) for word in words), caught.value
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ def test_a_knob_that_the_strategy_does_not_use_is_an_error():
         Settings.from_environment({"PACELINE_STRATEGY": "ring", "PACELINE_SERVERS": "2"})
     assert Settings.from_environment({"PACELINE_STRATEGY": "ps", "PACELINE_SERVERS": "2"}).servers == 2
     group = {"PACELINE_MULTICAST": "239.77.0.0:47700"}
-    with pytest.raises(InvalidArgumentError, match=r"PACELINE_MULTICAST: has no effect on ring; .*ps-multicast"):
+    with pytest.raises(InvalidArgumentError, match="PACELINE_MULTICAST: has no effect on ring"):
         Settings.from_environment(group | {"PACELINE_STRATEGY": "ring"})
     assert Settings.from_environment(group | {"PACELINE_STRATEGY": "ring-multicast"}).multicast == "239.77.0.0:47700"
     assert Settings.from_environment(group).multicast == "239.77.0.0:47700"  # operations may name a strategy
@@ -314,7 +315,7 @@ def test_secret_files(tmp_path):
     assert settings.secret == "0123456789abcdef"
     assert "0123456789" not in repr(settings)
     both = {"PACELINE_SECRET_FILE": str(file), "PACELINE_SECRET": "x" * 16}
-    with pytest.raises(InvalidArgumentError, match="unset one"):
+    with pytest.raises(InvalidArgumentError, match="try: unset PACELINE_SECRET"):
         Settings.from_environment(both)
     assert Settings.from_environment(both, secret="y" * 16).secret == "y" * 16
     file.write_text("short")
@@ -329,7 +330,7 @@ def test_interfaces_become_addresses():
     assert address_of("127.0.0.0/8", "X") == "127.0.0.1"
     assert "127.0.0.1" in addresses()["lo"]
     for text in ("eth99", "203.0.113.7", "203.0.113.0/24"):
-        with pytest.raises(InvalidArgumentError, match=r"X: .*127\.0\.0\.1"):
+        with pytest.raises(InvalidArgumentError, match=r"X: .*\n  try: one of .*127\.0\.0\.1"):
             address_of(text, "X")
     assert endpoint("::1", 5) == "[::1]:5"
 

@@ -183,7 +183,7 @@ def test_jobs_may_divide_their_experts():
             {"expert_parallel": 8, "workers": 12},
             "expert_parallel: 12 GPUs are not a multiple of 8, the GPUs that have all experts",
         ),
-        ({"expert_parallel": 2, "tensor_parallel": 4}, "2 is not a multiple of the 4 tensor-parallel GPUs"),
+        ({"expert_parallel": 2, "tensor_parallel": 4}, "must be a multiple of the 4 tensor-parallel GPUs, not 2"),
         ({"expert_parallel": 8, "gpu": "l40s"}, "no NVLink"),
         ({"expert_parallel": 8, "sharding": "hsdp:8"}, "is not modeled with hsdp"),
         ({"expert_parallel": 8, "compression": "fp16"}, "is not modeled with compression"),
@@ -191,7 +191,10 @@ def test_jobs_may_divide_their_experts():
             {"expert_parallel": 8, "strategy": "ps"},
             "ps needs servers or a switch, and expert-parallel needs collectives",
         ),
-        ({"expert_parallel": 8, "gpus_per_node": 4, "bandwidth": ["100Gbps", "200Gbps"]}, "give one bandwidth"),
+        (
+            {"expert_parallel": 8, "gpus_per_node": 4, "bandwidth": ["100Gbps", "200Gbps"]},
+            "8 GPUs are on several nodes, whose exchanges need one bandwidth",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -202,9 +205,9 @@ def test_what_cannot_be_is_refused(change, message):
 
 
 def test_models_without_experts_and_recordings_have_none_to_divide():
-    with pytest.raises(InvalidArgumentError, match="has no effect on llama-2-7b, which has no experts"):
+    with pytest.raises(InvalidArgumentError, match="needs experts, and llama-2-7b has none"):
         paceline.simulate("llama-2-7b", None, workers=8, expert_parallel=8, **JOB)
-    with pytest.raises(InvalidArgumentError, match="has no effect on resnet-50, which was recorded"):
+    with pytest.raises(InvalidArgumentError, match="needs a model, and resnet-50 was recorded"):
         paceline.simulate("resnet-50", None, "ring", workers=8, expert_parallel=8)
 
 

@@ -25,7 +25,7 @@ def test_slow_links_are_given_by_name() -> None:
     whole, slow = (json.loads(_run(*words, *more))[0]["iteration_s"] for more in ([], ["--degrade", "node3:0.5"]))
     assert slow / whole == pytest.approx(2, rel=0.15)
     refused = cli.output(*words, "--degrade", "leaf0-spine1:0.5", code=2)
-    assert "no link 'leaf0-spine1' with 8 workers; it has node0 to node7" in refused
+    assert "cluster 'flat' has no link 'leaf0-spine1' with 8 workers" in refused
     assert "--degrade" in cli.call(*words, "--degrade", "node3").output
 
 
@@ -78,7 +78,8 @@ def test_hsdp_sums_between_nodes_in_the_switches() -> None:
             ring = paceline.simulate("gpt2-small", cluster, "ring", workers=32, sharding=sharding)
             assert 0 < found.iteration_s < ring.iteration_s * 1.05
     with pytest.raises(
-        paceline.InvalidArgumentError, match=r"use ring, .*; for all-reduces between nodes there is hsdp"
+        paceline.InvalidArgumentError,
+        match=r"try: strategy='ring', halving-doubling, hierarchical or native, or sharding='hsdp'",
     ):
         paceline.simulate("gpt2-small", cluster, "sharp", workers=32, sharding="zero3")
 

@@ -90,7 +90,7 @@ def test_a_rank_that_comes_late_is_reported_by_the_first_that_waits(capfd):
 
 
 def test_ranks_that_never_come_are_named():
-    with pytest.raises(JobError, match=r"rank 1 has waited 0\.2 s for ranks 0, 2 of 3 to call init_process_group;"):
+    with pytest.raises(JobError, match=r"rank 1 has waited 0\.2 s for ranks 0, 2 of 3 to call init_process_group"):
         StoreExchange(dist.HashStore(), 1, 3, 0.2)(b"")
 
 

@@ -72,8 +72,8 @@ def test_what_cannot_be_is_refused_with_its_name_and_a_remedy(name, value):
     with pytest.raises(InvalidArgumentError) as told:
         Knobs.from_environment({name: value})
     text = str(told.value)
-    assert text.startswith((f"{name}={value}: ", f"{name}: ")) and value[:80] in text
-    assert "unset it" in text or "set PACELINE_" in text
+    assert text.startswith(f"{name}: ") and value[:80] in text
+    assert told.value.remedy.startswith((f"{name}=", f"unset {name}", "PACELINE_"))
 
 
 def test_a_time_that_has_no_effect_is_refused():
@@ -136,11 +136,9 @@ def test_groups_of_parameters():
 def test_a_coordinator_has_a_name_and_a_use():
     assert Settings.from_environment({"PACELINE_COORDINATOR": "topo"}).coordinator == "graph"
     assert Settings.from_environment({"PACELINE_COORDINATOR": "negotiate", "PACELINE_STRATEGY": "ps"}).coordinator
-    with pytest.raises(
-        InvalidArgumentError, match=r"PACELINE_COORDINATOR: unknown coordinator 'grpah'; did you mean 'graph'\?"
-    ):
+    with pytest.raises(InvalidArgumentError, match="try: graph"):
         Settings.from_environment({"PACELINE_COORDINATOR": "grpah"})
-    with pytest.raises(InvalidArgumentError, match="graph plans all-reduces among ranks, but ps has servers"):
+    with pytest.raises(InvalidArgumentError, match="graph plans all-reduces among ranks, and ps has servers"):
         Settings.from_environment({"PACELINE_COORDINATOR": "graph", "PACELINE_STRATEGY": "ps"})
     with pytest.raises(InvalidArgumentError, match="coordinator: nonblocking has no effect"):
         Settings.from_environment({"PACELINE_COORDINATOR": "nbcs"}).refuse_coordinator()

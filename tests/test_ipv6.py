@@ -69,7 +69,7 @@ def test_what_cannot_be_is_refused_with_what_there_is(text, said):
         netif.address_of(text, "PACELINE_INTERFACE")
     message = str(error.value)
     assert message.startswith("PACELINE_INTERFACE: ") and said in message, message
-    assert message.endswith(f"it has lo ::1, eth0 {FIRST}"), message
+    assert error.value.remedy == f"one of lo ::1, eth0 {FIRST}"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_bytearray_can_be_resized_afterwards(job):
 @pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "uint32", "bool", "complex64", "object", "S3", "M8[ns]"])
 def test_other_dtypes(job, dtype):
     given = np.zeros(3, dtype)
-    refuses(r"array: .* is not one of float32, .*convert it with array.astype", job.all_reduce, given)
+    refuses(r"array: .* is not one of float32, [^\n]*\n  try: array.astype", job.all_reduce, given)
     if dtype not in ("object", "S3"):
         assert job.all_gather(given.view("uint8")).size == given.nbytes
 
@@ -95,12 +95,16 @@ def test_what_is_no_array(job):
     refuses(r"array\[1\]: float is not an array", job.all_reduce, [np.ones(1), 2.0])
     refuses("array: float64 does not own memory", job.all_reduce, np.float64(3))
     refuses("array: an empty list", job.all_reduce, [])
-    refuses(r"array\[1\]: float32, but array\[0\] is float64", job.all_reduce, [np.ones(1), np.ones(1, "f")])
+    refuses(
+        r"array\[1\]: arrays of one call must have one dtype, not float32 and float64",
+        job.all_reduce,
+        [np.ones(1), np.ones(1, "f")],
+    )
 
 
 def test_layouts(job):
     square = np.ones((4, 4), "float32")
-    refuses("array: is not contiguous; pass numpy.ascontiguousarray", job.all_reduce, square[:, 1])
+    refuses("array: is not contiguous", job.all_reduce, square[:, 1])
     refuses("array: is not contiguous", job.all_reduce, square[::2])
     refuses("array: is not contiguous", job.all_reduce, np.ones((2, 3)).T)
     refuses("array: is not contiguous", job.all_reduce, np.ones(3)[::-1])
@@ -128,17 +132,17 @@ def test_read_only(job):
 
 
 def test_dtype_by_name(job):
-    refuses("dtype: 'float8' is not one of float32", job.all_reduce, np.zeros(3, "uint16"), dtype="float8")
+    refuses("dtype: unknown dtype 'float8'", job.all_reduce, np.zeros(3, "uint16"), dtype="float8")
+    refuses("array: float32, and dtype says bfloat16", job.all_reduce, np.ones(3, "f"), dtype="bfloat16")
     refuses(
-        "array: float32, but dtype says bfloat16; leave dtype out", job.all_reduce, np.ones(3, "f"), dtype="bfloat16"
-    )
-    refuses(
-        "array: int16, but dtype says bfloat16; bfloat16 goes over uint16",
+        "array: int16, and dtype says bfloat16",
         job.all_reduce,
         np.ones(3, "i2"),
         dtype="bfloat16",
     )
-    refuses(r"array: uint16 is not one of .*dtype='bfloat16' if it holds such", job.all_reduce, np.ones(3, "u2"))
+    refuses(
+        r"array: uint16 is not one of .*\n  try: .*dtype='bfloat16' if it holds such", job.all_reduce, np.ones(3, "u2")
+    )
     assert job.all_reduce(np.ones(3, "f"), dtype="float32").sum() == 3
     assert job.all_reduce(array.array("H", [1]), dtype="bfloat16")[0] == 1
 
@@ -161,22 +165,22 @@ def test_arrays_that_share_memory(job):
 
 def test_arguments(job):
     ones = np.ones(4)
-    refuses("op 'mean' is not one of sum, average", job.all_reduce, ones, "mean")
+    refuses("try: one of sum, average, min, max, product", job.all_reduce, ones, "mean")
     refuses("the sum of uint8 wraps before it is divided", job.all_reduce, np.ones(4, "uint8"), "average")
     refuses("ringg", job.all_reduce, ones, strategy="ringg")
     refuses("root: there is no rank 1 in a group of 1", job.broadcast, ones, 1)
     refuses("root: there is no rank -1", job.reduce, ones, root=-1)
     refuses("to: there is no rank 1", job.send, ones, 1)
     refuses("source: there is no rank -1", job.recv, ones, -1)
-    refuses("tag: -1 is not between", job.recv, ones, tag=-1)
+    refuses("tag: must be 0-4294967295, not -1", job.recv, ones, tag=-1)
     refuses("send/recv: rank 0 cannot exchange with itself", job.send, ones, 0)
     refuses("array is float64, out is float32", job.all_gather, ones, np.empty(4, "f"))
     refuses("the input has 4 elements; it needs 5", job.all_gather, ones, np.empty(5))
-    refuses(r"counts: \[1, 3\] must be 1 numbers", job.all_gather, ones, counts=[1, 3])
+    refuses(r"counts: must be 1 numbers, the elements of each rank, not \[1, 3\]", job.all_gather, ones, counts=[1, 3])
     refuses("array is for root, rank 0", job.scatter, ones)
     refuses("all_gather: out is missing", job.all_gather, bytearray(3))
-    refuses("counts without out_counts", job.all_to_all, ones, counts=[4])
-    refuses(r"group 'g': \[\] must be distinct ranks", job.group, [], "g")
+    refuses("counts need out_counts", job.all_to_all, ones, counts=[4])
+    refuses(r"group 'g': must be distinct ranks of a job of 1, not \[\]", job.group, [], "g")
     refuses(r"group 'g': \[0, 0\] must be distinct ranks", job.group, [0, 0], "g")
     refuses("group 'g': ", job.group, [1], "g")
 

@@ -98,7 +98,10 @@ def test_jobs_on_a_named_gpu_have_its_links():
     # On one node there is no switch that could do more.
     assert not any("switch" in change for change in changes)
     two = [one, job("b", trace="gpt2-xl@a100-80gb-pcie", workers=8)]
-    with pytest.raises(InvalidArgumentError, match=r"jobs.toml: intra_bandwidth: jobs are on .* give the rate"):
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"jobs\.toml: intra_bandwidth: jobs are on H100 SXM5 80 GB and A100 PCIe 80 GB, whose nodes differ",
+    ):
         spec.mix({**ON_GPUS, "job": two}, "jobs.toml")
 
 
@@ -138,7 +141,7 @@ def test_the_command_may_say_what_the_cluster_has(tmp_path):
         ("--iterations", "3"),
     ):
         assert run(*words).exit_code == 0
-    assert "--strategy has no effect with --jobs; write it into" in run("--strategy", "ring").output
+    assert "--strategy has no effect with --jobs" in run("--strategy", "ring").output
     for value, reason in (("fast", "is not a rate"), ("1Gbps,2Gbps", "is a list, and one value is expected")):
         refused = run("--bandwidth", value)
         assert refused.exit_code == 2 and f"--bandwidth: '{value}' {reason}" in refused.output
@@ -168,17 +171,17 @@ def test_jobs_apart_are_as_fast_as_alone_and_jobs_together_are_not():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"job": []}, "jobs.toml: job: write one [[job]] or more"),
-        ({"bandwith": "1Gbps"}, "jobs.toml: unknown key 'bandwith'; did you mean 'bandwidth'?"),
+        ({"job": []}, "jobs.toml: job: is missing"),
+        ({"bandwith": "1Gbps"}, "jobs.toml: unknown key 'bandwith'"),
         ({"bandwidth": "fast"}, "jobs.toml: "),
-        ({"nodes": 2}, "jobs.toml: nodes: 2 are too few; the jobs and their servers need 4"),
-        ({"seed": 1}, "jobs.toml: seed: has no effect on a cluster without jitter"),
+        ({"nodes": 2}, "jobs.toml: nodes: the jobs and their servers need 4, not 2"),
+        ({"seed": 1}, "jobs.toml: seed: needs a cluster with jitter"),
         ({"job": [job("a"), job("a")]}, "jobs.toml: job 1 (a): name: there are two jobs 'a'"),
-        ({"job": [job("a", worker=1)]}, "jobs.toml: job 1: unknown key 'worker'; did you mean 'workers'?"),
+        ({"job": [job("a", worker=1)]}, "jobs.toml: job 1: unknown key 'worker'"),
         ({"job": [{"name": "a", "workers": 2}]}, "jobs.toml: job 1 (a): trace: is missing"),
         ({"job": [job("a", workers="many")]}, "jobs.toml: job 1 (a): workers: 'many' is not a number of ranks"),
         ({"job": [job("a", strategy="rign")]}, "jobs.toml: job 1 (a): strategy: unknown strategy 'rign'"),
-        ({"job": [job("a", nodes="wide")]}, "jobs.toml: job 1 (a): nodes: 'wide' is neither"),
+        ({"job": [job("a", nodes="wide")]}, 'jobs.toml: job 1 (a): nodes: must be "packed", "spread" or a list'),
         (
             {"job": [job("a", nodes="spread")]},
             'jobs.toml: job 1 (a): nodes: "spread" has no effect: one switch connects all nodes',
@@ -189,9 +192,9 @@ def test_jobs_apart_are_as_fast_as_alone_and_jobs_together_are_not():
         ),
         (
             {"nodes": 4, "fabric": {"kind": "torus", "dimensions": [4, 4]}, "job": [job("a", nodes="spread")]},
-            'jobs.toml: job 1 (a): nodes: "spread" has no effect: every node has a switch of its own; leave it out',
+            'jobs.toml: job 1 (a): nodes: "spread" has no effect: every node has a switch of its own',
         ),
-        ({"job": [job("a", nodes=[0, 1])]}, "jobs.toml: job 1 (a): nodes: 2 are given, but 4 workers with 1 GPU"),
+        ({"job": [job("a", nodes=[0, 1])]}, "jobs.toml: job 1 (a): nodes: workers need 4, not 2"),
         ({"job": [job("a", start="soon")]}, "jobs.toml: job 1 (a): start: 'soon' is not a time"),
         ({"job": [job("a", servers=2)]}, "jobs.toml: job 1 (a): servers: has no effect on ring"),
         ({"job": [job("a", bucket_size=25.5)]}, "jobs.toml: job 1 (a): bucket_size: 25.5 has no unit"),
@@ -199,7 +202,7 @@ def test_jobs_apart_are_as_fast_as_alone_and_jobs_together_are_not():
         ({"job": [job("a", nodes=[0, 1, 2, 10**14])]}, "jobs.toml: job 1 (a): nodes: there is no node 1000000"),
         ({"job": [job("a\nb")]}, "jobs.toml: job 1: name: 'a\\nb' has control characters"),
         ({"job": [job("a\u202eb")]}, "jobs.toml: job 1: name: 'a\\u202eb' has control characters"),
-        ({"iterations": 100_000}, "jobs.toml: iterations: 100000 are too many"),
+        ({"iterations": 100_000}, "jobs.toml: iterations: must be at most"),
     ],
 )
 def test_mistakes_name_file_job_and_key(change, message):
@@ -208,6 +211,7 @@ def test_mistakes_name_file_job_and_key(change, message):
         spec.mix(document, "jobs.toml")
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+    assert error.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,10 @@ def test_a_timeline_replaces_files_only(tmp_path):
     file.write_text('[\n{"ph": "i"}\n]\n')
     link.symlink_to(file)
     for path in (pipe, tmp_path):
-        with pytest.raises(InvalidArgumentError, match="name a file"), timeline_files.replacing(str(path), "0c"):
+        with (
+            pytest.raises(InvalidArgumentError, match=r"is a (device or a pipe|folder)"),
+            timeline_files.replacing(str(path), "0c"),
+        ):
             pass
         assert path.exists()
     with timeline_files.replacing(str(link), "0c"):
@@ -89,7 +92,7 @@ def test_a_timeline_without_room_leaves_no_half_file(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(timeline_files, "_events", full)
-        with pytest.raises(InvalidArgumentError, match="No space left on device; the parts are"):
+        with pytest.raises(InvalidArgumentError, match="No space left on device"):
             timeline_files.gather(str(path), "0a")
     assert list(tmp_path.iterdir()) == [part]
     assert timeline_files.gather(str(path), "0a").startswith("timeline of 1 rank in ")
@@ -418,14 +421,14 @@ def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
     ("words", "said"),
     [
         ([], "no command given"),
-        (["true"], "-np N"),
-        (["-np", "0", "true"], "between 1 and 4096"),
-        (["-np", "4097", "true"], "between 1 and 4096"),
+        (["true"], "paceline run -np 4"),
+        (["-np", "0", "true"], "try: -np 1"),
+        (["-np", "4097", "true"], "try: -np 4096"),
         (["-np", "many", "true"], "whole number"),
         (["--hosts", "a:2", "-np", "3", "true"], "2 slots"),
         (["--hosts", "a:4000,b:4000", "true"], "4096"),
         (["--hosts", "a", "--hostfile", "b", "true"], "cannot be combined"),
-        (["-np", "1", "--strategy", "rnig", "true"], "did you mean 'ring'"),
+        (["-np", "1", "--strategy", "rnig", "true"], "try: ring"),
         (["-np", "1", "--strategy", "ring", "--servers", "2", "true"], "no effect on ring"),
         (["-np", "1", "--coordinator", "graph", "--strategy", "ps", "true"], "--coordinator: graph plans"),
         (["-np", "1", "--streams", "2", "--transport", "shm", "true"], "--streams: has no effect"),
@@ -438,7 +441,7 @@ def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
         (["-np", "1", "-x", "NOT_SET_ANYWHERE", "true"], "NOT_SET_ANYWHERE=VALUE"),
         (["-np", "1", "-x", "RANK=1", "true"], "sets it itself"),
         (["-np", "1", "-x", "PACELINE_SECRET=0123456789abcdef", "true"], "other users can read"),
-        (["-np", "1", "-x", "PACELINE_STRATGEY=ring", "true"], "did you mean PACELINE_STRATEGY"),
+        (["-np", "1", "-x", "PACELINE_STRATGEY=ring", "true"], "try: PACELINE_STRATEGY"),
         (["-np", "1", "-x", "1=2", "true"], "not a variable's name"),
         (["-np", "1", "--strategy", "ps", "--placement", "pyproject.toml", "true"], "pyproject.toml: is not JSON"),
         (["-np", "1", "--no-prefix", "--output-dir", "x", "true"], "--no-prefix"),
@@ -709,7 +712,7 @@ def test_host_files(tmp_path):
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidArgumentError, match="not UTF-8"):
         read_hostfile(file)
-    assert "there is no such file" in refused("--hostfile", tmp_path / "none", "true")
+    assert "no such file" in refused("--hostfile", tmp_path / "none", "true")
     file.write_text("a slots=1\nb slots=1\n")
     assert "2 slots" in refused("--hostfile", file, "-np", "3", "true")
 
@@ -800,7 +803,10 @@ def test_an_interface_that_is_not_here_is_blamed_on_what_named_it(words, env, na
 def test_a_wrong_switch_in_the_environment_is_refused_once():
     wrong = run("-np", 2, "--", "true", env={"PACELINE_AS_GLOO": "2"})
     assert wrong.returncode == 2
-    assert wrong.stderr == "paceline: error: PACELINE_AS_GLOO: '2' is neither 1 nor 0 (true nor false)\n"
+    assert wrong.stderr == (
+        "paceline: error: PACELINE_AS_GLOO: must be 1 or 0, not '2'\n"
+        "  try: PACELINE_AS_GLOO=1 (1, true, yes, on; 0, false, no, off)\n"
+    )
 
 
 RECORDED = """
@@ -832,7 +838,7 @@ def test_a_timeline_that_two_jobs_write_is_lost_by_neither(tmp_path, begin):
     go_on.touch()
     _, said = first.communicate(timeout=60)
     assert first.returncode == 1, said
-    assert "another job has written it meanwhile; the parts are" in said
+    assert "another job has written it meanwhile" in said
     assert path.read_bytes() == whole
     assert len(list(tmp_path.glob("run.json.*.rank-*"))) == 2
 

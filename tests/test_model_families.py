@@ -85,7 +85,7 @@ def test_some_layers_attend_to_a_window():
     assert windows("gemma3_text", sliding_window_pattern=2) == [256, 1024] * 3
     for wrong, message in (
         (kinds[1:], "layer_types: .* is not a list of 6, one for each layer"),
-        (["linear_attention"] * 6, 'layer_types: "linear_attention" is not known; known are sliding_attention'),
+        (["linear_attention"] * 6, 'layer_types: "linear_attention" is not known'),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             windows("gemma2", layer_types=wrong)
@@ -115,7 +115,7 @@ def test_mixtures_say_which_layers_are_dense():
     assert routers(decoder_sparse_step=2, mlp_only_layers=[]) == [1, 3, 5]
     assert routers(decoder_sparse_step=1, mlp_only_layers=[5, 0]) == [1, 2, 3, 4]
     for wrong in ([6], [True], "all", {}, 0):
-        with pytest.raises(InvalidArgumentError, match=r"mlp_only_layers: .* are not whole numbers from 0 to 5"):
+        with pytest.raises(InvalidArgumentError, match=r"mlp_only_layers: must be whole numbers, 0-5"):
             routers(mlp_only_layers=wrong)
     with pytest.raises(InvalidArgumentError, match="num_experts_per_tok: 9 is more than the 4 experts"):
         model("qwen3_moe", num_experts_per_tok=9)

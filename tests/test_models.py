@@ -155,7 +155,7 @@ def test_a_transformer_xl_attends_to_what_it_remembers():
     block = 5 * width * width + 2 * width * inner + inner + width + 4 * width
     assert model.parameters == tables + projections + 18 * block + 2 * width + words + 3 * (width + 1)
     for wrong in ([5, 5], [7, 3], [267_735], "many", [True]):
-        with pytest.raises(InvalidArgumentError, match=r"cutoffs: .* are not growing whole numbers"):
+        with pytest.raises(InvalidArgumentError, match=r"transformer-xl-large: cutoffs: must be growing whole numbers"):
             model_of(replace(config, fields={**config.fields, "cutoffs": wrong}))
     with pytest.raises(InvalidArgumentError, match="div_val"):
         model_of(replace(config, fields={**config.fields, "div_val": 2000}))
@@ -261,7 +261,7 @@ def test_memory_is_divided_as_the_stage_says():
     assert none.activations == zero3.activations
     assert none.total > zero1.total > zero2.total > zero3.total
     assert memory_of(model, Computation("fp32"), batch=1).optimizer == 8 * count
-    with pytest.raises(InvalidArgumentError, match=r"zero4.*one of none, zero1"):
+    with pytest.raises(InvalidArgumentError, match="try: one of none, zero1, zero2, zero3"):
         memory_of(model, Computation(), batch=1, sharding="zero4")
 
 
@@ -423,15 +423,18 @@ def test_a_rank_may_be_several_gpus():
     assert "gpus_per_worker" not in paceline.simulate("llama-2-7b", None, "ring", workers=4, **job).to_dict()
     for change, message in (
         ({"workers": 12}, "tensor_parallel: 12 GPUs are not a multiple of 8"),
-        ({"gpus_per_node": 2}, "4 does not divide the GPUs of a node, 2"),
+        ({"gpus_per_node": 2}, "must divide the GPUs of a node, 2, not be 4"),
         ({"tensor_parallel": 3}, "3 does not divide the 32 attention heads"),
         ({"gpu": "l4"}, "no NVLink"),
         ({"pipeline_parallel": 64}, "64 stages are more than the 32 blocks"),
-        ({"microbatches": None}, "needs the number of microbatches.*--microbatches 8"),
-        ({"pipeline_parallel": None}, "no effect without --pipeline-parallel"),
-        ({"pipeline_parallel": None, "microbatches": None, "virtual_stages": 2}, "virtual_stages.*no effect"),
+        ({"microbatches": None}, "needs a number of microbatches"),
+        (
+            {"pipeline_parallel": None},
+            r"try: pipeline_parallel=2, or drop microbatches \(accumulate=4 makes passes without a pipeline\)",
+        ),
+        ({"pipeline_parallel": None, "microbatches": None, "virtual_stages": 2}, "virtual_stages: needs a pipeline"),
         ({"virtual_stages": 19}, "2 stages of 19 parts are more than the 32 blocks"),
-        ({"virtual_stages": 2, "microbatches": 5}, "give --microbatches 6"),
+        ({"virtual_stages": 2, "microbatches": 5}, "microbatches must be a multiple of the 2 stages, not 5"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             paceline.simulate("llama-2-7b", None, "ring", **{"workers": 32} | parallel | job | change)
@@ -509,16 +512,16 @@ def test_each_device_is_complete():
         ({"memory_bandwidth": -1}, "memory_bandwidth: -1 is not a number from"),
         (
             {"memory_bandwidth": 1e-300},
-            r"memory_bandwidth: 1e-300 is not a number from 1e\+06 to 1e\+18; give bytes per",
+            r"memory_bandwidth: 1e-300 is not a number from 1e\+06 to 1e\+18",
         ),
         ({"memory_bytes": 10**400}, "memory_bytes: 1000.* is not a number from"),
         ({"launch_s": 10**400}, "launch_s: 1000.* is not a number from"),
-        ({"peak_flops": {"bf16": 10**400}}, r"peak_flops\.bf16: 1000.* is not a number from .*; give FLOP/s"),
-        ({"name": "h\n100"}, "name: .* without control characters"),
-        ({"title": "H\x1b100"}, "title: give text without control characters"),
+        ({"peak_flops": {"bf16": 10**400}}, r"peak_flops\.bf16: 10000000000"),
+        ({"name": "h\n100"}, "name: is not the name of a device"),
+        ({"title": "H\x1b100"}, "title: is not text in one line"),
         ({"peak_flops": {"bf17": 1e12}}, "peak_flops.bf17: unknown precision"),
-        ({"architecture": "cpu"}, "architecture: give one of volta"),
-        ({"sources": []}, "sources: say where"),
+        ({"architecture": "cpu"}, "architecture: is not a known architecture"),
+        ({"sources": []}, 'try: "sources": where the figures come from'),
         ({"color": "green"}, "color: unknown field"),
     ],
 )
@@ -538,14 +541,17 @@ def test_a_wrong_device_file_names_the_field(tmp_path, change, message):
     ("change", "message"),
     [
         ({"hidden_size": None}, "hidden_size: is missing"),
-        ({"hidden_size": "64"}, 'hidden_size: "64" is not a whole number'),
+        ({"hidden_size": "64"}, 'hidden_size: must be a whole number, 1-2147483648, not "64"'),
         ({"hidden_size": 66}, "num_attention_heads: 4 does not divide hidden_size, 66"),
         ({"num_key_value_heads": 3}, "num_key_value_heads: 3 does not divide the 4"),
-        ({"tie_word_embeddings": 1}, "tie_word_embeddings: 1 is neither true nor false"),
-        ({"model_type": "lama"}, "model_type: 'lama' is not known; .*known are gpt2, llama"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings: must be true or false, not 1"),
+        ({"model_type": "lama"}, "model_type: 'lama' is not known"),
         ({"model_type": None}, "model_type: is missing"),
-        ({"num_hidden_layers": 2**31}, "num_hidden_layers: 2147483648 is not a whole number between 1 and 2000"),
-        ({"model_type": "mixtral", "num_local_experts": 2**31}, "num_local_experts: 2147483648 is not a whole number"),
+        ({"num_hidden_layers": 2**31}, "num_hidden_layers: must be a whole number, 1-2000, not 2147483648"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 2**31},
+            "num_local_experts: must be a whole number, 1-4096, not 2147483648",
+        ),
         ({"model_type": "roberta", "max_position_embeddings": 2}, "max_position_embeddings: 2 leaves no position"),
         ({"model_type": "roberta", "max_position_embeddings": 1}, "max_position_embeddings: 1 leaves no position"),
         (
@@ -556,8 +562,8 @@ def test_a_wrong_device_file_names_the_field(tmp_path, change, message):
             {"model_type": "mpt", "d_model": 64, "n_heads": 16, "attn_config": {"kv_n_heads": 7}},
             r"attn_config\.kv_n_heads: 7 does not divide the 16",
         ),
-        ({"model_type": "gpt_neox", "hidden_dropout": None}, "hidden_dropout: null is not a number"),
-        ({"model_type": "gpt_neox", "hidden_dropout": 10**400}, "hidden_dropout: 1000.* is not a number"),
+        ({"model_type": "gpt_neox", "hidden_dropout": None}, "hidden_dropout: must be at least 0, not null"),
+        ({"model_type": "gpt_neox", "hidden_dropout": 10**400}, "hidden_dropout: must be at least 0, not 10000000000"),
         ({"_name_or_path": "a\nb"}, "_name_or_path: has control characters"),
         ({"format": "paceline-trace"}, "format: is a paceline-trace, not a model's configuration"),
     ],
@@ -581,9 +587,7 @@ def test_a_configuration_file_is_a_model(config_file):
 
 
 def test_an_iteration_of_more_than_a_day_names_what_may_be_wrong():
-    with pytest.raises(
-        InvalidArgumentError, match=r"longer than a day on H100 .*is batch 1 of 16777216 tokens \(seq\)"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"try: another size than batch 1 of 16777216 tokens \(seq\)"):
         workload("llama-3-8b", seq=2**24).trace()
 
 
@@ -591,7 +595,7 @@ def test_a_file_may_have_an_at_in_its_name(tmp_path):
     path = tmp_path / "gpt2-small@h100"
     path.write_text(paceline.load_trace("resnet-18").to_json(), encoding="utf-8")
     assert paceline.load_trace(str(path)).name == "resnet-18"
-    with pytest.raises(InvalidArgumentError, match="there is no such file"):
+    with pytest.raises(InvalidArgumentError, match="no such file"):
         paceline.load_trace(str(tmp_path / "a@b" / "none.json"))
 
 
@@ -617,23 +621,23 @@ def test_results_have_tokens_and_mfu_only_for_models():
 @pytest.mark.parametrize(
     ("trace", "options", "message"),
     [
-        ("llama-3-8b", {}, "is a configuration, not a recording.*llama-3-8b@h100"),
-        ("llama-3-8b", {"gpu": "h101"}, "unknown GPU 'h101' .did you mean 'h100'"),
-        ("llama-3-8c@h100", {}, "unknown model 'llama-3-8c' .did you mean 'llama-3-8b'"),
+        ("llama-3-8b", {}, "llama-3-8b needs a GPU type"),
+        ("llama-3-8b", {"gpu": "h101"}, "try: h100"),
+        ("llama-3-8c@h100", {}, "try: llama-3-8b"),
         ("resnet-50", {"gpu": "t4"}, "no rate of resnet-50, which was recorded, is published for it"),
-        ("lama-3-8b", {"gpu": "h100"}, "unknown model .lama-3-8b. .did you mean .llama-3-8b"),
-        ("resnet-50", {"checkpointing": "full"}, "has no effect on resnet-50"),
+        ("lama-3-8b", {"gpu": "h100"}, "unknown model 'lama-3-8b'"),
+        ("resnet-50", {"checkpointing": "full"}, "needs a model, and resnet-50 was recorded"),
         ("resnet-50", {"dtype": "tf32"}, "tf32 is a precision of computation"),
-        ("llama-3-8b@v100", {"dtype": "bf16"}, "has no bf16 matrix products; it has fp16, fp32"),
-        ("llama-3-8b@v100", {"gpu": "h100"}, "says v100; give one of them"),
+        ("llama-3-8b@v100", {"dtype": "bf16"}, "V100 SXM2 16 GB has no bf16 matrix products"),
+        ("llama-3-8b@v100", {"gpu": "h100"}, "'llama-3-8b@v100' says v100, too"),
         ("llama-3-8b@h100", {"device": "A100"}, "has no effect on llama-3-8b, whose times are computed"),
-        ("llama-3-8b@h100", {"dtype": "float64"}, "'float64' is unknown"),
-        ("llama-3-8b@h100:seq=0", {}, "seq: '0' is not a whole number"),
-        ("llama-3-8b@h100:size=3", {}, "'size=3' is not an option; write OPTION=VALUE"),
+        ("llama-3-8b@h100", {"dtype": "float64"}, "unknown value 'float64'"),
+        ("llama-3-8b@h100:seq=0", {}, "seq: '0' must be 1-16777216"),
+        ("llama-3-8b@h100:size=3", {}, "unknown option 'size=3'"),
         ("llama-3-8b@h100:seq=8,seq=9", {}, "seq is given twice"),
         ("llama-3-8b@", {}, "has no GPU after @"),
         ("gpt2-small@h100:seq=2048", {}, "learned positions for 1024 tokens"),
-        ("vit-base@h100", {"seq": 100}, "has no effect on vit-base"),
+        ("vit-base@h100", {"seq": 100}, "needs a model of text, and images of vit-base have 197 patches"),
     ],
 )
 def test_what_makes_no_sense_is_refused(trace, options, message):
@@ -691,7 +695,7 @@ def test_rows_on_one_node_are_compared(tmp_path):
 
 def test_a_constant_beyond_a_double_is_named():
     entry = {"name": "a", "value": 10**400, "unit": "s", "uncertainty": 0.1, "source": "here"}
-    with pytest.raises(InvalidArgumentError, match=r"mine: a\.value: 1000.* is not a number above 0"):
+    with pytest.raises(InvalidArgumentError, match=r"mine: a\.value: must be above 0, not 10000000000"):
         checked_constants([entry], "mine", {"a": "s"})
 
 
@@ -754,7 +758,7 @@ def test_sweeps_take_the_options_of_models():
     for one in found:
         own = {"sharding": one.sharded.sharding, "workers": one.workers, "strategy": "native"}
         assert one.iteration_s == paceline.simulate("llama-3-8b", **own, **options).iteration_s
-    with pytest.raises(InvalidArgumentError, match="checkpointing: has no effect on resnet-50"):
+    with pytest.raises(InvalidArgumentError, match="checkpointing: needs a model, and resnet-50 was recorded"):
         paceline.sweep("resnet-50", workers=8, checkpointing="full")
 
 
@@ -819,7 +823,7 @@ def test_gpus_are_workers_in_python_too():
     assert (one.workers, one.gpus_per_worker) == (2, 4)
     assert [it.workers for it in paceline.sweep("resnet-50", strategy="ring", gpus=[2, 4])] == [2, 4]
     for call in (paceline.simulate, paceline.sweep):
-        with pytest.raises(InvalidArgumentError, match="workers: give the number"):
+        with pytest.raises(InvalidArgumentError, match=r"workers: needs the numbers? of ranks"):
             call("resnet-50", strategy="ring")
         with pytest.raises(InvalidArgumentError, match="gpus: means the same as workers"):
             call("resnet-50", strategy="ring", gpus=2, workers=2)

@@ -223,8 +223,8 @@ def test_a_job_that_failed_leaves_no_memory_of_mpich():
         ({"transport": "mpi", "single_copy": False}, "single_copy: has no effect with transport mpi"),
         ({"transport": "mpi", "rendezvous": "a:1"}, "rendezvous: has no effect with transport mpi"),
         ({"transport": "tcp", "mpi_library": "/"}, "mpi_library: has no effect with transport tcp"),
-        ({"transport": "mpi", "mpi_library": "/nowhere"}, "there is no file or folder '/nowhere'"),
-        ({"strategy": "native"}, "or transport mpi under mpirun"),
+        ({"transport": "mpi", "mpi_library": "/nowhere"}, "no such file or folder '/nowhere'"),
+        ({"strategy": "native"}, "try: strategy='ring' or tree, or transport='mpi' under mpirun"),
         ({"strategy": "baidu-ring", "transport": "tcp"}, "baidu-ring runs over MPI"),
         ({"strategy": "baidu-ring", "chunk": "whole"}, "baidu-ring uses one chunk per worker"),
         ({"strategy": "baidu-ring", "coordinator": "negotiate"}, "baidu-ring does not negotiate"),
@@ -238,7 +238,9 @@ def test_settings_that_cannot_be(given, says):
 def test_a_script_that_chooses_mpi_under_paceline_run_is_told_of_mpirun():
     run = {"PACELINE_RUN_ID": "1"}
     for launched in ({"PACELINE_RENDEZVOUS": "a:1"}, {"PACELINE_RUN_ELASTIC": "a:1"}):
-        with pytest.raises(paceline.InvalidArgumentError, match="mpirun -n N python"):
+        with pytest.raises(
+            paceline.InvalidArgumentError, match=r"try: mpirun -n 4 python train\.py, or transport='auto'"
+        ):
             Settings.from_environment(run | launched, transport="mpi")
 
 

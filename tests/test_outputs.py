@@ -72,13 +72,13 @@ def test_a_timeline_that_is_not_made_leaves_the_old_one(folder):
 
 
 def test_what_is_no_trace_is_told_from_one(folder):
-    for name, said in (("train.py", "is a script; record it first: paceline record"), ("old.json", "is a timeline")):
+    for name, said in (("train.py", "is a script try: paceline record"), ("old.json", "is a timeline")):
         result = cli.call("simulate", name, "--workers", "4")
         assert result.exit_code == 2 and said in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize("call", [paceline.simulate, paceline.sweep])
 def test_unknown_options_are_refused_whatever_their_value(call):
-    with pytest.raises(InvalidArgumentError, match=r"unknown option 'bandwith'; did you mean bandwidth\?"):
+    with pytest.raises(InvalidArgumentError, match="try: bandwidth"):
         call("resnet-18", workers=2, strategy="ring", bandwith=None)
     call("resnet-18", workers=2, strategy="ring", bandwidth=None, racks=None)

@@ -44,8 +44,8 @@ def test_ids_as_listed(tmp_path):
     assert plan_graph(Graph.read(path), ids="listed").names() == [["deep", "late"]]
     assert "'late'" not in refused(path, "--ids", "name")
     path = written(tmp_path, nodes=[late, {"name": "a"}], edges=[["a", "late"]], fetches=["late"])
-    assert "'late' comes before 'a', which it needs; list parents before children" in refused(path, "--ids", "listed")
-    with pytest.raises(InvalidArgumentError, match="ids: 'name' is not one of depth, listed"):
+    assert "'late' comes before 'a', which it needs" in refused(path, "--ids", "listed")
+    with pytest.raises(InvalidArgumentError, match="try: one of depth, listed"):
         plan_graph(Graph.read(path), ids="name")
 
 
@@ -76,7 +76,7 @@ def test_fetches_are_those_of_the_file_unless_others_are_named(tmp_path):
     nothing = planned(FIVE, "--fetch", "forward")
     assert nothing.startswith("five all-reduces: nothing to plan\n") and "need 1 of 7 nodes" in nothing
     unnamed = written(tmp_path, fetches=None)
-    assert "names no fetches; give --fetch NAME" in refused(unnamed)
+    assert "names no fetches" in refused(unnamed)
     assert "5 all-reduces" in planned(unnamed, "--fetch", "1,3,4")
 
 
@@ -90,17 +90,17 @@ def test_what_is_written_is_what_was_read(tmp_path):
 
 
 def test_mistakes(tmp_path):
-    assert "there is no such file" in refused("nowhere.json", "--fetch", "a")
-    assert "no node is called 'backwards'; did you mean 'backward'?" in refused(FIVE, "--fetch", "backwards")
+    assert "no such file" in refused("nowhere.json", "--fetch", "a")
+    assert "no node is called 'backwards'\n  try: 'backward'" in refused(FIVE, "--fetch", "backwards")
     cycle = [*json.loads(FIVE.read_text())["edges"], ["3", "0"]]
-    assert "graph.json: the graph has a cycle: '3' -> '0' -> '2' -> '3';" in refused(written(tmp_path, edges=cycle))
+    assert "graph.json: the graph has a cycle: '3' -> '0' -> '2' -> '3'\n" in refused(written(tmp_path, edges=cycle))
     assert "edges[0][1]: no node is called '9'" in refused(written(tmp_path, edges=[["0", "9"]]))
     assert "nodes: is missing" in refused(written(tmp_path, nodes=None))
     assert "this is a trace" in refused(FIVE.with_name("tiny.json"))
     assert "has no unit" in refused(FIVE, "--bucket-size", "64")
     for option in ("--all-reduce=X*", "--unknown-size=1MB", "--signature=s"):
-        assert f"{option.split('=')[0]}: has no effect on" in refused(FIVE, option)
-    with pytest.raises(InvalidArgumentError, match="give 0 or more"):
+        assert f"{option.split('=')[0]} has no effect on" in refused(FIVE, option)
+    with pytest.raises(InvalidArgumentError, match="must be at least 0 bytes"):
         plan_graph(Graph.read(FIVE), bucket_size=-1)
 
 
@@ -108,7 +108,7 @@ def test_tensorflow_is_said_to_be_missing(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     (tmp_path / "graph.pb").write_bytes(b"\x0a\x00")
     assert "pip install '.[tensorflow]'" in refused(tmp_path / "graph.pb", "--fetch", "a")
-    assert "there is no such file" in refused(tmp_path / "other.pb", "--fetch", "a")
+    assert "no such file" in refused(tmp_path / "other.pb", "--fetch", "a")
     assert "is a folder without saved_model.pb" in refused(tmp_path)
 
 

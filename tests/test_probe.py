@@ -37,13 +37,16 @@ def launch(ranks, *words, options=(), limit_s=100):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["probe"], "probe: this process was not started as a rank; start several: paceline run"),
-        (["probe", "-o", "c.json"], "or use -np 4, torchrun, mpirun, srun or paceline emulate run"),
-        (["probe", "--most", "1KB"], "--most: '1KB' is not between 64KiB and 4GiB"),
+        (["probe"], "probe: this process was not started as a rank"),
+        (
+            ["probe", "-o", "c.json"],
+            "try: paceline run --hosts node1:1,node2:1 -- paceline probe -o cluster.json (or -np 4",
+        ),
+        (["probe", "--most", "1KB"], "--most: must be 64KiB-4GiB, not '1KB'"),
         (["probe", "--most", "12"], "--most: '12' has no unit"),
-        (["probe", "--repeats", "0"], "--repeats: 0 is not between 1 and 1000"),
-        (["probe", "--limit", "none"], "--limit: 'none' is not a number above 0"),
-        (["probe", "--limit", "4000"], "'4000' is more than 3600 s"),
+        (["probe", "--repeats", "0"], "--repeats: must be 1-1000, not 0"),
+        (["probe", "--limit", "none"], "--limit: must be a number above 0, not 'none'"),
+        (["probe", "--limit", "4000"], "must be at most 3600 s, not '4000'"),
         (["validate", "--here"], "validate: this process was not started as a rank"),
         (
             ["validate", "--here", "--workers", "2"],
@@ -51,7 +54,7 @@ def launch(ranks, *words, options=(), limit_s=100):
         ),
         (["validate", "--here", "--latency", "1us"], "--latency has no effect with --here: the cluster file sets it"),
         (["validate", "--here", "--full"], "--full has no effect with --here"),
-        (["validate", "--cluster", "flat"], "--cluster has no effect without --here"),
+        (["validate", "--cluster", "flat"], "--cluster needs --here"),
         (["validate", "--here", "--json", "--csv"], "--json and --csv cannot be combined"),
     ],
 )
@@ -60,7 +63,7 @@ def test_mistakes_are_named(words, message):
 
 
 def test_a_job_of_one_rank_is_too_small():
-    assert "this job has one rank; start several" in alone("probe", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    assert "this job has one rank" in alone("probe", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 
 
 class Job:
@@ -91,7 +94,8 @@ def test_hosts_are_found():
 
 def test_hosts_with_different_numbers_of_ranks_are_refused():
     with pytest.raises(
-        paceline.InvalidArgumentError, match=r"different numbers of ranks \(a 2, b 1\).*start as many on each"
+        paceline.InvalidArgumentError,
+        match=r"hosts have different numbers of ranks \(a 2, b 1\), and a cluster file has one for all",
     ):
         Layout.of(Job(("a", 0), ("b", 2), ("a", 0)))
 

@@ -320,8 +320,8 @@ def test_mistakes(tmp_path):
     for options, words in (
         (("--gpu", "h1000"), "unknown GPU 'h1000'"),
         (("--gpu", "v100-16gb", "--dtype", "bf16"), "bf16"),
-        (("--dtype", "bf16"), "applies only with --gpu"),
-        (("--gpu", "h100", "--stop-when-recorded"), "no effect"),
+        (("--dtype", "bf16"), "--dtype needs --gpu"),
+        (("--gpu", "h100", "--stop-when-recorded"), "--gpu always ends the script"),
     ):
         result, output = record(tmp_path, GPT, options=options)
         assert result.returncode == 2

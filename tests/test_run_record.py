@@ -180,7 +180,7 @@ def test_what_is_no_python_has_no_trace(path):
         (["--record-warmup", "0"], "--record-warmup has no effect without --record FILE"),
         (["--record", "/no/such/folder/T.json"], "--record /no/such/folder/T.json: the folder"),
         (["--record", "/tmp"], "--record /tmp: is a folder"),
-        (["--record", "T.json", "--record-steps", "0"], "between 1 and"),
+        (["--record", "T.json", "--record-steps", "0"], "--record-steps: must be 1-100000, not 0"),
     ],
 )
 def test_mistakes(words, said, tmp_path):

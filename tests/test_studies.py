@@ -116,4 +116,7 @@ def test_channels_are_ordered():
 
 
 def test_without_a_name_the_studies_are_listed():
-    assert "name a study: network-operator, ray-sgd, " in cli.refused("study")
+    assert (
+        "try: paceline study network-operator (or ray-sgd, ddl-nccl, cuda-aware-mpi, load-imbalance, published, collect"
+        in cli.refused("study")
+    )

@@ -186,16 +186,19 @@ def test_more_gpus_faster_networks(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "where"),
     [
-        ({"gpus": "0"}, "line 2, gpus: '0'"),
-        ({"gpus": "1e3"}, "line 2, gpus: '1e3'"),
-        ({"gpus": "99999"}, "line 2, gpus: '99999'"),
-        ({"nodes": "17"}, "line 2, nodes: 17 nodes have only 16 GPUs"),
-        ({"measured": "-1"}, "line 2, measured: '-1'"),
-        ({"measured": "nan"}, "line 2, measured: 'nan'"),
-        ({"net_gbps_per_node": "fast"}, "line 2, net_gbps_per_node: 'fast'"),
+        ({"gpus": "0"}, "line 2, gpus: must be a whole number, 1-4096, not '0'"),
+        ({"gpus": "1e3"}, "line 2, gpus: must be a whole number, 1-4096, not '1e3'"),
+        ({"gpus": "99999"}, "line 2, gpus: must be a whole number, 1-4096, not '99999'"),
+        ({"nodes": "17"}, "line 2, nodes: 17 nodes need at least 17 GPUs"),
+        ({"measured": "-1"}, "line 2, measured: must be 1e-09-1e+18, not '-1'"),
+        ({"measured": "nan"}, "line 2, measured: must be 1e-09-1e+18, not 'nan'"),
+        ({"net_gbps_per_node": "fast"}, "line 2, net_gbps_per_node: must be 1e-09-1e+18, not 'fast'"),
         ({"model": ""}, "line 2, model: is empty"),
-        ({"batch_per_gpu": "1.5"}, "line 2, batch_per_gpu: '1.5'"),
-        ({"base_1gpu_img_s": "1e-308"}, "line 2, base_1gpu_img_s: '1e-308' is not a number from 1e-09 to"),
+        ({"batch_per_gpu": "1.5"}, "line 2, batch_per_gpu: must be a whole number, 1-4294967295, not '1.5'"),
+        (
+            {"base_1gpu_img_s": "1e-308"},
+            "line 2, base_1gpu_img_s: must be 1e-09-1e+18, not '1e-308'",
+        ),
         ({"ps": "0"}, "line 2, ps: '0' is not a whole number from 1 to 1024"),
         ({"ps": "-3"}, "line 2, ps: '-3' is not a whole number"),
         ({"ps": "2000"}, "line 2, ps: '2000' is not a whole number"),
@@ -267,7 +270,7 @@ def test_a_row_without_a_measurement_is_only_forecast(tmp_path):
 
 
 def test_data_is_for_studies_that_take_it(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="data: has no effect on network-operator"):
+    with pytest.raises(InvalidArgumentError, match="data has no effect on network-operator"):
         run_study("network-operator", data=written(tmp_path, ROW))
 
 

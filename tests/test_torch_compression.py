@@ -75,20 +75,20 @@ def test_as_many_bytes_are_sent_as_forecast(tmp_path):
 def test_mistakes_are_refused():
     wrong = paceline.InvalidArgumentError
     model = torch.nn.Linear(2, 1)
-    with pytest.raises(wrong, match="unknown compression 'powersdg'; did you mean 'powersgd'"):
+    with pytest.raises(wrong, match="try: powersgd"):
         paceline.torch.compression.hook_of("powersdg")
     for name in ("powersgd:0", "powersgd:1.5", "topk:2", "topk:x", "fp16:3"):
         with pytest.raises(wrong, match=name):
             paceline.torch.compression.hook_of(name)
-    with pytest.raises(wrong, match="model is a Linear; give a DistributedDataParallel"):
+    with pytest.raises(wrong, match=r"try: DistributedDataParallel\(model\)"):
         paceline.torch.compression.register(model, "fp16")
-    with pytest.raises(wrong, match="density: 0 is not above 0"):
+    with pytest.raises(wrong, match="density: must be above 0 and at most 1, not 0"):
         paceline.torch.compression.TopKState(density=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for wrong_every in (0, -1, 1.5, True):
         with pytest.raises(wrong, match="sync_every: "):
             paceline.torch.DiLoCo(optimizer, sync_every=wrong_every)
-    with pytest.raises(wrong, match="momentum 1 from 0 to below 1"):
+    with pytest.raises(wrong, match="momentum 1 at least 0 and below 1"):
         paceline.torch.DiLoCo(optimizer, sync_every=2, momentum=1)
     with pytest.raises(TypeError, match="optimizer is a Linear"):
         paceline.torch.DiLoCo(model, sync_every=2)

@@ -181,7 +181,7 @@ def test_other_files_keep_their_errors(tmp_path):
         (tmp_path / name).write_text(text)
         assert recognized(tmp_path / name) is None
         shown = cli.call("simulate", tmp_path / name)
-        assert "must begin with" in shown.stderr
+        assert "paceline-trace" in shown.stderr
 
 
 SCALARS = st.one_of(

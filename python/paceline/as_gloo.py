@@ -112,7 +112,7 @@ def _load() -> None:
         from paceline.errors import InvalidArgumentError
 
         raise InvalidArgumentError(
-            f"{VARIABLE} needs torch 2.15 or newer ({error}); call init_process_group('paceline') in the script"
+            f"{VARIABLE} needs torch 2.15 or newer ({error})", remedy="init_process_group('paceline') in the script"
         ) from error
 
 

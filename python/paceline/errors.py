@@ -19,6 +19,8 @@ Kind = Literal["flag", "variable", "keyword", "key"]
 _NOTE = "  try: "
 _SETTING = re.compile(r"\{([a-z][a-z_]*)(?:=([^{}]*))?\}")
 """A setting in a remedy, with or without a value: `{sharding=zero3}`, `{cluster}`."""
+_THIS = "this"
+"""Stands for the setting that an error is about."""
 
 
 class PacelineError(Exception):
@@ -32,7 +34,8 @@ class PacelineError(Exception):
     Args:
         args: The message.
         remedy: What to type instead, in a few words that can be pasted: an option, a keyword, a command. Settings in
-            braces, `{sharding=zero3}`, are spelled as the caller spells settings.
+            braces, `{sharding=zero3}`, are spelled as the caller spells settings; `{this=8}` is the one that the error
+            is about.
     """
 
     _remedy: str | None = None
@@ -59,7 +62,10 @@ class PacelineError(Exception):
         """
         if self._remedy is None:
             return None
-        return _SETTING.sub(lambda match: _spelled(kind, match[1], match[2]), self._remedy)
+        return _SETTING.sub(lambda match: self._spelled(kind, match[1], match[2]), self._remedy)
+
+    def _spelled(self, kind: Kind, name: str, value: str | None) -> str:
+        return (value or "") if name == _THIS else _spelled(kind, _name_of(kind, name), value)
 
     def _set_remedy(self, remedy: str) -> None:
         """Give the error a remedy, unless it has one."""
@@ -79,17 +85,18 @@ class PacelineError(Exception):
             self.__notes__ = notes
 
 
-def _spelled(kind: Kind, name: str, value: str | None) -> str:
-    """Return a setting, and its value, as it is written on the command line, in the environment, in Python or TOML."""
+def _name_of(kind: Kind, name: str) -> str:
+    """Return a setting's name on the command line, in the environment, in Python or TOML."""
     from paceline.settings.table import SETTINGS
 
     setting = SETTINGS.get(name)
-    if kind == "variable" and (setting is None or not setting.variable):
-        kind = "keyword"
     if setting is not None:
-        name = setting.source(kind).name
-    elif kind == "flag":
-        name = f"--{name.replace('_', '-')}"
+        return setting.source(kind).name or name
+    return f"--{name.replace('_', '-')}" if kind == "flag" else name
+
+
+def _spelled(kind: Kind, name: str, value: str | None) -> str:
+    """Return a name, and a value of it, as they are written on the command line, in the environment, Python or TOML."""
     if value is None:
         return name
     if kind == "flag":
@@ -159,6 +166,13 @@ class InvalidArgumentError(PacelineError, ValueError):
     def _caller(self) -> Kind:
         return "keyword" if self.source is None else self.source.kind
 
+    def _spelled(self, kind: Kind, name: str, value: str | None) -> str:
+        if name != _THIS or self.setting is None:
+            return super()._spelled(kind, name, value)
+        typed = self.source is not None and self.source.kind == kind
+        own = self.source.name if self.source is not None and typed else _name_of(kind, self.setting)
+        return _spelled(kind, own, value)
+
     @property
     def reason(self) -> str:
         """The message without the name of the setting and its source."""
@@ -178,7 +192,7 @@ class InvalidArgumentError(PacelineError, ValueError):
             self.setting = setting
         if self.source is None and self.setting == setting:
             self.source = source
-            self._show_remedy()
+        self._show_remedy()
         return self
 
     def within(self, context: str) -> InvalidArgumentError:

@@ -76,11 +76,9 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
     if iterations > 1 && round_s > LONGEST_ROUND_S {
         return Err(IterationError::about(
             "sync_every",
-            format!(
-                "{iterations} iterations take {round_s:.0} s, longer than the {LONGEST_ROUND_S:.0} s that a \
-             round may take; give fewer"
-            ),
-        ));
+            format!("{iterations} iterations take {round_s:.0} s, more than {LONGEST_ROUND_S:.0} s"),
+        )
+        .remedy("{sync_every=100}"));
     }
     // What ranks exchange after several iterations are parameters.
     let legs = legs(trace, &buckets, world, options, if iterations > 1 { param } else { reduce })?;
@@ -206,72 +204,73 @@ fn described(
 }
 
 fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
-    let wrong = |setting, reason: String| Err(IterationError::about(setting, reason));
+    let wrong = |setting, reason: &str, remedy: String| Err(IterationError::about(setting, reason).remedy(remedy));
     let sharding = options.sharding;
-    let idle = |setting, needs: &str| {
-        wrong(setting, format!("has no effect with sharding {}, only with {needs}; leave it out", sharding.name()))
+    let idle = |setting, able: [&str; 2]| {
+        let reason = format!("needs sharding that gathers or scatters, not {}", sharding.name());
+        wrong(setting, &reason, format!("{{sharding={}}} or {}, or drop {{{setting}}}", able[0], able[1]))
     };
     if world == 0 {
-        return wrong("workers", "0 is too few; at least one worker trains".into());
+        return wrong("workers", "must be at least 1, not 0", "{workers=8}".into());
     }
     if options.accumulate == 0 {
-        return wrong("accumulate", "0 passes are too few; give 1 or more".into());
+        return wrong("accumulate", "must be at least 1, not 0", "{accumulate=1}".into());
     }
     if !sharding.gathers_units() {
         if options.reshard_after_forward != Reshard::Yes {
-            return idle("reshard_after_forward", "zero3 and hsdp");
+            return idle("reshard_after_forward", ["zero3", "hsdp"]);
         }
         if options.unit.is_some() {
-            return idle("unit", "zero3 and hsdp");
+            return idle("unit", ["zero3", "hsdp"]);
         }
     }
     if sharding == Sharding::None && options.prefetch.is_some() {
-        return idle("prefetch", "zero1, zero2, zero3 and hsdp");
+        return idle("prefetch", ["zero1", "zero3"]);
     }
     if options.synchronize.is_some() && options.accumulate == 1 {
-        return wrong("accumulate_sync", "has no effect without accumulation; add --accumulate or leave it out".into());
+        return wrong("accumulate_sync", "needs accumulation", "{accumulate=4}, or drop {accumulate_sync}".into());
     }
     let plain = options.compression.method == Method::None;
     if options.sync_every == 0 {
-        return wrong("sync_every", "0 iterations are too few; give 1 or more".into());
+        return wrong("sync_every", "must be at least 1, not 0", "{sync_every=1}".into());
     }
     if sharding != Sharding::None {
-        let (setting, what) = if plain { ("sync_every", "sync-every") } else { ("compression", "compression") };
+        let setting = if plain { "sync_every" } else { "compression" };
         if !plain || options.sync_every > 1 {
-            return wrong(
-                setting,
-                format!(
-                    "{} reduce-scatters its gradients in every iteration, as they are; use --sharding none, or leave \
-                 {what} out",
-                    sharding.name()
-                ),
-            );
+            let reason = format!("needs all-reduces, and {} reduce-scatters in every iteration", sharding.name());
+            return wrong(setting, &reason, format!("{{sharding=none}}, or drop {{{setting}}}"));
         }
     }
     if options.exchanges.are_background() && (!plain || options.sync_every > 1) {
         let setting = if plain { "sync_every" } else { "compression" };
-        return wrong(setting, "needs exchanges that wait for each other; leave it out".into());
+        return wrong(setting, "needs exchanges that wait for each other", format!("drop {{{setting}}}"));
     }
     if options.sync_every > 1 && options.synchronize.is_some() {
         return wrong(
             "accumulate_sync",
-            "has no effect with sync-every, which exchanges no gradients; leave it out".into(),
+            "needs gradients to exchange, and sync-every exchanges parameters",
+            "drop {accumulate_sync}, or drop {sync_every}".into(),
         );
     }
     if options.reduce_dtype.is_some() && (!plain || options.sync_every > 1) {
-        let what =
-            if plain { "sync-every, which exchanges parameters" } else { "compression, which says what is sent" };
-        return wrong("reduce_dtype", format!("has no effect with {what}; leave it out"));
+        let what = if plain { "and sync-every exchanges parameters" } else { "and compression says what is sent" };
+        let reason = format!("needs plain gradients, {what}");
+        return wrong("reduce_dtype", &reason, "drop {reduce_dtype}".into());
     }
     if options.group.is_some() && !sharding.has_groups() {
-        return wrong("sharding", format!("{} has no groups; use zero1, zero2 or hsdp", sharding.name()));
+        return wrong(
+            "sharding",
+            &format!("{} has no groups", sharding.name()),
+            "{sharding=hsdp:8}, zero1:8 or zero2:8".into(),
+        );
     }
     check_experts(world, options)?;
     let group = options.group.unwrap_or(world);
     if group == 0 || !world.is_multiple_of(group) {
         return wrong(
             "sharding",
-            format!("{}:{group} does not fit {world} workers; the ranks of a group must divide them", sharding.name()),
+            &format!("groups of {group} do not divide {world} data-parallel workers"),
+            format!("{{sharding={}:{}}}", sharding.name(), divisor(world, group)),
         );
     }
     if let Reshard::Ranks(ranks) = options.reshard_after_forward
@@ -279,13 +278,16 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
     {
         return wrong(
             "reshard_after_forward",
-            format!(
-                "groups of {ranks} ranks do not divide the {group} ranks over which parameters are \
-             sharded"
-            ),
+            &format!("{ranks} must divide the {group} ranks that shard the parameters"),
+            format!("{{reshard_after_forward={}}}", divisor(group, ranks)),
         );
     }
     Ok(())
+}
+
+/// The largest number up to `wanted` that divides a whole.
+fn divisor(whole: u32, wanted: u32) -> u32 {
+    (1..=wanted.clamp(1, whole.max(1))).rev().find(|&it| whole.is_multiple_of(it)).unwrap_or(1)
 }
 
 /// Whether each unit is of experts that neighboring ranks divide among them.
@@ -306,24 +308,28 @@ fn check_experts(world: u32, options: &IterationOptions) -> Result<(), Iteration
     if ways == 1 {
         return Ok(());
     }
-    let wrong = |reason: String| Err(IterationError::about("expert_parallel", reason));
+    let wrong = |reason: String, remedy: &str| Err(IterationError::about("expert_parallel", reason).remedy(remedy));
     if ways == 0 || !world.is_multiple_of(ways) {
-        return wrong(format!("{ways} ranks with a part of the experts each do not divide {world} workers"));
+        return wrong(
+            format!("{ways} ranks with a part of the experts each do not divide {world} workers"),
+            &format!("{{expert_parallel={}}}", divisor(world, ways)),
+        );
     }
     if options.sharding == Sharding::Hsdp || options.group.is_some() {
-        return wrong(format!(
-            "is not modeled with {} in groups of ranks; shard over all of them, as with zero1 or zero3",
-            options.sharding.name()
-        ));
+        let reason = format!("is not modeled with {} in groups of ranks", options.sharding.name());
+        return wrong(reason, "{sharding=zero3} or zero1");
     }
     if matches!(options.reshard_after_forward, Reshard::Ranks(_)) {
-        return wrong("is not modeled with reshard-after-forward of fewer ranks; give yes or no".into());
+        return wrong("is not modeled with groups that reshard".into(), "{reshard_after_forward=yes} or no");
     }
     if options.compression.method != Method::None || options.sync_every > 1 {
-        return wrong("is not modeled with compression or sync-every; leave them out".into());
+        return wrong(
+            "is not modeled with compression or sync-every".into(),
+            "drop {expert_parallel}, or drop {compression} and {sync_every}",
+        );
     }
     if options.exchanges.have_servers() || options.collective != Collective::AllReduce {
-        return wrong("needs all-reduces between ranks; use native or ring".into());
+        return wrong("needs all-reduces between ranks".into(), "{strategy=native} or ring");
     }
     Ok(())
 }
@@ -355,12 +361,9 @@ fn legs(
     buckets.iter().map(of_bucket).collect::<Result<_, _>>().map_err(|name| {
         IterationError::about(
             "compression",
-            format!(
-                "trace '{}' does not say the shape of {name}, which decides what PowerSGD sends; record it again, \
-             or add \"shape\": [rows, columns] to its gradients",
-                trace.name
-            ),
+            format!("PowerSGD needs the shape of {name}, which trace '{}' does not say", trace.name),
         )
+        .remedy("{compression=fp16}, or \"shape\": [rows, columns] of its gradients")
     })
 }
 

@@ -62,7 +62,11 @@ impl FromStr for Method {
             ("int8", None) => Method::Int8,
             ("powersgd", Some(rank)) if (1.0..=1e6).contains(&rank) => Method::PowerSgd { rank: rank as u64 },
             ("topk", Some(density)) if density > 0.0 && density <= 1.0 => Method::TopK { density },
-            _ => return Err(Refusal::about("compression", format!("'{name}' is not known"))),
+            _ => {
+                return Err(
+                    Refusal::about("compression", format!("unknown compression '{name}'")).remedy("{compression=fp16}")
+                );
+            }
         })
     }
 }

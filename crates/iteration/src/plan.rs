@@ -316,12 +316,14 @@ impl Plan {
     /// # Errors
     /// It is malformed, or its steps cannot be executed; the message names the place.
     pub fn from_json(text: &str, source: &str) -> Result<Plan, IterationError> {
-        let wrong = |message: String| IterationError::new(format!("{source}: {message}"));
-        let plan: Plan = serde_json::from_str(text)
-            .map_err(|error| wrong(format!("{error}; write it with `paceline simulate --plan-json FILE`")))?;
+        let wrong = |message: String| {
+            let wrong = IterationError::new(format!("{source}: {message}"));
+            wrong.remedy("paceline simulate --plan-json FILE (writes one)")
+        };
+        let plan: Plan = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
         if plan.format != FORMAT || plan.version != VERSION {
             return Err(wrong(format!(
-                "is '{}' version {}, and only {FORMAT} version {VERSION} can be read",
+                "must be {FORMAT} version {VERSION}, not '{}' version {}",
                 plan.format, plan.version
             )));
         }

@@ -505,16 +505,21 @@ fn matching<'a>(names: &[&'a str], pattern: &str) -> Result<Vec<Option<&'a str>>
         .collect();
     if found.iter().all(Option::is_none) {
         let some: Vec<_> = names.iter().filter(|name| !name.is_empty()).take(3).copied().collect();
-        return Err(IterationError::about(
-            "unit",
-            format!(
-                "no layer's name begins with '{pattern}'; layers are called {}, …; write a name with * for what \
-             differs, such as transformer.h.*",
-                some.join(", ")
-            ),
-        ));
+        return Err(IterationError::about("unit", format!("no layer's name begins with '{pattern}'")).remedy(format!(
+            "{{unit={}}} (layers: {}, …)",
+            common(names),
+            some.join(", ")
+        )));
     }
     Ok(found)
+}
+
+/// The pattern of the layers that most names begin with: `h.*` of h.0.attn, h.0.mlp, head.
+fn common(names: &[&str]) -> String {
+    let first = |name: &str| name.split_once('.').map(|(first, _)| first.to_owned());
+    let firsts: Vec<String> = names.iter().filter_map(|name| first(name)).collect();
+    let most = firsts.iter().max_by_key(|one| firsts.iter().filter(|other| other == one).count());
+    most.map_or_else(|| "*".into(), |first| format!("{first}.*"))
 }
 
 /// Whether a text matches a pattern in which `*` stands for any characters.

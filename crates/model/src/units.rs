@@ -97,10 +97,21 @@ impl Rate {
     }
 }
 
-/// Why a quantity could not be parsed; the message is for the user and says what to do.
+/// Why a quantity could not be parsed, and what to write instead; for the user.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct UnitError(pub String);
+#[error("{reason}")]
+pub struct UnitError {
+    /// What is wrong.
+    pub reason: String,
+    /// Quantities to write instead, the likeliest first.
+    pub remedy: String,
+}
+
+impl UnitError {
+    fn new(reason: impl Into<String>, remedy: impl Into<String>) -> UnitError {
+        UnitError { reason: reason.into(), remedy: remedy.into() }
+    }
+}
 
 /// Powers of 1000 and of 1024 for a prefix: `k` and `ki`.
 const PREFIXES: [(&str, i32); 5] = [("", 0), ("k", 1), ("m", 2), ("g", 3), ("t", 4)];
@@ -205,7 +216,7 @@ fn split<'a>(text: &'a str, what: &str, example: &str) -> Result<(f64, &'a str),
         .parse()
         .ok()
         .filter(|v: &f64| v.is_finite())
-        .ok_or_else(|| UnitError(format!("{} is not a {what}; write for example {example}", shown(text))))?;
+        .ok_or_else(|| UnitError::new(format!("{} is not a {what}", shown(text)), example))?;
     Ok((value, unit.trim()))
 }
 
@@ -225,43 +236,36 @@ pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
     let example = "25Gbps or 500Mbps";
     let (value, unit) = split(text, "rate", example)?;
     let read = shown(text.trim());
-    let refused = |why: String| Err(UnitError(format!("{read} {why}")));
+    let refused = |why: &str, remedy: String| Err(UnitError::new(format!("{read} {why}"), remedy));
     if unit.is_empty() {
         let value = plain(value);
-        return refused(format!("has no unit; rates are bits per second: write {value}Gbps if that is meant"));
+        return refused("has no unit", format!("{value}Gbps or {value}Mbps"));
     }
     let Some(data) = DataUnit::read(unit) else {
-        return refused(format!("has the unknown unit {}; write a rate as {example}", shown(unit)));
+        return refused(&format!("has the unknown unit {}", shown(unit)), example.into());
     };
     let (bits, bytes) = (data.as_rate(value, 1.0), data.as_rate(value, 8.0));
     match (data.amount, data.per_second) {
         (Amount::Bits, true) if !data.is_binary => {}
         (Amount::Bits, true) => {
-            return refused(format!("counts in powers of 1024, and rates are in powers of 1000: write {bits}"));
+            return refused("counts in powers of 1024, rates in powers of 1000", bits);
         }
-        (Amount::Bits, false) => return refused(format!("is a number of bits, and a rate is meant: write {bits}")),
+        (Amount::Bits, false) => return refused("is a number of bits, not a rate", bits),
         (Amount::Bytes, false) => {
-            return refused(format!(
-                "is a size in bytes, and a rate is meant; rates are bits per second: write {bytes} for {read} each second, \
-                 or {bits} if bits are meant"
-            ));
+            return refused("is a size in bytes, not a rate", format!("{bytes} for bytes, {bits} for bits"));
         }
         (Amount::Bytes, true) => {
-            return refused(format!(
-                "is ambiguous: a capital B means bytes, and rates are bits per second; write {bytes} if bytes are meant, \
-                 or {bits} if bits are"
-            ));
+            let remedy = format!("{bytes} for bytes, {bits} for bits");
+            return refused("is ambiguous: B is bytes, rates use bits", remedy);
         }
         (Amount::Unclear, _) => {
-            return refused(format!(
-                "is ambiguous: a small b is written for bits and for bytes; write {bits} if bits are meant, or {bytes} if \
-                 bytes are"
-            ));
+            let remedy = format!("{bits} for bits, {bytes} for bytes");
+            return refused("is ambiguous: b is written for bits and for bytes", remedy);
         }
     }
     let rate = value * data.factor();
     if !(1.0..=1e18).contains(&rate) {
-        return refused("is not a usable rate; it must lie between 1bps and 1e6Tbps".into());
+        return refused("must be 1bps-1e6Tbps", example.into());
     }
     Ok(Rate(rate))
 }
@@ -274,28 +278,25 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
     let example = "100MB or 64KiB";
     let (value, unit) = split(text, "size", example)?;
     let read = shown(text.trim());
-    let refused = |why: String| Err(UnitError(format!("{read} {why}")));
+    let refused = |why: &str, remedy: String| Err(UnitError::new(format!("{read} {why}"), remedy));
     if unit.is_empty() {
         let value = plain(value);
-        return refused(format!("has no unit; sizes are bytes: write {value}B or {value}MB, whichever you mean"));
+        return refused("has no unit", format!("{value}MB or {value}B"));
     }
     let Some(data) = DataUnit::read(unit) else {
-        return refused(format!("has the unknown unit {}; write a size as {example}", shown(unit)));
+        return refused(&format!("has the unknown unit {}", shown(unit)), example.into());
     };
     match (data.amount, data.per_second) {
         (Amount::Bytes, false) => {}
-        (_, true) => return refused(format!("is a rate, and a size in bytes is meant; write for example {example}")),
+        (_, true) => return refused("is a rate, not a size", example.into()),
         (_, false) => {
-            return refused(format!(
-                "is ambiguous: a small b means bits, and sizes are bytes; write {} if bytes are meant, or {} if bits are",
-                data.as_size(value, 1.0),
-                data.as_size(value, 0.125),
-            ));
+            let (bytes, bits) = (data.as_size(value, 1.0), data.as_size(value, 0.125));
+            return refused("is ambiguous: b is bits, sizes use bytes", format!("{bytes} for bytes, {bits} for bits"));
         }
     }
     let bytes = value * data.factor();
     if !(1.0..=1e15).contains(&bytes) || (bytes - bytes.round()).abs() > 1e-6 * bytes.max(1.0) {
-        return refused("is not a whole number of bytes between 1B and 1000TB".into());
+        return refused("must be whole bytes, 1B-1000TB", example.into());
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
     Ok(bytes.round() as u64)
@@ -310,19 +311,19 @@ pub fn parse_time(text: &str) -> Result<Time, UnitError> {
     let (value, unit) = split(text, "time", example)?;
     let lower = unit.to_lowercase();
     let read = shown(text.trim());
-    let refused = |why: String| Err(UnitError(format!("{read} {why}")));
+    let refused = |why: &str, remedy: String| Err(UnitError::new(format!("{read} {why}"), remedy));
     let factor = match TIME_UNITS.iter().find(|(name, _)| *name == lower).map(|&(_, factor)| factor) {
         Some(factor) => factor,
         None if unit.is_empty() && value == 0.0 => 1.0,
         None if unit.is_empty() => {
             let value = plain(value);
-            return refused(format!("has no unit; write {value}us or {value}ms, whichever you mean"));
+            return refused("has no unit", format!("{value}us or {value}ms"));
         }
-        None => return refused(format!("has the unknown unit {}; write a time as {example}", shown(unit))),
+        None => return refused(&format!("has the unknown unit {}", shown(unit)), example.into()),
     };
     let seconds = value * factor;
     if seconds > MAX_SECONDS {
-        return refused("is longer than a day; is the unit right?".into());
+        return refused("must be at most a day", example.into());
     }
     Ok(Time::from_seconds(seconds))
 }

@@ -136,6 +136,8 @@ impl Machine {
         }
         let groups = if concurrent > 1 { format!("{concurrent} groups of {per_node}") } else { per_node.to_string() };
         let gpus = counted(self.gpus_per_node, "GPU");
-        Err(NcclError(format!("per_node: {groups} ranks on a node of {}, which has {gpus}", self.name)))
+        let reason = format!("per_node: {groups} ranks on a node of {}, which has {gpus}", self.name);
+        let most = self.gpus_per_node / concurrent.max(1);
+        Err(NcclError { reason, remedy: format!("per_node={most}") })
     }
 }

@@ -87,8 +87,13 @@ pub type Choice = (Algorithm, Protocol);
 
 /// A request that NCCL cannot carry out, by the argument to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NcclError(pub String);
+#[error("{reason}")]
+pub struct NcclError {
+    /// What is wrong.
+    pub reason: String,
+    /// What to write instead, in a few words.
+    pub remedy: String,
+}
 
 pub(crate) fn counted(number: u32, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })

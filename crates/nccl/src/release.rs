@@ -25,7 +25,8 @@ impl FromStr for Release {
         let known = Release::ALL.iter().find(|it| it.name() == name);
         known.copied().ok_or_else(|| {
             let names: Vec<&str> = Release::ALL.iter().map(|it| it.name()).collect();
-            NcclError(format!("NCCL {name} is not known; there are {}", names.join(", ")))
+            let remedy = format!("{} (known: {})", Release::CURRENT.name(), names.join(", "));
+            NcclError { reason: format!("NCCL {name} is not known"), remedy }
         })
     }
 }

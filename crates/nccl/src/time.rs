@@ -100,15 +100,16 @@ fn no_such(request: &Request, machine: &Machine, available: &[Choice]) -> NcclEr
     let words = [request.algorithm.map(Algorithm::name), request.protocol.map(Protocol::name)];
     let mut there: Vec<&str> = available.iter().map(|it| it.0.name()).collect();
     there.dedup();
-    NcclError(format!(
-        "{}: NCCL has no {} for {} over {} of {}; there are {}, LL and LL128 for rings and trees",
+    let remedy = format!("{} (LL and LL128: rings and trees only)", there.join(", "));
+    let reason = format!(
+        "{}: NCCL has no {} for {} over {} of {}",
         if request.algorithm.is_some() { "algorithm" } else { "protocol" },
         words.into_iter().flatten().collect::<Vec<_>>().join(" with "),
         request.kind.name(),
         counted(request.group.nodes(), "node"),
-        machine.name,
-        there.join(", ")
-    ))
+        machine.name
+    );
+    NcclError { reason, remedy }
 }
 
 fn start_s(caller: Caller, machine: &Machine, calibration: &Calibration) -> f64 {

@@ -179,7 +179,10 @@ getters! { Fabric, self {
             Shape::LeafSpine { oversubscription: own, .. }
             | Shape::Rails { oversubscription: own, .. }
             | Shape::FatTree { oversubscription: own, .. } => *own = oversubscription,
-            other => return Err(user_error(format!("fabric: a {} has no oversubscription", other.name()))),
+            other => return Err(user_error(
+                    Refusal::new(format!("fabric: a {} has no oversubscription", other.name()))
+                        .remedy("a leaf-spine, rails or fat-tree"),
+                )),
         }
         Ok(Fabric(fabric))
     }
@@ -203,7 +206,11 @@ fn optional_rate(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Option<Rate>
 
 fn delay(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Time> {
     let seconds: f64 = value(field, given)?;
-    let wrong = || user_error(format!("{field}: {seconds} s is not between 0 and a day"));
+    let wrong = || {
+        user_error(
+            Refusal::new(format!("{field}: must be 0 s to a day, not {seconds} s")).remedy(format!("{field}=1e-5")),
+        )
+    };
     within_a_day(seconds).ok_or_else(wrong)
 }
 
@@ -212,7 +219,9 @@ fn named<T: Copy>(field: &str, given: &Bound<'_, PyAny>, all: &[T], name: fn(T) 
     let word: String = value(field, given)?;
     all.iter().copied().find(|&one| name(one) == word).ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|&one| name(one)).collect();
-        user_error(format!("{field}: '{word}' is not one of {}", names.join(", ")))
+        user_error(
+            Refusal::new(format!("{field}: unknown {field} '{word}'")).remedy(format!("one of {}", names.join(", "))),
+        )
     })
 }
 

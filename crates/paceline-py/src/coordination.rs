@@ -26,7 +26,12 @@ impl Coordination {
         graph_nodes: Option<f64>,
         constants: Option<HashMap<String, f64>>,
     ) -> PyResult<Coordination> {
-        let unknown = || user_error(Refusal::about("coordinator", format!("no '{coordinator}'")));
+        let unknown = || {
+            user_error(
+                Refusal::about("coordinator", format!("unknown coordinator '{coordinator}'"))
+                    .remedy("{coordinator=negotiate}"),
+            )
+        };
         let policy = PolicyKind::find(coordinator).ok_or_else(unknown)?;
         let constants = MapDeserializer::<_, NameError>::new(constants.unwrap_or_default().into_iter());
         let constants = Constants::deserialize(constants);

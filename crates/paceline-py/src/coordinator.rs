@@ -10,6 +10,7 @@ use paceline_cuda::CallerStream;
 use paceline_engine::settings::seconds;
 use paceline_runtime::negotiation::{Coordinator, Named, Output, Wanted};
 use paceline_runtime::session::Session;
+use paceline_schedule::Refusal;
 use paceline_transport::header::Collective;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -33,7 +34,9 @@ impl PyCoordinator {
 
     fn own(&self, operations: &[PyRef<'_, NamedOperation>]) -> PyResult<Vec<Arc<Named>>> {
         if operations.iter().any(|operation| !Arc::ptr_eq(&operation.coordinator, &self.inner)) {
-            return Err(user_error("an operation was requested from another coordinator"));
+            return Err(user_error(
+                Refusal::new("an operation was requested from another coordinator").remedy("the one that began it"),
+            ));
         }
         Ok(operations.iter().map(|operation| operation.named.clone()).collect())
     }
@@ -96,7 +99,9 @@ impl PyCoordinator {
         let mut named = Named::new(&wanted, self.inner.size(), keep).map_err(python_error)?;
         if let Some(stream) = stream {
             if !matches!(wanted.collective, Collective::AllReduce | Collective::Broadcast) {
-                return Err(user_error(format!("{call} of '{name}': takes memory of the host")));
+                return Err(user_error(
+                    Refusal::new(format!("{call} of '{name}': takes memory of the host")).remedy("tensor.cpu()"),
+                ));
             }
             let stage = stage_of(&self.engine, inputs.iter(), call).map_err(python_error)?;
             // SAFETY: the Python side passes a stream of the device on which the memory lies.
@@ -201,7 +206,8 @@ impl NamedOperation {
 
     fn data(&self) -> PyResult<Data> {
         let output = self.named.output();
-        output.map(Data).ok_or_else(|| user_error(format!("'{}' has no result yet", self.named.name())))
+        let wrong = || user_error(Refusal::new(format!("'{}' has no result yet", self.named.name())).remedy("wait()"));
+        output.map(Data).ok_or_else(wrong)
     }
 
     fn own(&self) -> Vec<Vec<u64>> {
@@ -209,7 +215,11 @@ impl NamedOperation {
     }
 
     fn source(&self) -> PyResult<u32> {
-        self.named.last_joined().ok_or_else(|| user_error(format!("'{}' is not a completed join", self.named.name())))
+        let wrong = || {
+            let reason = format!("'{}' is not a completed join", self.named.name());
+            user_error(Refusal::new(reason).remedy("wait() of a join"))
+        };
+        self.named.last_joined().ok_or_else(wrong)
     }
 }
 

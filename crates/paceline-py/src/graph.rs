@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use paceline_coordinator::plan::{self, AllReduce, Dag, Node, NodeId, Plan};
 use paceline_model::{Graph as ModelGraph, nearest};
+use paceline_schedule::Refusal;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
@@ -17,6 +18,11 @@ pub struct Graph {
     dag: Dag,
 }
 
+/// What is wrong with a graph, or with what is to be planned of it.
+fn refused(source: &str, error: &plan::PlanError) -> PyErr {
+    user_error(Refusal::new(format!("{source}: {error}")).remedy(error.remedy()))
+}
+
 impl Graph {
     fn new(source: String, graph: ModelGraph) -> PyResult<Graph> {
         let all_reduce = |moved: paceline_model::graph::AllReduce| AllReduce {
@@ -29,15 +35,15 @@ impl Graph {
         };
         let edges: Vec<_> = graph.edges.iter().map(|&(parent, child)| (NodeId(parent), NodeId(child))).collect();
         let dag = Dag::new(graph.nodes.iter().map(node).collect(), &edges);
-        let dag = dag.map_err(|error| user_error(format!("{source}: {error}")))?;
+        let dag = dag.map_err(|error| refused(&source, &error))?;
         Ok(Graph { source, graph, dag })
     }
 
     fn find(&self, name: &str) -> PyResult<NodeId> {
         self.dag.find(name).ok_or_else(|| {
             let near = nearest(name, self.graph.nodes.iter().map(|node| node.name.as_str()));
-            let hint = near.map_or(String::new(), |near| format!("; did you mean '{near}'?"));
-            user_error(format!("{}: no node is called '{name}'{hint}", self.source))
+            let refusal = Refusal::new(format!("{}: no node is called '{name}'", self.source));
+            user_error(refusal.remedy(near.map_or("a node of the graph".into(), |near| format!("'{near}'"))))
         })
     }
 
@@ -117,7 +123,7 @@ impl Graph {
         py.detach(|| {
             let make = if as_listed { plan::plan_as_listed } else { plan::plan };
             let plan = make(&self.dag, &fetches, bucket_size);
-            let plan = plan.map_err(|error| user_error(format!("{}: {error}", self.source)))?;
+            let plan = plan.map_err(|error| refused(&self.source, &error))?;
             Ok(self.described(&plan, bucket_size).to_string())
         })
     }

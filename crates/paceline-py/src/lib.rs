@@ -44,14 +44,15 @@ import_exception!(paceline.errors, InternalError);
 /// The form that pickle takes: a function, and its arguments, here the JSON of a file and its name.
 type Reduced<'py> = (Bound<'py, PyAny>, (Vec<u8>, String));
 
-/// The caller's mistake, with the setting or the place in a document that it is about.
+/// The caller's mistake, with the setting or the place in a document that it is about, and what to type instead.
 fn user_error(error: impl Into<Mistake>) -> PyErr {
-    let Mistake { refusal: Refusal { setting, reason }, place } = error.into();
+    let Mistake { refusal: Refusal { setting, reason, remedy }, place } = error.into();
     Python::attach(|py| {
         let about = PyDict::new(py);
         let made = about
             .set_item("setting", setting)
             .and_then(|()| about.set_item("place", place))
+            .and_then(|()| about.set_item("remedy", remedy))
             .and_then(|()| py.get_type::<InvalidArgumentError>().call((reason,), Some(&about)));
         made.map_or_else(|failed| failed, PyErr::from_value)
     })
@@ -83,13 +84,13 @@ impl From<&str> for Mistake {
 
 impl From<UnitError> for Mistake {
     fn from(error: UnitError) -> Mistake {
-        Refusal::new(error.0).into()
+        Refusal::new(error.reason).remedy(error.remedy).into()
     }
 }
 
 impl From<NcclError> for Mistake {
     fn from(error: NcclError) -> Mistake {
-        Refusal::new(error.0).into()
+        Refusal::new(error.reason).remedy(error.remedy).into()
     }
 }
 
@@ -105,7 +106,8 @@ impl From<ScenarioError> for Mistake {
 impl From<DocumentError> for Mistake {
     fn from(error: DocumentError) -> Mistake {
         let place = Some(error.place()).filter(|place| !place.is_empty()).map(str::to_owned);
-        Mistake { refusal: Refusal::new(error.to_string()), place }
+        let refusal = Refusal { remedy: error.remedy().map(str::to_owned), ..Refusal::new(error.to_string()) };
+        Mistake { refusal, place }
     }
 }
 
@@ -140,8 +142,7 @@ fn strategies() -> String {
 #[pyfunction]
 fn switches(strategy: &str, nodes: u32, nodes_per_rack: Option<u32>) -> PyResult<String> {
     let topology = Topology::flat(nodes).in_racks(nodes_per_rack);
-    let schedule =
-        paceline_schedule::build(strategy, &topology, &Knobs::default()).map_err(|e| user_error(e.to_string()))?;
+    let schedule = paceline_schedule::build(strategy, &topology, &Knobs::default()).map_err(user_error)?;
     let rack = |number| match schedule.switch_place(number).stand {
         Stand::Rack(rack) => Some(rack),
         Stand::Pod(_) | Stand::Top => None,

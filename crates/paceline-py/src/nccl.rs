@@ -6,6 +6,7 @@ use paceline_nccl::{
     Algorithm, Calibration, Caller, CollectiveTime, Constant, Estimate, Generation, Group, Kind, Machine, Protocol,
     Release, Request, bus_factor, collective_time,
 };
+use paceline_schedule::Refusal;
 use paceline_simulator::nccl;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
@@ -54,10 +55,10 @@ fn named<T: Copy>(field: &str, value: &Bound<'_, PyAny>, all: &[T], name: impl F
     all.iter().copied().find(|&it| name(it) == text).ok_or_else(|| {
         let known = names(all, name);
         let hint = match paceline_model::nearest(&text, known.iter().copied()) {
-            Some(near) => format!("did you mean '{near}'?"),
-            None => format!("there are {}", known.join(", ")),
+            Some(near) => near.to_owned(),
+            None => format!("one of {}", known.join(", ")),
         };
-        user_error(format!("{field}: unknown {field} '{text}'; {hint}"))
+        user_error(Refusal::new(format!("{field}: unknown {field} '{text}'")).remedy(hint))
     })
 }
 
@@ -67,7 +68,12 @@ fn kind_of(value: &Bound<'_, PyAny>) -> PyResult<Kind> {
 
 fn size_of(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     let size = if is_int(value) { value.extract().ok() } else { None };
-    size.ok_or_else(|| user_error(format!("size: {} is not a whole number of bytes", shown(value.repr()))))
+    size.ok_or_else(|| {
+        user_error(
+            Refusal::new(format!("size: {} is not a whole number of bytes", shown(value.repr())))
+                .remedy("size=1000000"),
+        )
+    })
 }
 
 fn is_int(value: &Bound<'_, PyAny>) -> bool {
@@ -78,17 +84,23 @@ fn is_int(value: &Bound<'_, PyAny>) -> bool {
 const MOST_RANKS: u32 = 1 << 30;
 
 fn count_of(field: &str, value: &Bound<'_, PyAny>) -> PyResult<u32> {
-    let wrong = |what: &str| user_error(format!("{field}: {} is {what}", shown(value.repr())));
+    let wrong = |what: &str, remedy: u32| {
+        let reason = format!("{field}: must be {what}, not {}", shown(value.repr()));
+        user_error(Refusal::new(reason).remedy(format!("{field}={remedy}")))
+    };
     if !is_int(value) || value.lt(1)? {
-        return Err(wrong("not a whole number of at least 1"));
+        return Err(wrong("a whole number of at least 1", 1));
     }
     let count: Option<u32> = value.extract().ok().filter(|&it| it <= MOST_RANKS);
-    count.ok_or_else(|| wrong(&format!("more than {MOST_RANKS}")))
+    count.ok_or_else(|| wrong(&format!("at most {MOST_RANKS}"), MOST_RANKS))
 }
 
 pub fn calibration(assumed: Option<HashMap<String, f64>>) -> PyResult<Calibration> {
-    Calibration::assuming(assumed.unwrap_or_default())
-        .map_err(|unknown| user_error(format!("assumed: NCCL's model has no constant '{unknown}'")))
+    Calibration::assuming(assumed.unwrap_or_default()).map_err(|unknown| {
+        let known: Vec<&str> = Calibration::constants().iter().map(|it| it.name.as_str()).collect();
+        let near = paceline_model::nearest(&unknown, known.iter().copied()).unwrap_or("overlap.slowdown");
+        user_error(Refusal::new(format!("assumed: NCCL's model has no constant '{unknown}'")).remedy(near))
+    })
 }
 
 /// The network latency of RDMA, which NCCL's own figures contain. Channels and their constants are Python's.

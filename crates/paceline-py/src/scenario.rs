@@ -63,7 +63,9 @@ where
 fn dtype(setting: &'static str, given: &Bound<'_, PyAny>) -> PyResult<Dtype> {
     let word: String = value(setting, given)?;
     let known = Dtype::ALL.into_iter().find(|dtype| dtype.name() == word);
-    known.ok_or_else(|| user_error(Refusal::about(setting, format!("unknown dtype '{word}'"))))
+    known.ok_or_else(|| {
+        user_error(Refusal::about(setting, format!("unknown dtype '{word}'")).remedy(format!("{{{setting}=float32}}")))
+    })
 }
 
 /// Sets one option by its name in Python.
@@ -131,9 +133,14 @@ impl PyLibrary {
         let place = |word: &str| match word {
             "colocated" => Ok(ServerPlace::Colocated),
             "own-nodes" => Ok(ServerPlace::OwnNodes),
-            other => Err(user_error(format!("library: servers are not on '{other}'"))),
+            other => Err(user_error(
+                Refusal::new(format!("library: servers are not on '{other}'")).remedy("own-nodes or colocated"),
+            )),
         };
-        let release = |text: &str| text.parse().map_err(|NcclError(text)| user_error(format!("nccl: {text}")));
+        let release = |text: &str| {
+            text.parse()
+                .map_err(|error: NcclError| user_error(Refusal::from(error.reason).within("nccl").remedy(error.remedy)))
+        };
         let mut library = Library {
             name,
             strategy,
@@ -301,7 +308,7 @@ impl Scenario {
         expert_ranks: u32,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Scenario> {
-        let unknown = |error: Refusal| user_error(Refusal::about("strategy", error.to_string()));
+        let unknown = |error: Refusal| user_error(Refusal { setting: Some("strategy"), ..error });
         let scenario = paceline_scenario::Scenario {
             strategy: look_up(strategy).map_err(unknown)?,
             workers,
@@ -386,9 +393,8 @@ impl Scenario {
 
     fn plan(&self, py: Python<'_>) -> PyResult<Plan> {
         if self.scenario.coordination.is_some() {
-            return Err(user_error(
-                "a coordinator decides in every iteration what is exchanged, so there is no plan; leave it out",
-            ));
+            let reason = "needs a fixed order of exchanges, which a coordinator decides in every iteration";
+            return Err(user_error(Refusal::about("plan_json", reason).remedy("drop {coordinator}")));
         }
         let (trace, options) = (&self.trace.get().0, &self.low.options);
         py.detach(|| simulator::iteration::plan_of(trace, options)).map(Plan::from).map_err(user_error)

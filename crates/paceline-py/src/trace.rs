@@ -6,6 +6,7 @@ use paceline_model::trace::{
     VariationFile, WorkerFile, parse_all_reduce, parse_modules, read_sends,
 };
 use paceline_model::{Time, Trace as ModelTrace, units};
+use paceline_schedule::Refusal;
 use paceline_simulator as simulator;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyFutureWarning, PyTypeError};
@@ -140,12 +141,18 @@ pub fn time(place: &str, seconds: f64) -> PyResult<Time> {
     if let Some(time) = within_a_day(seconds) {
         return Ok(time);
     }
-    let longer = if seconds > units::MAX_SECONDS { "; is longer than a day" } else { "" };
-    Err(user_error(format!("{place}: {seconds} s is not between 0 and a day{longer}")))
+    Err(user_error(
+        Refusal::new(format!("{place}: must be 0 s to a day, not {seconds} s")).remedy("seconds, such as 0.004"),
+    ))
 }
 
 pub fn named_dtype(name: &str) -> PyResult<Dtype> {
-    let wrong = || user_error(format!("dtype: '{name}' is not one of {}", Dtype::ALL.map(Dtype::name).join(", ")));
+    let wrong = || {
+        user_error(
+            Refusal::new(format!("dtype: unknown dtype '{name}'"))
+                .remedy(format!("one of {}", Dtype::ALL.map(Dtype::name).join(", "))),
+        )
+    };
     Dtype::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(wrong)
 }
 

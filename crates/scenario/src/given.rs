@@ -33,7 +33,7 @@ impl FromStr for ShardedBy {
     type Err = Refusal;
 
     fn from_str(text: &str) -> Result<ShardedBy, Refusal> {
-        let unknown = || Refusal::about("sharding", format!("unknown sharding '{text}'"));
+        let unknown = || Refusal::about("sharding", format!("unknown sharding '{text}'")).remedy("{sharding=zero3}");
         let (name, group) = text.split_once(':').map_or((text, None), |(name, group)| (name, Some(group)));
         let all = [Sharding::None, Sharding::Zero1, Sharding::Zero2, Sharding::Zero3, Sharding::Hsdp];
         let sharding = all.into_iter().find(|one| one.name() == name).ok_or_else(unknown)?;

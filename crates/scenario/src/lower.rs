@@ -113,7 +113,8 @@ impl Scenario {
         if let (false, Some(overhead)) = (of_cards, library.message_overhead) {
             let whole = cluster.message_overhead.seconds() + overhead;
             if !(0.0..=86_400.0).contains(&whole) {
-                return Err(Refusal::new(format!("message_overhead_s: {whole} s is not between 0 and a day")));
+                return Err(Refusal::new(format!("message_overhead_s: must be 0 s to a day, not {whole} s"))
+                    .remedy("\"message_overhead_s\": 1e-5"));
             }
             cluster.message_overhead = Time::from_seconds(whole);
         }
@@ -150,7 +151,9 @@ impl Scenario {
             // Measured with NCCL's kernels; those of another strategy would need the same multiprocessors.
             options.slowdown = self.calibration.value("overlap.slowdown");
             if !(0.0..1.0).contains(&options.slowdown) {
-                return Err(Refusal::new(format!("slowdown: {} is not a share below 1", options.slowdown)));
+                return Err(
+                    Refusal::new(format!("slowdown: must be a share below 1, not {}", options.slowdown)).remedy("0.04")
+                );
             }
             // A channel's spread was measured with all-reduces of DDP and Horovod, before NCCL's model of today.
             options.spread = 0.0;
@@ -240,5 +243,5 @@ fn seconds(name: &str, seconds: f64) -> Result<Time, Refusal> {
     if (0.0..=60.0).contains(&seconds) {
         return Ok(Time::from_seconds(seconds));
     }
-    Err(Refusal::new(format!("{name}: {seconds} is not between 0 and 60 s")))
+    Err(Refusal::new(format!("{name}: must be 0-60 s, not {seconds}")).remedy("1e-5"))
 }

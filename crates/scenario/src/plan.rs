@@ -63,9 +63,9 @@ fn asked(
         if gpus_per_node == 1 && workers > 1 {
             return Err(Refusal::about(
                 "sharding",
-                "hsdp shards within a node, and there is one data-parallel rank per node; write hsdp:RANKS, add \
-                 --gpus-per-node, or leave it out",
-            ));
+                "hsdp shards within a node, and there is one data-parallel rank per node",
+            )
+            .remedy("{gpus_per_node=8}, or {sharding=zero3}"));
         }
         group = Some(gpus_per_node.min(workers));
     }
@@ -97,7 +97,8 @@ fn checked(compression: Compression) -> Result<Compression, Refusal> {
     let seconds = |cost: Cost| [cost.bucket_s, cost.tensor_s, cost.element_s, cost.received_s];
     let mut all = [compress, between, decompress].into_iter().flat_map(seconds);
     if let Some(wrong) = all.find(|it| !(0.0..=60.0).contains(it)) {
-        return Err(Refusal::about("compression", format!("a cost of {wrong} s is not between 0 and 60")));
+        return Err(Refusal::about("compression", format!("costs must be 0-60 s, not {wrong} s"))
+            .remedy("paceline probe --compression fp16 (measures them)"));
     }
     debug_assert!(method != Method::None);
     Ok(compression)

@@ -244,8 +244,11 @@ impl Entry {
 pub struct Refusal {
     /// The setting that it is about, by its name in Python; `None`: none, or several.
     pub setting: Option<&'static str>,
-    /// The error and its remedy, without the setting's name.
+    /// What is wrong, without the setting's name.
     pub reason: String,
+    /// What to write or type instead: a few words, with settings in braces, such as `{sharding=zero3}`, because only the
+    /// caller knows whether one is an option, a keyword or a key.
+    pub remedy: Option<String>,
 }
 
 /// Why a strategy cannot be built.
@@ -254,12 +257,24 @@ pub type PlanError = Refusal;
 impl Refusal {
     /// About no single setting.
     pub fn new(reason: impl Into<String>) -> Refusal {
-        Refusal { setting: None, reason: reason.into() }
+        Refusal { setting: None, reason: reason.into(), remedy: None }
     }
 
     /// About a setting.
     pub fn about(setting: &'static str, reason: impl Into<String>) -> Refusal {
-        Refusal { setting: Some(setting), reason: reason.into() }
+        Refusal { setting: Some(setting), reason: reason.into(), remedy: None }
+    }
+
+    /// The same refusal, with a remedy.
+    #[must_use]
+    pub fn remedy(self, remedy: impl Into<String>) -> Refusal {
+        Refusal { remedy: Some(remedy.into()), ..self }
+    }
+
+    /// The same refusal, of a part of a request: a job, an exchange.
+    #[must_use]
+    pub fn within(self, part: &str) -> Refusal {
+        Refusal { reason: format!("{part}: {}", self.reason), ..self }
     }
 }
 

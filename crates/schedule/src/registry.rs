@@ -24,7 +24,7 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 pub fn look_up(name: &str) -> Result<&'static Entry, PlanError> {
     find(name).ok_or_else(|| {
         let names: Vec<_> = registry().iter().map(|entry| entry.name).collect();
-        PlanError::new(format!("unknown strategy '{name}'; known are {}", names.join(", ")))
+        PlanError::new(format!("unknown strategy '{name}'")).remedy(format!("one of {}", names.join(", ")))
     })
 }
 
@@ -50,9 +50,9 @@ pub fn build_collective(
     knobs: &Knobs,
 ) -> Result<Box<dyn Schedule>, PlanError> {
     let entry = look_up(name)?;
-    let wrong = |setting, reason: &str| Err(PlanError::about(setting, reason));
+    let wrong = |setting, reason: &str, remedy: &str| Err(PlanError::about(setting, reason).remedy(remedy));
     if topology.workers == 0 {
-        return wrong("workers", "0 is too few; at least one worker trains");
+        return wrong("workers", "must be at least 1, not 0", "{workers=8}");
     }
     if topology.workers > MAX_WORKERS || topology.servers > MAX_WORKERS {
         return Err(PlanError::about(
@@ -61,39 +61,42 @@ pub fn build_collective(
                 "{} workers and {} servers are more than the {MAX_WORKERS} that can be scheduled",
                 topology.workers, topology.servers
             ),
-        ));
+        )
+        .remedy(format!("{{workers={MAX_WORKERS}}}")));
     }
     if topology.ranks_per_node == 0 {
-        return wrong("gpus_per_node", "0 is too few; a node has at least one rank");
+        return wrong("gpus_per_node", "must be at least 1, not 0", "{gpus_per_node=1}");
     }
     if topology.servers == 0 && entry.uses(Knob::Servers) {
-        return Err(PlanError::about("servers", format!("{name} needs at least one server")));
+        return Err(PlanError::about("servers", format!("{name} needs at least one server")).remedy("{servers=1}"));
     }
     if topology.racks.as_ref().is_some_and(|racks| racks.contains(&0) || racks.iter().sum::<u32>() != topology.nodes())
     {
-        return Err(PlanError::new("racks: a rack has at least one node, and every node is in one"));
+        return Err(PlanError::new("racks: a rack has at least one node, and every node is in one")
+            .remedy("racks that sum to the nodes"));
     }
     let racks = topology.racks.as_ref().map_or(0, |racks| racks.len() as u32);
     if topology.pods.as_ref().is_some_and(|pods| pods.contains(&0) || pods.iter().sum::<u32>() != racks) {
-        return Err(PlanError::new("pods: a pod has at least one rack, and every rack is in one"));
+        return Err(PlanError::new("pods: a pod has at least one rack, and every rack is in one")
+            .remedy("pods that sum to the racks"));
     }
     if topology.switch_radix.is_some_and(|radix| radix < 2) {
-        return Err(PlanError::new(
-            "switch.radix: an aggregation of fewer than 2 workers adds nothing; give 2 or more",
-        ));
+        return Err(PlanError::new("switch.radix: an aggregation of fewer than 2 workers adds nothing")
+            .remedy("\"radix\": 2 in the cluster's switch"));
     }
     if knobs.chunk == Some(Chunk::Elements(0)) {
-        return wrong("chunk", "a piece has at least one element");
+        return wrong("chunk", "a piece has at least one element", "{chunk=1MB}");
     }
     match (collective, entry.halves) {
         (Collective::AllReduce, _) => (entry.build)(topology, knobs),
         (_, Some(halves)) => halves(collective, topology, knobs),
         (_, None) => {
             let able: Vec<_> = registry().iter().filter(|entry| entry.offers(collective)).map(|e| e.name).collect();
-            Err(PlanError::about(
-                "strategy",
-                format!("{} has no {}; use {}", entry.name, collective.name(), able.join(", ")),
-            ))
+            Err(PlanError::about("strategy", format!("{} has no {}", entry.name, collective.name())).remedy(format!(
+                "{{strategy={}}} (able: {})",
+                able[0],
+                able.join(", ")
+            )))
         }
     }
 }

@@ -48,7 +48,8 @@ fn forecast(
             return Err(SimulationError::about(
                 "workers",
                 format!("a coordinator is simulated with at most {MAX_ROLES}, not {}", options.workers),
-            ));
+            )
+            .remedy(format!("{{workers={MAX_ROLES}}}")));
         }
         return coordinate(trace, cluster, options, coordination, timeline.is_some());
     }

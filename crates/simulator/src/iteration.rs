@@ -118,7 +118,7 @@ pub(crate) fn prepare_messages(
 }
 
 fn check(cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
-    let wrong = |setting, reason: String| Err(SimulationError::about(setting, reason));
+    let wrong = |setting, reason: String, remedy: &str| Err(SimulationError::about(setting, reason).remedy(remedy));
     let entry = options.entry()?;
     let asked = options.iteration.as_ref().map_or("its plan", IterationOptions::asked);
     let is_hybrid = options.iteration.as_ref().is_some_and(|iteration| iteration.sharding == Sharding::Hsdp);
@@ -126,21 +126,23 @@ fn check(cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
     if entry.uses(Knob::Servers) || entry.uses(Knob::Multicast) || in_switches {
         return wrong(
             "strategy",
-            format!(
-                "{} needs servers or a switch, and {asked} needs collectives between ranks; use native, ring, \
-             halving-doubling or hierarchical",
-                entry.name
-            ),
+            format!("{} needs servers or a switch, and {asked} needs collectives between ranks", entry.name),
+            "{strategy=native}, ring, halving-doubling or hierarchical",
         );
     }
     if options.coordination.is_some() {
         return wrong(
             "coordinator",
-            format!("has no effect with {asked}, whose exchanges have a fixed order; leave it out"),
+            format!("needs exchanges in any order, and those of {asked} have a fixed one"),
+            "drop {coordinator}",
         );
     }
     if options.iterations.is_some_and(|iterations| iterations > 1) && cluster.jitter.is_none() {
-        return wrong("iterations", "all iterations of a plan are alike; leave it out".into());
+        return wrong(
+            "iterations",
+            "needs iterations that differ, and those of a plan are alike".into(),
+            "drop {iterations}",
+        );
     }
     Ok(())
 }

@@ -588,14 +588,13 @@ fn prepare_jobs(
     network: Network,
 ) -> Result<Vec<Prepared>, SimulationError> {
     if !cluster.stragglers.is_empty() {
-        return Err(SimulationError::new(
-            "cluster.stragglers: several jobs have several ranks of each number; leave them out",
-        ));
+        return Err(SimulationError::new("cluster.stragglers: several jobs have several ranks of each number")
+            .remedy("the cluster without \"stragglers\""));
     }
     let mut used: HashMap<u32, (u32, usize)> = HashMap::new();
     let mut all = Vec::with_capacity(jobs.len());
     for (number, job) in jobs.iter().enumerate() {
-        let wrong = |message: String| SimulationError::new(format!("{}: {message}", job.name));
+        let wrong = |refusal: SimulationError| refusal.within(&job.name);
         check_place(cluster, nodes, job).map_err(wrong)?;
         let ranks = |local: usize| job.ranks_per_node.min(job.options.workers - local as u32 * job.ranks_per_node);
         for (local, &node) in job.nodes.iter().enumerate() {
@@ -603,10 +602,11 @@ fn prepare_jobs(
             *taken += ranks(local) * job.gpus_per_rank;
             if *taken > cluster.gpus_per_node {
                 let other = &jobs[*by].name;
-                return Err(wrong(format!(
+                let message = format!(
                     "nodes: node {node} has {} GPUs, which {other} and this job use {taken} times",
                     cluster.gpus_per_node
-                )));
+                );
+                return Err(wrong(SimulationError::new(message).remedy("other nodes, or fewer {workers}")));
             }
         }
         let options = Options { network, ..job.options.clone() };
@@ -620,27 +620,31 @@ fn prepare_jobs(
         } else {
             prepare_in(&job.trace, &own, &options, within).map(|(prepared, _)| prepared)
         };
-        let prepared = prepared.map_err(|e| wrong(e.to_string()))?;
-        check_switch_memory(&job.trace, cluster, &prepared).map_err(|e| wrong(e.to_string()))?;
+        let prepared = prepared.map_err(wrong)?;
+        check_switch_memory(&job.trace, cluster, &prepared).map_err(wrong)?;
         all.push(prepared);
     }
     Ok(all)
 }
 
-fn check_place(cluster: &Cluster, nodes: u32, job: &PlacedJobSpec) -> Result<(), String> {
+fn check_place(cluster: &Cluster, nodes: u32, job: &PlacedJobSpec) -> Result<(), SimulationError> {
+    let wrong = |reason: String, remedy: String| Err(SimulationError::new(reason).remedy(remedy));
     let wanted = job.options.workers.div_ceil(job.ranks_per_node.max(1)) as usize;
     let gpus = job.ranks_per_node.saturating_mul(job.gpus_per_rank);
     if gpus == 0 || gpus > cluster.gpus_per_node {
-        return Err(format!("gpus_per_node: {gpus} GPUs on a node, which has {}", cluster.gpus_per_node));
+        let reason = format!("gpus_per_node: {gpus} GPUs on a node, which has {}", cluster.gpus_per_node);
+        return wrong(reason, format!("gpus_per_node = {}", cluster.gpus_per_node));
     }
     if job.nodes.len() != wanted {
-        return Err(format!("nodes: {} are given for workers that fill {wanted}", job.nodes.len()));
+        let reason = format!("nodes: {} are given for workers that fill {wanted}", job.nodes.len());
+        return wrong(reason, format!("{wanted} nodes"));
     }
     if !job.nodes.is_sorted_by(|a, b| a < b) {
-        return Err("nodes: are not ascending, or one is given twice".into());
+        return wrong("nodes: are not ascending, or one is given twice".into(), "ascending nodes, each once".into());
     }
     if let Some(node) = job.nodes.iter().chain(&job.server_nodes).find(|&&node| node >= nodes) {
-        return Err(format!("nodes: there is no node {node}; the cluster's {nodes} are numbered from 0"));
+        let reason = format!("nodes: there is no node {node} among the cluster's {nodes}");
+        return wrong(reason, format!("nodes 0-{}", nodes - 1));
     }
     Ok(())
 }
@@ -770,7 +774,8 @@ fn places(prepared: &[&Prepared]) -> Result<(Vec<JobPlace>, Roles), SimulationEr
             "jobs: {} workers, servers and switches are more than the {} possible",
             total.total(),
             u16::MAX
-        )));
+        ))
+        .remedy("fewer {workers}"));
     }
     Ok((places, total))
 }

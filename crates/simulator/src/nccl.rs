@@ -94,13 +94,13 @@ fn left_of_nics(cluster: &Cluster, nics: u32) -> Result<f64, SimulationError> {
             }
             return Err(SimulationError::about(
                 "degraded",
-                format!(
-                    "NCCL's model knows the NICs of nodes (node3) and, with several a node, of GPUs (worker3), not {link}"
-                ),
-            ));
+                format!("NCCL's model knows the NICs of nodes and GPUs, not {link}"),
+            )
+            .remedy(format!("{{degraded=node3:{factor}}} (worker3: a GPU's NIC, where a node has several)")));
         }
         if factor == 0.0 && (link.starts_with("node") || nics == 1) {
-            return Err(SimulationError::about("degraded", format!("{link} has no NIC left; NCCL would hang")));
+            return Err(SimulationError::about("degraded", format!("{link} has no NIC left, and NCCL would hang"))
+                .remedy(format!("{{degraded={link}:0.5}} (a factor above 0)")));
         }
         left = left.min(if factor > 0.0 { factor } else { f64::from(nics - 1) / f64::from(nics) });
     }
@@ -172,7 +172,8 @@ impl NcclTimes {
         let time = collective_time(&Request::new(kind, bytes, layout), &machine, &self.calibration);
         let seconds = time.map_err(|error| SimulationError::new(error.to_string()))?.seconds;
         if !(0.0..=3600.0).contains(&seconds) {
-            return Err(SimulationError::new(format!("collectives: {seconds} s is more than an hour")));
+            return Err(SimulationError::new(format!("collectives: {seconds} s is more than an hour"))
+                .remedy("{bandwidth=25Gbps}, or smaller tensors"));
         }
         let most = if is_between { machine.network_of(layout) } else { machine.link };
         let bus = if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 } * bus_factor(kind, layout.ranks);

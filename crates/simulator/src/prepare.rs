@@ -19,9 +19,12 @@ use crate::run_types::Prepared;
 /// Events store roles in 16 bits.
 pub(crate) const MAX_ROLES: u32 = 65_535;
 
-fn wrong<T>(setting: &'static str, reason: String) -> Result<T, SimulationError> {
-    Err(SimulationError::about(setting, reason))
+fn wrong<T>(setting: &'static str, reason: String, remedy: impl Into<String>) -> Result<T, SimulationError> {
+    Err(SimulationError::about(setting, reason).remedy(remedy))
 }
+
+/// What to type instead of a strategy that the cluster's switch does not support.
+const BETWEEN_RANKS: &str = "{strategy=ring}, native or hierarchical (list: paceline list strategies)";
 
 /// Also returns the plan of the first recorded worker. Refuses what the event loop cannot hold.
 pub(crate) fn prepare(
@@ -53,6 +56,7 @@ pub(crate) fn prepare_in(
         return wrong(
             "workers",
             format!("{roles} workers, servers and switches are more than the {MAX_ROLES} possible"),
+            format!("{{workers={}}}", MAX_ROLES / 2),
         );
     }
     check_size(prepared.schedule.as_ref(), &prepared.buckets, &prepared.names)?;
@@ -136,6 +140,7 @@ pub(crate) fn check(trace: &Trace, cluster: &Cluster, options: &Options) -> Resu
                 "{} needs a switch that multicasts, and cluster '{}' has none (switch.multicast)",
                 entry.name, cluster.name
             ),
+            BETWEEN_RANKS,
         );
     }
     if entry.uses(Knob::Aggregation) && !cluster.switch.aggregation {
@@ -145,53 +150,53 @@ pub(crate) fn check(trace: &Trace, cluster: &Cluster, options: &Options) -> Resu
                 "{} needs a switch that aggregates, and cluster '{}' has none (switch.aggregation)",
                 entry.name, cluster.name
             ),
+            BETWEEN_RANKS,
         );
     }
     if entry.uses(Knob::Aggregation) && entry.uses(Knob::Servers) && cluster.fabric.is_some() {
         return wrong(
             "strategy",
-            format!(
-                "{} adds up in one switch, and those of cluster '{}' form a fabric; use sharp",
-                entry.name, cluster.name
-            ),
+            format!("{} adds up in one switch, and those of cluster '{}' form a fabric", entry.name, cluster.name),
+            "{strategy=sharp}",
         );
     }
     if cluster.switch.cut_through && entry.uses(Knob::Aggregation) && options.network == Network::Fluid {
         return wrong(
             "network",
-            "fluid has no model of a switch that forwards sums as they arrive (switch.cut_through); use fifo".into(),
+            "fluid has no model of a switch that forwards sums as they arrive (switch.cut_through)".into(),
+            "{network=fifo}",
         );
     }
     if options.collective != Collective::AllReduce
         && trace.workers.iter().any(|worker| worker.compute_time() != Time::ZERO)
     {
         return Err(SimulationError::new(format!(
-            "collective: trace '{}' computes, and its gradients are all-reduced; {} is for exchanges alone",
-            trace.name,
-            options.collective.name()
-        )));
+            "collective: {} is for exchanges alone, and trace '{}' computes",
+            options.collective.name(),
+            trace.name
+        ))
+        .remedy("allreduce:1GB"));
     }
     if !(options.compute_speedup.is_finite() && (1e-6..=1e6).contains(&options.compute_speedup)) {
         return wrong(
             "compute_speedup",
-            format!(
-                "{} is not between 0.000001 and 1000000; 2 makes all compute twice as fast",
-                options.compute_speedup
-            ),
+            format!("must be 0.000001-1000000, not {}", options.compute_speedup),
+            "{compute_speedup=2} (all compute twice as fast)",
         );
     }
     if options.iterations.is_some_and(|n| n == 0 || n > 100_000) {
-        return wrong("iterations", "give a number from 1 to 100000".into());
+        return wrong("iterations", "must be 1-100000".into(), "{iterations=10}");
     }
     if !(0.0..=2.0).contains(&options.spread) {
-        return Err(SimulationError::new(format!("spread: {} is not between 0 and 2", options.spread)));
+        return Err(SimulationError::new(format!("spread: must be 0-2, not {}", options.spread)).remedy("0.05"));
     }
     check_duration(trace, cluster, options)?;
     if let Some(&(rank, _)) = cluster.stragglers.iter().find(|(rank, _)| *rank >= options.workers) {
         return Err(SimulationError::new(format!(
-            "cluster.stragglers: rank {rank} does not exist; {} workers are numbered from 0",
+            "cluster.stragglers: there is no rank {rank} with {} workers",
             options.workers
-        )));
+        ))
+        .remedy(format!("{{workers={}}}", rank.saturating_add(1))));
     }
     Ok(())
 }
@@ -270,11 +275,11 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
     let iterations = f64::from(options.iterations.unwrap_or(2)) + 2.0;
     if (slowest + network) * iterations > 1e7 {
         return Err(SimulationError::new(format!(
-            "'{}' could take {:.0} days on this cluster, and simulated time ends at 115 days; check the units of times, \
-             sizes and rates, or ask for fewer iterations",
+            "'{}' could take {:.0} days on this cluster, and simulated time ends at 115 days",
             trace.name,
             (slowest + network) * iterations / 86_400.0
-        )));
+        ))
+        .remedy("{bandwidth=25Gbps}, fewer {iterations}, or other units of times, sizes and rates"));
     }
     Ok(())
 }
@@ -296,21 +301,19 @@ pub(crate) fn check_size(schedule: &dyn Schedule, buckets: &[Bucket], names: &[S
         return wrong(
             "chunk",
             format!(
-                "'{}' in {lanes} pieces or more needs over {} GB of memory; ask for larger pieces (--chunk) or fewer \
-             workers and servers",
+                "'{}' in {lanes} pieces or more needs over {} GB of memory",
                 names[bucket.id as usize],
                 bytes / 1_000_000_000
             ),
+            "{chunk=16MB}, or fewer {workers} and {servers}",
         );
     }
     let messages = buckets.iter().fold(0u64, |sum, bucket| sum.saturating_add(schedule.volume(bucket).messages));
     if messages > MAX_MESSAGES {
         return wrong(
             "chunk",
-            format!(
-                "{messages} messages an iteration are more than the {MAX_MESSAGES} that can be simulated; fuse tensors \
-             (--bucket-size), ask for larger pieces (--chunk) or fewer workers"
-            ),
+            format!("{messages} messages an iteration are more than the {MAX_MESSAGES} that can be simulated"),
+            "{bucket_size=64MiB}, {chunk=16MB}, or fewer {workers}",
         );
     }
     Ok(())
@@ -320,14 +323,22 @@ fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs,
     let chunk = match options.chunk {
         None => None,
         Some(ChunkBytes::Size(bytes)) if bytes < element_bytes => {
-            return wrong("chunk", format!("{bytes} bytes are less than one element of {element_bytes}"));
+            return wrong(
+                "chunk",
+                format!("must be at least an element of {element_bytes} bytes, not {bytes}"),
+                format!("{{chunk={element_bytes}B}}"),
+            );
         }
         Some(chunk) => chunk.in_elements(element_bytes),
     };
     if let Placement::Table(table) = &options.placement
         && table.len() != buckets
     {
-        return wrong("placement", format!("places {} buckets, but there are {buckets}", table.len()));
+        return wrong(
+            "placement",
+            format!("places {} buckets, but there are {buckets}", table.len()),
+            "{placement=round-robin}, or a server for each bucket",
+        );
     }
     Ok(Knobs {
         chunk,

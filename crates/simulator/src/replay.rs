@@ -41,7 +41,9 @@ pub fn replay(
 ) -> Result<Replay, SimulationError> {
     check(trace, cluster, options)?;
     let Some(mut played) = workers::<()>(trace, cluster, options).into_iter().nth(worker as usize) else {
-        return Err(SimulationError::new(format!("worker: {worker} is not below {}", options.workers)));
+        return Err(
+            SimulationError::new(format!("worker: must be below {}, not {worker}", options.workers)).remedy("worker 0")
+        );
     };
     let mut iteration = executed(trace, options)?;
     if options.is_planned() {

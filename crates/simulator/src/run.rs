@@ -74,10 +74,10 @@ pub(crate) fn check_switch_memory(
         } * prepared.element_bytes;
         if largest > memory {
             return Err(SimulationError::new(format!(
-                "switch.memory: {memory} bytes cannot hold a message of {largest} bytes ('{}' of {}); cut it with \
-                 --chunk SIZE",
+                "switch.memory: {memory} bytes cannot hold a message of {largest} bytes ('{}' of {})",
                 prepared.names[bucket.id as usize], trace.name
-            )));
+            ))
+            .remedy(format!("{{chunk={memory}B}}")));
         }
     }
     Ok(())

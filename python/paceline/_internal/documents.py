@@ -16,7 +16,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from paceline._internal.files import why_unread
+from paceline._internal.files import unread
 from paceline.errors import InvalidArgumentError
 
 MB = 1_000_000
@@ -149,11 +149,13 @@ def read_text(path: Path, most: int, where: str = "") -> str:
     try:
         return read_limited(path, most).decode()
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"{where}: byte {error.start} is not UTF-8; save it as text in UTF-8") from None
+        raise InvalidArgumentError(
+            f"{where}: byte {error.start} is not UTF-8", remedy=f"iconv -f LATIN1 -t UTF-8 {path}"
+        ) from None
     except OSError as error:
-        raise InvalidArgumentError(f"{where}: {why_unread(error)}") from None
+        raise unread(where, error, path) from None
     except ValueError as error:  # the path contains a NUL
-        raise InvalidArgumentError(f"{where}: {error}") from None
+        raise InvalidArgumentError(f"{where}: {error}", remedy="another path") from None
 
 
 def read_json(path: Path, most: int, where: str = "") -> Any:  # noqa: ANN401
@@ -163,8 +165,10 @@ def read_json(path: Path, most: int, where: str = "") -> Any:  # noqa: ANN401
     try:
         return json.loads(text)
     except RecursionError:
-        raise InvalidArgumentError(f"{where}: is nested too deeply") from None
+        raise InvalidArgumentError(f"{where}: is nested too deeply", remedy="a file with fewer levels") from None
     except MemoryError:
-        raise InvalidArgumentError(f"{where}: does not fit into the memory; give a smaller one") from None
+        raise InvalidArgumentError(f"{where}: does not fit into the memory", remedy="a smaller file") from None
     except ValueError as error:
-        raise InvalidArgumentError(f"{where}: is not JSON: {str(error)[:200]}") from None
+        raise InvalidArgumentError(
+            f"{where}: is not JSON: {str(error)[:200]}", remedy=f"JSON (see: python -m json.tool {path})"
+        ) from None

@@ -13,7 +13,7 @@ from paceline.errors import InvalidArgumentError
 
 def install(extra: str) -> str:
     """Return the command that installs an extra, and where to run it."""
-    return f"pip install '.[{extra}]' in a checkout of Paceline"
+    return f"pip install '.[{extra}]' (in a checkout of Paceline)"
 
 
 def need(what: str, extra: str, *packages: str) -> None:
@@ -26,7 +26,7 @@ def need(what: str, extra: str, *packages: str) -> None:
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise InvalidArgumentError(f"{what} needs {' and '.join(missing)}: {install(extra)}")
+        raise InvalidArgumentError(f"{what} needs {' and '.join(missing)}", remedy=install(extra))
 
 
 def cannot_import(what: str, library: str, extra: str, error: ImportError) -> NoReturn:

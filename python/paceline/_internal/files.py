@@ -10,19 +10,37 @@ from pathlib import Path
 
 from paceline.errors import InvalidArgumentError
 
-NO_DASH = "would be a file of this name; the standard output is /dev/stdout"
-NO_SUCH_FILE = "there is no such file; check the path"
+NO_DASH = "would be a file of this name"
+NO_SUCH_FILE = "no such file"
 
 
 def why_unread(error: OSError) -> str:
-    """Return what is wrong with a file that cannot be read, and the remedy, to follow its name."""
+    """Return what is wrong with a file that cannot be read, to follow its name."""
     if error.errno == errno.ENOENT:
         return NO_SUCH_FILE
     if error.errno == errno.EISDIR:
-        return "is a folder; name a file in it"
+        return "is a folder"
     if error.errno == errno.EACCES:
-        return "may not be read by this user; check its permissions"
+        return "may not be read by this user"
     return error.strerror or str(error)
+
+
+def list_of(path: str | Path) -> str:
+    """Return the remedy for a path that names no file: the command that lists the files near it."""
+    folder = next((one for one in Path(path).parents if one.is_dir()), Path())
+    return f"another path (list: ls{'' if folder == Path() else f' {folder!s:.200}'})"
+
+
+def unread(where: str, error: OSError, path: str | Path | None = None) -> InvalidArgumentError:
+    """Return the error about a file that cannot be read; `where` is its name in messages."""
+    path = str(error.filename or where) if path is None else path
+    if error.errno == errno.EISDIR:
+        remedy = f"a file in it (list: ls {path!s:.200})"
+    elif error.errno == errno.EACCES:
+        remedy = f"chmod a+r {path!s:.200}"
+    else:
+        remedy = list_of(path)
+    return InvalidArgumentError(f"{where}: {why_unread(error)}", remedy=remedy)
 
 
 def check_readable(path: Path) -> None:
@@ -34,9 +52,9 @@ def check_readable(path: Path) -> None:
         if not os.access(path, os.R_OK):
             raise PermissionError(errno.EACCES, "may not be read")
     except OSError as error:
-        raise InvalidArgumentError(f"{path!s:.200}: {why_unread(error)}") from None
+        raise unread(f"{path!s:.200}", error, path) from None
     except ValueError as error:  # contains a NUL
-        raise InvalidArgumentError(f"{path!s:.200}: {error}") from None
+        raise InvalidArgumentError(f"{path!s:.200}: {error}", remedy="another path") from None
 
 
 def check_writable(option: str, path: Path) -> None:
@@ -45,12 +63,13 @@ def check_writable(option: str, path: Path) -> None:
     folder = target.parent
     try:
         special = target.exists() and not target.is_file()
+        remedy = "another file"
         if str(path) == "-":
-            problem = NO_DASH
+            problem, remedy = NO_DASH, f"{option} /dev/stdout"
         elif target.is_dir():
-            problem = "is a folder; name a file in it"
+            problem, remedy = "is a folder", f"a file in it: {option} {path / 'result'}"
         elif not folder.is_dir():
-            problem = f"the folder {folder} does not exist"
+            problem, remedy = f"the folder {folder} does not exist", f"mkdir -p {folder}"
         elif not os.access(target if target.exists() else folder, os.W_OK) or not (
             special or os.access(folder, os.W_OK)
         ):
@@ -58,8 +77,8 @@ def check_writable(option: str, path: Path) -> None:
         else:
             return
     except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
-    raise InvalidArgumentError(f"{option} {path}: {problem}")
+        problem, remedy = getattr(error, "strerror", None) or str(error), "another file"
+    raise InvalidArgumentError(f"{option} {path}: {problem}", remedy=remedy)
 
 
 def check_distinct(outputs: Iterable[tuple[str, str | Path | None]], inputs: Iterable[object]) -> None:
@@ -78,14 +97,16 @@ def check_distinct(outputs: Iterable[tuple[str, str | Path | None]], inputs: Ite
             continue
         other = written.setdefault(os.path.realpath(path), name)
         if other != name:
-            raise InvalidArgumentError(f"{other} and {name} name the same file")
+            raise InvalidArgumentError(f"{other} and {name} name the same file", remedy=f"another file for {name}")
     for one in inputs:
         option: str | None = None
         if isinstance(one, (str, Path)):
             with suppress(OSError, ValueError):  # No path.
                 option = written.get(os.path.realpath(one)) if Path(one).is_file() else None
         if option is not None:
-            raise InvalidArgumentError(f"{option} {one}: this file is read, and would be replaced; name another")
+            raise InvalidArgumentError(
+                f"{option} {one}: this file is read, and would be replaced", remedy=f"another file for {option}"
+            )
 
 
 def make_folder(option: str, path: Path) -> None:
@@ -93,7 +114,9 @@ def make_folder(option: str, path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidArgumentError(f"{option} {path}: {error.strerror or error}") from None
+        raise InvalidArgumentError(
+            f"{option} {path}: {error.strerror or error}", remedy=f"another folder (list: ls {path.parent})"
+        ) from None
 
 
 @contextmanager

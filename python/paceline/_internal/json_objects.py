@@ -20,5 +20,5 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidArgumentError(f"'{printable(twice[:80])}' is given twice")
+        raise InvalidArgumentError(f"'{printable(twice[:80])}' is given twice", remedy="one of the two")
     return found

@@ -118,10 +118,3 @@ def _series(name: str) -> tuple[str, str]:
 
 def _key(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
-
-
-def did_you_mean(names: Sequence[str]) -> str:
-    """Return ` (did you mean 'ring' or 'tree'?)`, or nothing without names."""
-    quoted = [f"'{name}'" for name in names]
-    words = " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
-    return f" (did you mean {words}?)" if words else ""

@@ -63,16 +63,16 @@ def check_interface(text: str) -> None:
     """Refuse text that cannot name an interface on any machine. Raises InvalidArgumentError."""
     if text in ("0.0.0.0", "::", "*"):
         raise InvalidArgumentError(
-            f"{text} means every interface, but other ranks need one address to connect to; "
-            "name an interface (eth0), a network (10.0.0.0/24, fd00::/64) or an address"
+            f"{text} means every interface, and other ranks need one address",
+            remedy="eth0 (an interface), 10.0.0.0/24 (a network), or an address",
         )
     if "/" in text:
         try:
             ipaddress.ip_network(text, strict=False)
         except ValueError:
-            raise InvalidArgumentError(f"'{text[:80]}' is not a network; write for example 10.0.0.0/24") from None
+            raise InvalidArgumentError(f"'{text[:80]}' is not a network", remedy="10.0.0.0/24") from None
     elif not text or any(letter.isspace() or not letter.isprintable() for letter in text) or len(text) > 64:
-        raise InvalidArgumentError(f"'{text[:80]}' is not an interface, network or address; write eth0, for example")
+        raise InvalidArgumentError(f"'{text[:80]}' is not an interface, network or address", remedy="eth0")
 
 
 def address_of(text: str, source: str) -> str:
@@ -83,7 +83,7 @@ def address_of(text: str, source: str) -> str:
     try:
         check_interface(text)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{source}: {error.reason}") from None
+        raise InvalidArgumentError(f"{source}: {error.reason}", remedy=error.remedy) from None
     known = addresses()
     if known.get(text):
         return known[text][0]
@@ -108,7 +108,7 @@ def address_of(text: str, source: str) -> str:
             else:
                 problem = f"{text} is not an address of this machine; a network (10.0.0.0/24) fits several hosts"
     has = ", ".join(f"{name} {one}" for name, own in known.items() for one in own) or "no interface with an address"
-    raise InvalidArgumentError(f"{source}: {problem}; it has {has}")
+    raise InvalidArgumentError(f"{source}: {problem}", remedy=f"one of {has}")
 
 
 def is_own(address: str) -> bool:

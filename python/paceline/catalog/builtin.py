@@ -11,8 +11,8 @@ from typing import Any
 
 from paceline._core import Cluster, Trace
 from paceline._internal.documents import MB, read_json
-from paceline._internal.nearest import alike, did_you_mean
-from paceline._internal.units import shown
+from paceline._internal.nearest import alike, nearest
+from paceline._internal.units import listed, shown
 from paceline.catalog.builtin_names import CLUSTERS, COLLECTIVES, TRACES, built_in, key
 from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
@@ -46,30 +46,31 @@ def load_trace(source: str | Path | Trace) -> Trace:
     if isinstance(source, Trace):
         return source
     if isinstance(source, str) and not source:
-        raise InvalidArgumentError("the name of a trace is empty; `paceline list traces` lists the built-in traces")
+        raise InvalidArgumentError("the name of a trace is empty", remedy="paceline list traces")
     if isinstance(source, str) and source.startswith("allreduce"):
         return Trace.all_reduce(as_nccl_tests(source.encode(errors="replace").decode()))
     if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES and ":" in source:
         raise InvalidArgumentError(
-            f"{source:.80}: only all-reduces are simulated as traces; `paceline simulate {source:.80} "
-            "--cluster dgx-h100` and paceline.forecast.nccl.collective_time forecast NCCL's"
+            f"{source:.80}: only all-reduces are simulated as traces",
+            remedy=f"paceline simulate {source:.80} --cluster dgx-h100 (Python: paceline.forecast.nccl)",
         )
     from paceline.catalog.models.spec import find_workload
 
     workload = find_workload(source)
     if workload is not None:
         return workload.trace()
-    path = _file_of("trace", source, TRACES, "a file, allreduce:SIZE, a model as in llama-3-8b@h100, or a name")
+    path = _file_of("trace", source, TRACES)
     try:
         return Trace.read(path)
     except InvalidArgumentError:
         if path.suffix == ".py":
-            remedy = f"record it first: paceline record -o mine.json -- python {path!s:.80}"
-            raise InvalidArgumentError(f"{path!s:.200}: is a script; {remedy}") from None
+            raise InvalidArgumentError(
+                f"{path!s:.200}: is a script", remedy=f"paceline record -o mine.json -- python {path!s:.80}"
+            ) from None
         if _begins(path, b'"traceEvents"'):
             raise InvalidArgumentError(
-                f"{path!s:.200}: is a timeline, which `paceline doctor` reads; forecasts need a recording: "
-                "paceline run -np 1 --record mine.json -- python train.py"
+                f"{path!s:.200}: is a timeline, not a trace",
+                remedy=f"paceline doctor {path!s:.80}, or paceline run -np 1 --record mine.json -- python train.py",
             ) from None
         from paceline.interop.trainers import explained
 
@@ -103,17 +104,18 @@ def _begins(path: Path, word: bytes) -> bool:
     return False
 
 
-def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
+def _file_of(kind: str, source: str | Path, folder: Path) -> Path:
     """Return the file that a word names, directly or as a built-in name. Errors suggest a similar name."""
     if not isinstance(source, str | Path):
-        raise InvalidArgumentError(f"{shown(source, repr)} is not text", setting=kind)
+        raise InvalidArgumentError(f"{shown(source, repr)} is not text", setting=kind, remedy=f"paceline list {kind}s")
     path = Path(source)
     try:
         os.fsencode(path)
         exists = path.exists()
     except UnicodeEncodeError:
         raise InvalidArgumentError(
-            f"unknown {kind} '{source!s:.80}'; the name is not text that a file may have"
+            f"unknown {kind} '{source!s:.80}': the name is not text that a file may have",
+            remedy=f"paceline list {kind}s",
         ) from None
     except (OSError, ValueError):  # too long, or contains a NUL
         exists = False
@@ -128,29 +130,29 @@ def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
                 return file
         if "/" not in source and path.suffix != ".json":
             if kind == "trace" and re.fullmatch(r"[^:@]+:\d.*", source):
-                raise InvalidArgumentError(_unknown_collective(source))
-            message = _unknown_trace(source) if kind == "trace" else unknown(kind, source, list(names))
-            raise InvalidArgumentError(f"{message}; give {wanted} that `paceline {kind}s` lists")
+                raise _unknown_collective(source)
+            if kind == "trace":
+                raise _unknown_trace(source)
+            near = nearest(source, list(names))
+            raise unknown(kind, source, [near] if near else [], f"paceline list {kind}s")
     return path
 
 
-def _unknown_trace(source: str) -> str:
-    """Return the message about a name that is neither a recording nor a model, which either may have been meant."""
+def _unknown_trace(source: str) -> InvalidArgumentError:
+    """Return the error about a name that is neither a recording nor a model, which either may have been meant."""
     from paceline.catalog.models.config import built_in_configs
 
-    configs = built_in_configs()
-    both = list(dict.fromkeys([*built_in(TRACES), *configs]))
-    return f"unknown trace '{source[:80]}'{did_you_mean(alike(source, both))}"
+    both = list(dict.fromkeys([*built_in(TRACES), *built_in_configs()]))
+    return unknown("trace", source, alike(source, both), "paceline list traces, paceline list models")
 
 
-def _unknown_collective(source: str) -> str:
-    """Return the message about a word such as `all-gather:1GB`."""
+def _unknown_collective(source: str) -> InvalidArgumentError:
+    """Return the error about a word such as `all-gather:1GB`."""
     word, _, size = source.partition(":")
     meant = next((kind for kind in COLLECTIVES if kind == key(word)), None)
-    hint = f" (did you mean '{meant}:{size:.40}'?)" if meant else ""
-    return (
-        f"unknown collective '{word:.40}'{hint}; there are {', '.join(f'{kind}:SIZE' for kind in COLLECTIVES)}, "
-        "such as allgather:1GB"
+    known = [f"{kind}:{size:.40}" for kind in ([meant] if meant else COLLECTIVES)]
+    return InvalidArgumentError(
+        f"unknown collective '{word:.40}'", remedy=f"{listed(known, 'or')} (NCCL's, with {{cluster=dgx-h100}})"
     )
 
 
@@ -188,7 +190,11 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
         try:
             json.dumps(value)
         except (TypeError, ValueError, RecursionError):
-            raise InvalidArgumentError(f"{shown(value, repr)} cannot be in a cluster file", setting=field) from None
+            raise InvalidArgumentError(
+                f"{shown(value, repr)} cannot be in a cluster file",
+                setting=field,
+                remedy="text, a number, or a list or dict of them",
+            ) from None
     return cluster.with_fields(json.dumps(changes))
 
 
@@ -197,10 +203,8 @@ _UNMEASURED = "no network was measured"
 
 def _named_cluster(source: str | Path) -> Cluster:
     if source == "":
-        raise InvalidArgumentError(
-            "the name of a cluster is empty; `paceline list clusters` lists the built-in clusters"
-        )
-    path = _file_of("cluster", source, CLUSTERS, "a file or a name")
+        raise InvalidArgumentError("the name of a cluster is empty", remedy="paceline list clusters")
+    path = _file_of("cluster", source, CLUSTERS)
     if _is_list(path):
         return Cluster.from_json(json.dumps(_only(path)).encode(), str(path))
     cluster = Cluster.read(path)
@@ -214,7 +218,7 @@ def cluster_text(source: str | Path) -> str:
     Raises InvalidArgumentError.
     """
     whole = _named_cluster(source).to_json()
-    path = _file_of("cluster", source, CLUSTERS, "a file or a name")
+    path = _file_of("cluster", source, CLUSTERS)
     if not path.is_file() or _is_list(path):
         return whole
     return json.dumps(read_json(path, _LARGEST_FILE), indent=1, ensure_ascii=False)
@@ -235,8 +239,7 @@ def _only(path: Path) -> object:
     if not isinstance(listed, list) or len(listed) != 1:
         what = f"a list of {len(listed)} clusters" if isinstance(listed, list) else "no JSON object"
         raise InvalidArgumentError(
-            f"{path!s:.200}: is {what}, and one is expected; write one: "
-            "`paceline list clusters NAME --export mine.json`"
+            f"{path!s:.200}: must be one cluster, not {what}", remedy="paceline list clusters NAME --export mine.json"
         )
     return listed[0]
 
@@ -250,7 +253,7 @@ def fields_given(source: str | Path | Cluster | None) -> frozenset[str]:
     """
     if source is None or isinstance(source, Cluster):
         return frozenset()
-    path = _file_of("cluster", source, CLUSTERS, "a file or a name")
+    path = _file_of("cluster", source, CLUSTERS)
     if not path.is_file():
         return frozenset()
     return frozenset() if _is_list(path) else frozenset(read_json(path, _LARGEST_FILE))

@@ -46,12 +46,12 @@ def parse(text: str) -> Compression:
     method, colon, given = text.strip().lower().partition(":")
     if method not in METHODS:
         near = nearest(method, METHODS)
-        hint = f"did you mean '{near}'?" if near else f"it is one of {', '.join(METHODS)}"
-        raise InvalidArgumentError(f"unknown compression '{text[:80]}'; {hint}", setting="compression")
+        remedy = f"{near or METHODS[0]} (one of {', '.join(METHODS)})"
+        raise InvalidArgumentError(f"unknown compression '{text[:80]}'", setting="compression", remedy=remedy)
     if method not in _DEFAULTS:
         if colon:
             raise InvalidArgumentError(
-                f"'{text[:80]}': {method} has no parameter; write {method}", setting="compression"
+                f"'{text[:80]}': {method} has no parameter", setting="compression", remedy=f"{{this={method}}}"
             )
         return Compression(method)
     value: float = _DEFAULTS[method]
@@ -62,11 +62,12 @@ def parse(text: str) -> Compression:
             value = math.nan
     if method == "powersgd" and not (1 <= value <= _MOST_RANK and value == int(value)):
         raise InvalidArgumentError(
-            f"'{text[:80]}': give a rank from 1 to {_MOST_RANK}, as in powersgd:4", setting="compression"
+            f"'{text[:80]}': the rank must be 1-{_MOST_RANK}", setting="compression", remedy="{this=powersgd:4}"
         )
     if method == "topk" and not 0 < value <= 1:
         raise InvalidArgumentError(
-            f"'{text[:80]}': give the share of values that is sent, above 0 and up to 1, as in topk:0.01",
+            f"'{text[:80]}': the share of values that is sent must be above 0, and at most 1",
             setting="compression",
+            remedy="{this=topk:0.01}",
         )
     return Compression(method, value)

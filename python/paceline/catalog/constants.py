@@ -60,40 +60,50 @@ def read_document(path: Path, kind: str) -> dict[str, Any]:
     """Return a JSON document of this kind without `format` and `version`. Raises InvalidArgumentError."""
     document = read_json(path, _LARGEST_FILE)
     if not isinstance(document, dict) or document.pop("format", None) != f"paceline-{kind}":
-        raise InvalidArgumentError(f'{path}: format: is not "paceline-{kind}"')
+        raise InvalidArgumentError(f'{path}: format: must be "paceline-{kind}"', remedy=f'"format": "paceline-{kind}"')
     if document.pop("version", None) != 1:
-        raise InvalidArgumentError(f"{path}: version: only 1 is known")
+        raise InvalidArgumentError(f"{path}: version: must be 1", remedy='"version": 1')
     return document
 
 
 def checked_constants(entries: object, where: str, units: Mapping[str, str]) -> dict[str, Constant]:
     """Return constants by name; `units` has the unit of every possible one. Raises InvalidArgumentError."""
     if not isinstance(entries, list):
-        raise InvalidArgumentError(f"{where}: constants: is not a list")
+        raise InvalidArgumentError(f"{where}: constants: is not a list", remedy='"constants": []')
     found: dict[str, Constant] = {}
     for place, entry in enumerate(entries):
         at = f"{where}: constants[{place}]"
         try:
             constant = Constant(**entry)
         except TypeError:
-            raise InvalidArgumentError(f"{at}: needs name, value, unit, uncertainty and source") from None
+            raise InvalidArgumentError(
+                f"{at}: needs name, value, unit, uncertainty and source",
+                remedy='{"name": …, "value": …, "unit": …, "uncertainty": …, "source": …}',
+            ) from None
         if constant.name not in units:
             near = nearest(str(constant.name), list(units))
-            hint = f"did you mean '{near}'?" if near else f"there are {', '.join(units)}"
-            raise InvalidArgumentError(f"{at}.name: unknown constant '{constant.name!s:.80}'; {hint}")
+            hint = f'"name": "{near}"' if near else f"one of {', '.join(units)}"
+            raise InvalidArgumentError(f"{at}.name: unknown constant '{constant.name!s:.80}'", remedy=hint)
         at = f"{where}: {constant.name}"
         if constant.name in found:
-            raise InvalidArgumentError(f"{at}: is listed twice")
+            raise InvalidArgumentError(f"{at}: is listed twice", remedy="one of the two")
         if not (is_number(constant.value) and constant.value > 0):
-            raise InvalidArgumentError(f"{at}.value: {constant.value!r:.80} is not a number above 0")
+            raise InvalidArgumentError(f"{at}.value: must be above 0, not {constant.value!r:.80}", remedy='"value": 1')
         if constant.unit != units[constant.name]:
-            raise InvalidArgumentError(f"{at}.unit: '{constant.unit!s:.80}' is not '{units[constant.name]}'")
+            raise InvalidArgumentError(
+                f"{at}.unit: must be '{units[constant.name]}', not '{constant.unit!s:.80}'",
+                remedy=f'"unit": "{units[constant.name]}"',
+            )
         if not (is_number(constant.uncertainty) and 0 <= constant.uncertainty <= 10):
-            raise InvalidArgumentError(f"{at}.uncertainty: {constant.uncertainty!r:.80} is not between 0 and 10")
+            raise InvalidArgumentError(
+                f"{at}.uncertainty: must be 0-10, not {constant.uncertainty!r:.80}", remedy='"uncertainty": 0.5'
+            )
         if constant.calibrated and not (is_number(constant.prior) and (constant.prior or 0) > 0):
-            raise InvalidArgumentError(f"{at}.prior: is missing; say what would be assumed without the measurements")
+            raise InvalidArgumentError(
+                f"{at}.prior: is missing", remedy='"prior": the value assumed without the measurements'
+            )
         if not constant.source:
-            raise InvalidArgumentError(f"{at}.source: is empty; say where the value comes from")
+            raise InvalidArgumentError(f"{at}.source: is empty", remedy='"source": where the value comes from')
         found[constant.name] = constant
     return found
 

@@ -77,10 +77,17 @@ class Hardware:
     def peak(self, precision: str) -> float:
         """Return the peak in FLOP/s. Raises InvalidArgumentError if the device lacks the precision."""
         if precision not in self.peak_flops:
+            default = next(name for name in (*_DEFAULTS, *self.peak_flops) if name in self.peak_flops)
             raise InvalidArgumentError(
-                f"{self.title} has no {precision} matrix products; it has {', '.join(self.peak_flops)}", setting="dtype"
+                f"{self.title} has no {precision} matrix products",
+                setting="dtype",
+                remedy=f"{{dtype={default}}} (it has {', '.join(self.peak_flops)})",
             )
         return self.peak_flops[precision]
+
+
+_DEFAULTS = ("bf16", "fp16", "fp32")
+"""Precisions to propose where another is lacking, the most usual first."""
 
 
 def _key(name: str) -> str:
@@ -111,15 +118,17 @@ def find_hardware(name: str) -> Hardware:
             raise error.at("gpu") from None
     if "," in name:
         raise InvalidArgumentError(
-            f"'{name:.80}' is a list, and one GPU is expected; give one at a time", setting="gpu"
+            f"'{name:.80}' is a list, and one GPU is expected",
+            setting="gpu",
+            remedy=f"{{this={name.partition(',')[0]:.80}}}",
         )
-    known = [device.name for device in all_hardware()]
     near = like_gpu(name, {device.name: (*own[device.name], *device.like) for device in all_hardware()})
-    hint = f" (did you mean '{near}'?)" if near else ""
     raise InvalidArgumentError(
-        f"unknown GPU '{name[:80]}'{hint}; known are {', '.join(known)}; or give a file "
-        "(`paceline list gpus NAME --json`)",
+        f"unknown GPU '{name[:80]}'",
         setting="gpu",
+        remedy=f"{near} (list: paceline list gpus)"
+        if near
+        else "paceline list gpus (or a file: paceline list gpus NAME --json)",
     )
 
 
@@ -132,15 +141,16 @@ def read_hardware(path: Path) -> Hardware:
     """Read a device file. Raises InvalidArgumentError, which names the file and the field."""
     document = read_document(path, "device")
 
-    def wrong(field: str, problem: str) -> InvalidArgumentError:
-        return InvalidArgumentError(f"{path}: {field}: {problem}", setting="gpu")
+    def wrong(field: str, problem: str, remedy: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{path}: {field}: {problem}", setting="gpu", remedy=remedy)
 
     def plausible(field: str, value: object) -> float:
         least, most, unit = _PLAUSIBLE[field.partition(".")[0]]
         if not (is_number(value) and least <= value <= most):
             raise wrong(
                 field,
-                f"{json.dumps(value):.40} is not a number from {least:g} to {most:g}; give {unit}, without prefix",
+                f"{json.dumps(value):.40} is not a number from {least:g} to {most:g}",
+                remedy=f"{unit}, without prefix",
             )
         return float(value)
 
@@ -154,39 +164,41 @@ def read_hardware(path: Path) -> Hardware:
     def words(field: str) -> tuple[str, ...]:
         value = document.pop(field, [])
         if not (isinstance(value, list) and all(isinstance(word, str) and word for word in value)):
-            raise wrong(field, "give a list of texts")
+            raise wrong(field, "is not a list of texts", f'"{field}": []')
         return tuple(value)
 
     name, title = document.pop("name", None), document.pop("title", None)
     if not (isinstance(name, str) and name and name.isprintable()):
-        raise wrong("name", "give the device's name, in quotes and without control characters")
+        raise wrong("name", "is not the name of a device", '"name": "my-gpu"')
     if title is not None and not (isinstance(title, str) and title.isprintable()):
-        raise wrong("title", "give text without control characters, or leave it out")
+        raise wrong("title", "is not text in one line", 'drop "title"')
     architecture = document.pop("architecture", None)
     if architecture not in _LINKS:
-        raise wrong("architecture", f"give one of {', '.join(_LINKS)}")
+        raise wrong("architecture", "is not a known architecture", f"one of {', '.join(_LINKS)}")
     peaks = document.pop("peak_flops", None)
     if not (isinstance(peaks, dict) and peaks):
-        raise wrong("peak_flops", 'give FLOP/s by precision, such as {"bf16": 312e12}')
+        raise wrong("peak_flops", "is not FLOP/s by precision", '"peak_flops": {"bf16": 312e12}')
     if unknown := [precision for precision in peaks if precision not in PRECISIONS]:
-        raise wrong(f"peak_flops.{unknown[0]}", f"unknown precision; there are {', '.join(PRECISIONS)}")
+        raise wrong(f"peak_flops.{unknown[0]}", "unknown precision", remedy=f"{', '.join(PRECISIONS)}")
     peak_flops = {key: plausible(f"peak_flops.{key}", value) for key, value in peaks.items()}
     bandwidth, memory, launch = number("memory_bandwidth"), number("memory_bytes"), number("launch_s")
     link, bus = optional("link_bandwidth"), optional("bus_bandwidth")
     has_nvlink = link is not None and bus is not None
     inside = document.pop("link", _LINKS[architecture][has_nvlink])
     if inside not in channels.inside():
-        raise wrong("link", f"give one of {', '.join(channels.inside())}")
+        raise wrong("link", "is not a known link", f"one of {', '.join(channels.inside())}")
     if inside.startswith("nvlink") and not has_nvlink:
-        raise wrong("link", f"{inside} needs link_bandwidth and bus_bandwidth")
+        raise wrong("link", f"{inside} needs link_bandwidth and bus_bandwidth", '"link_bandwidth": 4.5e11')
     node = document.pop("node", None)
     if node is not None and not (isinstance(node, str) and node):
-        raise wrong("node", "give the name of a cluster, such as dgx-h100, or leave it out")
+        raise wrong(
+            "node", "is not the name of a cluster", '"node": "dgx-h100", or drop it (list: paceline list clusters)'
+        )
     aliases, like, sources = words("aliases"), words("like"), words("sources")
     if not sources:
-        raise wrong("sources", "say where the figures come from")
+        raise wrong("sources", "is empty", '"sources": where the figures come from')
     if document:
-        raise wrong(next(iter(document)), "unknown field")
+        raise wrong(next(iter(document)), "unknown field", f'drop "{next(iter(document))}"')
     return Hardware(
         name=name,
         title=title or name,

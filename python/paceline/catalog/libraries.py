@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import _core
+from paceline._internal.nearest import nearest
 from paceline.catalog.constants import Constant, checked_constants, read_document, value_of
 from paceline.catalog.names import LibraryName
 from paceline.catalog.nccl import RELEASE, RELEASES
@@ -139,14 +140,13 @@ def find_library(name: str) -> Library:
     """
     name, at, release = name.partition("@")
     if name not in library_names():
-        raise InvalidArgumentError(
-            f"{unknown('library', name, list(library_names()))}; `paceline list libraries` lists them"
-        )
+        near = nearest(name, library_names())
+        raise unknown("library", name, [near] if near else [], "paceline list libraries")
     library = read_library(_FOLDER / f"{name}.json")
     if not at:
         return library
     if library.strategy != "native":
-        raise InvalidArgumentError(f"{name} is not NCCL's and has no release of it; leave out @{release[:80]}")
+        raise InvalidArgumentError(f"{name} is not NCCL's and has no release of it", remedy=f"{{this={name}}}")
     _check_release(release, name)
     return replace(library, nccl=release)
 
@@ -154,7 +154,8 @@ def find_library(name: str) -> Library:
 def _check_release(release: str, where: str) -> None:
     if release not in RELEASES:
         raise InvalidArgumentError(
-            f"{where}: NCCL '{release[:80]}' is not known; known releases are {', '.join(RELEASES)}"
+            f"{where}: unknown NCCL release '{release[:80]}'",
+            remedy=f"{where}@{RELEASES[-1]} (known: {', '.join(RELEASES)})",
         )
 
 
@@ -168,9 +169,13 @@ def read_library(path: Path) -> Library:
     own = read_document(path, "library")
     for name in own:
         if name not in _FIELDS:
-            raise InvalidArgumentError(f"{path.name}: unknown field '{name[:80]}'; there are {', '.join(_FIELDS)}")
+            raise InvalidArgumentError(
+                f"{path.name}: unknown field '{name[:80]}'", remedy=f"one of {', '.join(_FIELDS)}"
+            )
     if own.get("name") != path.stem:
-        raise InvalidArgumentError(f"{path.name}: name: is not the file's name, '{path.stem}'")
+        raise InvalidArgumentError(
+            f"{path.name}: name: must be the file's name, '{path.stem}'", remedy=f'"name": "{path.stem}"'
+        )
     base = find_library(own["extends"]) if "extends" in own else None
     constants = checked_constants(own.get("constants", []), path.name, UNITS)
     found = Library(
@@ -192,21 +197,26 @@ def read_library(path: Path) -> Library:
 def _check(library: Library, where: str) -> None:
     for name in ("summary", "family"):
         if not getattr(library, name):
-            raise InvalidArgumentError(f"{where}: {name}: is missing")
+            raise InvalidArgumentError(f"{where}: {name}: is missing", remedy=f'"{name}": "…"')
     try:
         find_strategy(library.strategy)
         if library.coordinator:
             find_coordinator(library.coordinator)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{where}: {error}") from None
+        raise error.within(where) from None
     if library.channel not in ("", "tcp", "rdma"):
-        raise InvalidArgumentError(f"{where}: channel: '{library.channel}' is neither tcp nor rdma")
+        raise InvalidArgumentError(
+            f"{where}: channel: unknown channel '{library.channel}'", remedy='"channel": "tcp" (or rdma)'
+        )
     if library.nccl:
         _check_release(library.nccl, f"{where}: nccl")
     if library.servers not in ("", "colocated", "own-nodes"):
-        raise InvalidArgumentError(f"{where}: servers: '{library.servers}' is neither colocated nor own-nodes")
+        raise InvalidArgumentError(
+            f"{where}: servers: unknown place '{library.servers}'", remedy='"servers": "colocated" (or own-nodes)'
+        )
     fuses = {"fused_per_cycle", "fusion_threshold"} & set(library.constants)
     if len(fuses) == 1 or (fuses and "bucket_size" in library.constants):
         raise InvalidArgumentError(
-            f"{where}: constants: give bucket_size, or fused_per_cycle and fusion_threshold, or none of them"
+            f"{where}: constants: must have bucket_size, or fused_per_cycle and fusion_threshold, or none",
+            remedy="drop bucket_size, or both others",
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline._core import Trace
 from paceline._internal.documents import MB, read_limited
-from paceline._internal.files import why_unread
+from paceline._internal.files import unread
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
@@ -23,8 +23,8 @@ def read_placement(path: Path, trace: Trace, bucket_size: int | None, servers: i
     for tensor, server in table.items():
         if tensor not in known:
             near = nearest(tensor, sorted(known))
-            hint = f"; did you mean '{near}'?" if near else ""
-            raise InvalidArgumentError(f"{path}: {_name(tensor)}: the trace has no such tensor{hint}")
+            hint = _name(near) if near else f"one of {', '.join(map(_name, sorted(known)[:3]))}, …"
+            raise InvalidArgumentError(f"{path}: {_name(tensor)}: the trace has no such tensor", remedy=hint)
         _check(path, tensor, server, servers)
     return [_server(path, group, table) for group in groups]
 
@@ -40,27 +40,36 @@ def read_table(path: Path, servers: int) -> dict[str, int]:
 def _check(path: Path, tensor: str, server: object, servers: int) -> None:
     if isinstance(server, bool) or not isinstance(server, int):
         raise InvalidArgumentError(
-            f"{path}: {_name(tensor)}: the value must be the number of a server, as in {{{_name(tensor)}: 0}}"
+            f"{path}: {_name(tensor)}: must be the number of a server", remedy=f"{_name(tensor)}: 0"
         )
     if not 0 <= server < servers:
-        raise InvalidArgumentError(f"{path}: {_name(tensor)}: server {server} does not exist; {_numbered(servers)}")
+        raise InvalidArgumentError(
+            f"{path}: {_name(tensor)}: {_numbered(server, servers)}",
+            remedy=f"{_name(tensor)}: 0, or {{servers={_needed(server)}}}",
+        )
 
 
 def _server(path: Path, group: list[str], table: dict[str, Any]) -> int:
     for tensor in group:
         if tensor not in table:
-            raise InvalidArgumentError(f"{path}: {_name(tensor)}: is missing; every tensor needs a server")
+            raise InvalidArgumentError(f"{path}: {_name(tensor)}: is missing", remedy=f"{_name(tensor)}: 0")
         if table[tensor] != table[group[0]]:
             raise InvalidArgumentError(
-                f"{path}: {_name(tensor)}: is fused into one bucket with {_name(group[0])}, but they are placed on "
-                f"different servers ({table[tensor]} and {table[group[0]]})"
+                f"{path}: {_name(tensor)} and {_name(group[0])} are one bucket, on servers {table[tensor]} and "
+                f"{table[group[0]]}",
+                remedy=f"{_name(tensor)}: {table[group[0]]}",
             )
     server: int = table[group[0]]
     return server
 
 
-def _numbered(servers: int) -> str:
-    return "there is one, number 0 (see --servers)" if servers == 1 else f"{servers} are numbered from 0"
+def _numbered(server: int, servers: int) -> str:
+    return f"there is no server {server} among {servers}, numbered from 0"
+
+
+def _needed(server: int) -> int:
+    """Return how many servers there must be for one of this number."""
+    return max(server, 0) + 1
 
 
 def _name(tensor: str) -> str:
@@ -69,32 +78,37 @@ def _name(tensor: str) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     def refuse(constant: str) -> None:
-        raise InvalidArgumentError(f"{path}: {constant} is not JSON")
+        raise InvalidArgumentError(f"{path}: {constant} is not JSON", remedy="the number of a server")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table: dict[str, Any] = {}
         for key, value in pairs:
             if key in table:
-                raise InvalidArgumentError(f"{path}: {_name(key)}: appears twice")
+                raise InvalidArgumentError(f"{path}: {_name(key)}: appears twice", remedy="one of the two")
             table[key] = value
         return table
 
     try:
         if path.exists() and not path.is_file():
             raise InvalidArgumentError(
-                f"{path}: is {'a directory' if path.is_dir() else 'a pipe or a device'}; name a file"
+                f"{path}: is {'a directory' if path.is_dir() else 'a pipe or a device'}",
+                remedy=f"a file (list: ls {path})",
             )
         table = json.loads(read_limited(path, _LARGEST_FILE), object_pairs_hook=once, parse_constant=refuse)
     except FileNotFoundError:
-        raise InvalidArgumentError(f"{path}: no such file; a placement is round-robin, even or a file") from None
+        raise InvalidArgumentError(f"{path}: no such file", remedy="{placement=round-robin}, even, or a file") from None
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
+        raise unread(f"{path}", error, path) from None
     except RecursionError:
-        raise InvalidArgumentError(f"{path}: is nested too deeply") from None
+        raise InvalidArgumentError(
+            f"{path}: is nested too deeply", remedy='{"conv1.weight": 0, "fc.weight": 1}'
+        ) from None
     except InvalidArgumentError:
         raise
     except ValueError as error:  # not JSON, not UTF-8, or a NUL in the path
-        raise InvalidArgumentError(f"{path}: is not JSON: {error}") from None
+        raise InvalidArgumentError(
+            f"{path}: is not JSON: {error}", remedy=f"JSON (see: python -m json.tool {path})"
+        ) from None
     if not isinstance(table, dict):
-        raise InvalidArgumentError(f'{path}: must be an object, as in {{"conv1.weight": 0, "fc.weight": 1}}')
+        raise InvalidArgumentError(f"{path}: must be an object", remedy='{"conv1.weight": 0, "fc.weight": 1}')
     return table

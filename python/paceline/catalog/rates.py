@@ -71,7 +71,9 @@ def adjusted(
     if device is not None:
         if samples_per_s is not None or batch is not None:
             raise InvalidArgumentError(
-                "sets samples/s and batch to the published values; leave it out, or leave out those", setting="device"
+                "sets samples/s and batch to the published values",
+                setting="device",
+                remedy="drop {samples_per_s} and {batch}, or drop {device}",
             )
         return on_device(trace, device)
     if batch is not None:
@@ -83,9 +85,9 @@ def _on_wire(dtype: str) -> str:
     """Return the element type on the wire that a precision stands for. Raises InvalidArgumentError."""
     if dtype in ("fp8", "tf32"):
         raise InvalidArgumentError(
-            f"{dtype} is a precision of computation, for models from a configuration; gradients of a recorded trace "
-            "are float64, float32, float16 or bfloat16",
+            f"{dtype} is a precision of computation, and this is a recorded trace",
             setting="dtype",
+            remedy="{dtype=float16}, bfloat16, float32 or float64",
         )
     return SHORT_DTYPES.get(dtype, dtype)
 
@@ -106,13 +108,12 @@ def device_rate(trace: Trace, device: str) -> Rate:
     if rate is None:
         if not known:
             raise InvalidArgumentError(
-                f"no published rate of {model} is known; give samples/s and batch", setting="device"
+                f"no published rate of {model} is known", setting="device", remedy="{samples_per_s=400}"
             )
         near = like_gpu(device, {name: (name,) for name in known})
-        hint = f" (did you mean '{near}'?)" if near else ""
         raise InvalidArgumentError(
-            f"no published rate of {model} on '{device[:80]}'{hint}; known are {', '.join(known)}; or "
-            "give samples/s and batch",
+            f"no published rate of {model} on '{device[:80]}'",
             setting="device",
+            remedy=f"{{this={near or next(iter(known))}}} (known: {', '.join(known)}), or {{samples_per_s=400}}",
         )
     return rate

@@ -23,24 +23,23 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
             if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
                 cluster = (find_hardware(given["gpu"]).node if option == "gpu" else None) or "dgx-h100"
                 raise InvalidArgumentError(
-                    f"has no effect on {source:.80}, a collective: it is for models from a configuration; leave it "
-                    f"out, and give the machines with --cluster, such as --cluster {cluster}",
+                    f"needs a model, and {source:.80} is a collective",
                     setting=option,
+                    remedy=f"{{cluster={cluster}}}, and drop {{this}}",
                 )
             if isinstance(source, str) and not is_recorded(source) and not is_file(source):
                 raise unknown_workload(source)
             name = source.name if isinstance(source, Trace) else shown(source)
             if option == "gpu":
                 raise InvalidArgumentError(
-                    f"no rate of {name}, which was recorded, is published for it (`paceline list traces NAME` has "
-                    "them); leave it out, and "
-                    f"{_instead(source, given['gpu'])}",
+                    f"no rate of {name}, which was recorded, is published for it",
                     setting=option,
+                    remedy=_instead(source, given["gpu"]),
                 )
             raise InvalidArgumentError(
-                f"has no effect on {name}, which was recorded: it is for models from a configuration "
-                "(`paceline list models`)",
+                f"needs a model, and {name} was recorded",
                 setting=option,
+                remedy="drop {this} (models: paceline list models)",
             )
 
 
@@ -58,9 +57,8 @@ def _instead(source: str | Path | Trace, gpu: str) -> str:
     hardware = find_hardware(gpu)
     rates = rates_of(load_trace(source).name)
     near = like_gpu(hardware.name, {device: (device,) for device in rates})
-    known = "" if near is None else f"--gpu {near}, whose rate is published, or "
-    nodes = "--gpus-per-node 8" if hardware.node is None else f"--cluster {hardware.node}"
-    return (
-        f"give {known}{nodes} --samples-per-s N (samples that one GPU trains in a second); or record the script "
-        f"for it: `paceline record --gpu {hardware.name} -o mine.json -- python train.py`"
-    )
+    nodes = "{gpus_per_node=8}" if hardware.node is None else f"{{cluster={hardware.node}}}"
+    ways = [] if near is None else [f"{{gpu={near}}}"]
+    ways += [f"{nodes} {{samples_per_s=N}}, and drop {{gpu}}"]
+    ways += [f"paceline record --gpu {hardware.name} -o mine.json -- python train.py"]
+    return ", or ".join(ways)

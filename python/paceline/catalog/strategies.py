@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -76,7 +76,8 @@ def find_strategy(name: str) -> Strategy:
         if name == strategy.name or name in strategy.aliases:
             return strategy
     names = [n for s in all_strategies() for n in (s.name, *s.aliases)]
-    raise InvalidArgumentError(f"{unknown('strategy', name, names)}; `paceline list strategies` lists them")
+    near = nearest(name, names)
+    raise unknown("strategy", name, [near] if near else [], "paceline list strategies")
 
 
 GRAPH = "graph"
@@ -107,14 +108,26 @@ def find_coordinator(name: str) -> CoordinatorName:
     names = [n for c in all_coordinators() for n in (c.name, *c.aliases)]
     near = nearest(name, names)
     known = ", ".join(" or ".join([one.name, *one.aliases]) for one in all_coordinators())
-    hint = f"did you mean '{near}'? " if near else ""
-    raise InvalidArgumentError(f"unknown coordinator '{name[:80]}'; {hint}known are {known}")
+    raise InvalidArgumentError(
+        f"unknown coordinator '{name[:80]}'", remedy=f"{near or all_coordinators()[0].name} (one of {known})"
+    )
 
 
-def unknown(kind: str, name: str, names: list[str]) -> str:
-    """Return a message about an unknown name, with the most similar known one."""
-    near = nearest(name, names)
-    return f"unknown {kind} '{name[:80]}'" + (f" (did you mean '{near}'?)" if near else "")
+def unknown(kind: str, name: str, meant: Sequence[str], listing: str) -> InvalidArgumentError:
+    """Return the error about an unknown name.
+
+    Args:
+        kind: Of what it is a name.
+        name: The name.
+        meant: Known names that may be meant, the likeliest first.
+        listing: The commands that list all.
+    """
+    remedy = f"{listed(meant, 'or')} (list: {listing})" if meant else listing.replace(", ", ", or ")
+    return InvalidArgumentError(f"unknown {kind} '{name[:80]}'", remedy=remedy)
+
+
+def _others(strategies: Sequence[str]) -> str:
+    return f" (or {listed(strategies, 'or')})" if strategies else ""
 
 
 def check_knobs(strategies: Iterable[Strategy], given: Iterable[str]) -> None:
@@ -125,7 +138,9 @@ def check_knobs(strategies: Iterable[Strategy], given: Iterable[str]) -> None:
         if knob in (*KNOBS, "multicast") and not any(knob in strategy.knobs for strategy in candidates):
             users: list[str] = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
             raise InvalidArgumentError(
-                f"has no effect on {names}; leave it out, or use {listed(users, 'or')}", setting=knob
+                f"has no effect on {names}",
+                setting=knob,
+                remedy=f"{{strategy={users[0]}}}{_others(users[1:])}, or drop {{this}}",
             )
 
 

@@ -13,6 +13,7 @@ from paceline._internal.console import Bar, put, say
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
+from paceline.cli.usage import UsageError
 from paceline.errors import naming
 from paceline.settings.table import of_place
 
@@ -89,7 +90,7 @@ def advise(
 
     costs = Costs(price, _failures(mtbf, checkpoint_seconds, restart_seconds))
     if objective == "cost" and price is None:
-        raise click.UsageError("--objective cost: needs a price; give --price")
+        raise UsageError("--objective cost needs a price", remedy="--price 2.50")
     rows: dict[int, list[Row]] = {}
     with naming(types.flags("advise", options)):
         job = Job.of(Sweep.of(_model(model, config), options, "advise", "flag"), global_batch)
@@ -131,10 +132,10 @@ def _failures(mtbf: float | None, checkpoint: float | None, restart: float | Non
     if mtbf is None:
         for flag, value in (("--checkpoint-seconds", checkpoint), ("--restart-seconds", restart)):
             if value is not None:
-                raise click.UsageError(f"{flag}: has no effect without failures; give --mtbf")
+                raise UsageError(f"{flag} needs failures", remedy=f"--mtbf 4h, or drop {flag}")
         return None
     if checkpoint is None:
-        raise click.UsageError("--mtbf: how long does a checkpoint take? Give --checkpoint-seconds")
+        raise UsageError("--mtbf needs the time of a checkpoint", remedy="--checkpoint-seconds 60")
     return Failures(mtbf, checkpoint, checkpoint if restart is None else restart)
 
 
@@ -145,7 +146,7 @@ def _model(model: str | None, config: Path | None) -> str | Path:
     from paceline.forecast.advisor.job import refuse_recording
 
     if (model is None) == (config is None):
-        raise click.UsageError("name one model, or give its --config: paceline advise llama-3-8b --gpu h100 --gpus 64")
+        raise UsageError("advise needs one model", remedy="paceline advise llama-3-8b --gpu h100 --gpus 64")
     if config is not None:
         with types.naming_option("--config"):
             read_config(config)

@@ -29,6 +29,7 @@ from paceline.catalog.rates import rates_of
 from paceline.catalog.strategies import KNOBS, all_strategies
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
+from paceline.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from paceline.catalog.constants import Constant
@@ -283,7 +284,7 @@ def _exported(name: str | None, export: Path | None, text: Callable[[str], str])
     if export is None:
         return False
     if name is None:
-        raise click.UsageError("--export: name what to export")
+        raise UsageError("--export needs a name", remedy="paceline list clusters dgx-h100 --export mine.json")
     check_writable("--export", export)
     with replaced(export) as path:
         path.write_text(text(name) + "\n", encoding="utf-8")

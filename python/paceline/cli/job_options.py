@@ -11,6 +11,7 @@ import click
 
 from paceline.cli import param_types as types
 from paceline.cli.help_layout import Sections
+from paceline.cli.usage import UsageError
 from paceline.launch.hosts import MOST_RANKS, Host, Place, place
 from paceline.settings.table import JOIN, of_place
 
@@ -101,7 +102,7 @@ def request(
     from paceline.launch.request import Request
 
     if no_prefix and output_dir is not None:
-        raise click.UsageError("--no-prefix has no effect with --output-dir; leave one of them out")
+        raise UsageError("--no-prefix has no effect with --output-dir", remedy="drop --no-prefix")
     made = Request(
         command=command,
         settings=settings,
@@ -170,23 +171,23 @@ class ElasticOptions:
         }
         for option, value in named.items():
             if value is not None:
-                raise click.UsageError(f"{option} has no effect without --elastic")
+                raise UsageError(f"{option} needs --elastic", remedy=f"--elastic, or drop {option}")
 
     def places(self, ranks: int | None, hosts: Sequence[Host] | None) -> tuple[list[Place], int]:
         """Return all slots of the job and its maximum number of ranks. Raises UsageError, InvalidArgumentError."""
         if self.most is not None and self.script is None:
-            raise click.UsageError("--max-np has no effect without --host-discovery-script, which finds more")
-        if hosts is None and ranks is None:
-            raise click.UsageError(
-                "how many ranks? give -np N or --hosts, as in: paceline run --elastic -np 4 -- python train.py"
+            raise UsageError(
+                "--max-np needs --host-discovery-script", remedy="--host-discovery-script FILE, or drop --max-np"
             )
+        if hosts is None and ranks is None:
+            raise UsageError("the number of ranks is missing", remedy="paceline run --elastic -np 4 -- python train.py")
         slots = sum(host.slots for host in hosts) if hosts is not None else self.most or ranks or 0
         first = ranks if ranks is not None else self.most if self.most is not None else slots
         most = self.most if self.most is not None else first
         if most < first:
-            raise click.UsageError(f"--max-np {most} is less than -np {first}")
+            raise UsageError(f"--max-np must be at least -np, {first}, not {most}", remedy=f"--max-np {first}")
         if self.least is not None and self.least > first:
-            raise click.UsageError(f"--min-np {self.least} is more than -np {first}")
+            raise UsageError(f"--min-np must be at most -np, {first}, not {self.least}", remedy=f"--min-np {first}")
         if hosts is None:
             return [Place(Host("localhost", most), 0, most)], most
         place(list(hosts), most)  # for its checks; spare slots are used when others are closed

@@ -13,6 +13,7 @@ from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
+from paceline.cli.usage import UsageError
 from paceline.errors import naming
 from paceline.settings.table import of_place
 
@@ -48,13 +49,15 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
     """
     given = {key: value for key, value in options.items() if value is not None}
     if constants and (name is not None or given or gpus is not None):
-        raise click.UsageError("--constants: takes no model and no options but --json")
+        raise UsageError(
+            "--constants takes no model and no option but --json", remedy="paceline list models --constants"
+        )
     if constants:
         _print_constants(as_json=as_json)
         return
     if name is None:
         if given or gpus is not None:
-            raise click.UsageError("name a model: paceline list models llama-3-8b --gpu h100")
+            raise UsageError("list models needs a model", remedy="paceline list models llama-3-8b --gpu h100")
         _print_list(as_json=as_json)
         return
     from paceline.catalog.models.families import model_of
@@ -64,9 +67,11 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
         config = config_named(name)
         workload = find_workload(name, **given) if "gpu" in given or "@" in name else None
         if workload is None and set(given) - {"seq"}:
-            raise click.UsageError(f"--{min(set(given) - {'seq'})}: has no effect without --gpu")
+            raise UsageError(
+                f"--{min(set(given) - {'seq'})} needs a GPU type", remedy="--gpu h100 (list: paceline list gpus)"
+            )
         if workload is None and gpus is not None:
-            raise click.UsageError("--gpus: has no effect without --gpu")
+            raise UsageError("--gpus needs a GPU type", remedy="--gpu h100 (list: paceline list gpus)")
         model = model_of(config, given.get("seq")) if workload is None else workload.model
     entry = _entry(config) | {"seq": model.sequence, "flops_per_sample": model.flops}
     if model.active_parameters != model.parameters:

@@ -12,6 +12,7 @@ import click
 from paceline import _core
 from paceline.cli.completion import complete
 from paceline.cli.help_layout import Alias, Sections
+from paceline.cli.usage import UsageError
 from paceline.errors import InvalidArgumentError, Source
 from paceline.settings import kinds
 from paceline.settings.kinds import Kind
@@ -145,7 +146,7 @@ def _former(setting: Setting, flag: str) -> Callback:
         if value is None:
             return
         if context.params.get(setting.name) is not None:
-            raise click.UsageError(f"{flag}: means the same as {setting.flag}; give one of them")
+            raise UsageError(f"{flag} means the same as {setting.flag}", remedy=f"drop {flag}")
         click.echo(f"paceline: warning: {flag} is now called {setting.flag}", err=True)
         context.meta[setting.flag] = flag, value
 
@@ -158,7 +159,7 @@ def _or_former(setting: Setting) -> Callback:
     def call(context: click.Context, _param: click.Parameter, value: object) -> object:
         flag, former = context.meta.get(setting.flag, (None, None))
         if value is not None and flag is not None:
-            raise click.UsageError(f"{flag}: means the same as {setting.flag}; give one of them")
+            raise UsageError(f"{flag} means the same as {setting.flag}", remedy=f"drop {flag}")
         return former if value is None else value
 
     return call
@@ -223,7 +224,7 @@ def words(text: str) -> list[str]:
     """Names, at least one; the caller decides whether duplicates are allowed."""
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
-        raise InvalidArgumentError(f"'{text[:80]}' names nothing; leave the option out for its default")
+        raise InvalidArgumentError(f"'{text[:80]}' names nothing", remedy="drop {this}")
     return found
 
 

@@ -31,14 +31,16 @@ _LONGEST_S = 3600.0
 def _most(text: str) -> int:
     size = _core.parse_size(text)
     if not _LEAST_BYTES <= size <= _MOST_BYTES:
-        raise InvalidArgumentError(f"'{text[:80]}' is not between 64KiB and 4GiB")
+        raise InvalidArgumentError(f"must be 64KiB-4GiB, not '{text[:80]}'", remedy="{this=64MiB}")
     return size
 
 
 def _seconds(text: str) -> float:
     seconds: float = kinds.POSITIVE.check(text)
     if seconds > _LONGEST_S:
-        raise InvalidArgumentError(f"'{text[:80]}' is more than {_LONGEST_S:.0f} s")
+        raise InvalidArgumentError(
+            f"must be at most {_LONGEST_S:.0f} s, not '{text[:80]}'", remedy=f"{{this={_LONGEST_S:.0f}s}}"
+        )
     return seconds
 
 
@@ -108,8 +110,8 @@ def refuse_alone(command: str) -> None:
         problem = "this process was not started as a rank" if place.launcher == "none" else "this job has one rank"
         name = command.split()[1]
         raise InvalidArgumentError(
-            f"{name}: {problem}; start several: paceline run --hosts node1:1,node2:1 -- {command}; or use -np 4, "
-            "torchrun, mpirun, srun or paceline emulate run"
+            f"{name}: {problem}",
+            remedy=f"paceline run --hosts node1:1,node2:1 -- {command} (or -np 4, torchrun, mpirun, srun)",
         )
 
 

@@ -22,7 +22,7 @@ from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.parameters import not_trained
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
-from paceline.cli.usage import UsageError, show_error
+from paceline.cli.usage import CommandError, UsageError, show_error
 from paceline.errors import Source, naming
 from paceline.launch import injection
 from paceline.settings.table import SETTINGS
@@ -44,7 +44,7 @@ _ONE_RANK = {
 """What a launcher would set, for scripts that are recorded without the device; torchrun sets its own."""
 
 
-class _CannotDoHere(click.ClickException):
+class _CannotDoHere(CommandError):
     """This machine lacks something."""
 
     exit_code = 77
@@ -147,9 +147,9 @@ def _record_model(
     try:
         model = torchvision.resolve(model)
     except torchvision.UnknownModelError as error:
-        raise click.BadParameter(str(error), param_hint="--model") from error
+        raise UsageError(f"--model: {error}", remedy=error.remedy) from error
     if device == "cuda" and not torch.cuda.is_available():
-        raise _CannotDoHere("this machine has no CUDA device that torch can use")
+        raise _CannotDoHere("this machine has no CUDA device that torch can use", remedy="--device cpu")
     if threads is not None:
         torch.set_num_threads(threads)
     try:
@@ -167,7 +167,9 @@ def _record_model(
             recorder.name = name
         recorder.save(output)
     except (RecordingError, RuntimeError, ValueError, OSError) as error:
-        raise click.ClickException(f"recording {model} failed: {error}") from error
+        raise CommandError(
+            f"recording {model} failed: {error}", remedy="paceline record -o T.json -- python train.py"
+        ) from error
     return recorder.summary.as_dict()
 
 

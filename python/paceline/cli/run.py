@@ -11,6 +11,7 @@ import click
 from paceline.cli import job_options
 from paceline.cli import param_types as types
 from paceline.cli.horovodrun import Horovodrun
+from paceline.cli.usage import CommandError, UsageError
 from paceline.launch.host import DEFAULT_RSH, parse_rsh
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 
@@ -18,7 +19,7 @@ _PORT = types.whole(1, 65_535, "PORT")
 _PATH = click.Path(path_type=Path)
 
 
-class CannotDoHereError(click.ClickException):
+class CannotDoHereError(CommandError):
     """This machine lacks something that the command needs."""
 
     exit_code = 77
@@ -77,9 +78,12 @@ def run(
     paceline run --elastic -np 4 --min-np 2 -- python train.py
     """
     if os.name != "posix":
-        raise CannotDoHereError("paceline run needs process groups: Linux, macOS, or Linux under Windows (WSL)")
+        raise CannotDoHereError(
+            "paceline run needs process groups: Linux, macOS, or Linux under Windows (WSL)",
+            remedy="wsl --install (in Windows)",
+        )
     if not command:
-        raise click.UsageError("no command given; try: paceline run -np 4 -- python train.py")
+        raise UsageError("no command given", remedy="paceline run -np 4 -- python train.py")
     elastic_options = job_options.take_elastic(options)
     elastic = None
     if elastic_options.elastic:
@@ -105,13 +109,13 @@ def _places(ranks: int | None, hosts: str | None, hostfile: Path | None) -> list
     if found is not None:
         return place(found, ranks)
     if ranks is None:
-        raise click.UsageError("how many ranks? give -np N or --hosts, as in: paceline run -np 4 -- python train.py")
+        raise UsageError("the number of ranks is missing", remedy="paceline run -np 4 -- python train.py")
     return [Place(Host("localhost", ranks), 0, ranks)]
 
 
 def _hosts(hosts: str | None, hostfile: Path | None) -> list[Host] | None:
     if hosts is not None and hostfile is not None:
-        raise click.UsageError("--hosts and --hostfile cannot be combined")
+        raise UsageError("--hosts and --hostfile cannot be combined", remedy="drop --hostfile, or drop --hosts")
     if hosts is not None:
         return parse_hosts(hosts)
     return None if hostfile is None else read_hostfile(hostfile)

@@ -16,6 +16,7 @@ from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
+from paceline.cli.usage import UsageError
 from paceline.errors import naming
 from paceline.forecast.execute import LOCAL
 from paceline.forecast.prepare import Prepared, prepare
@@ -117,13 +118,15 @@ def simulate(
     if _of_collectives(_named(traces), options, outputs, as_json=as_json, csv=csv, plot=plot):
         return
     if options["detail"] and not as_json:
-        raise click.UsageError("--detail has no effect without --json")
+        raise UsageError("--detail needs --json", remedy="--json")
     if as_json and csv:
-        raise click.UsageError("--json and --csv cannot be combined")
+        raise UsageError("--json and --csv cannot be combined", remedy="drop --csv, or drop --json")
     if explain and csv:
-        raise click.UsageError("--explain and --csv cannot be combined")
+        raise UsageError("--explain and --csv cannot be combined", remedy="drop --csv, or drop --explain")
     if everything and (as_json or csv):
-        raise click.UsageError(f"--all has no effect with {'--json' if as_json else '--csv'}, which has all")
+        raise UsageError(
+            f"--all has no effect with {'--json' if as_json else '--csv'}, which has all", remedy="drop --all"
+        )
     sweep = Sweep.of(_named(traces, configs), options, "simulate", "flag", timeline=timeline, plot=plot)
     prepared = prepare(sweep)
     if plot is not None:
@@ -195,8 +198,7 @@ def _refuse_list_of_sizes(word: str) -> None:
         except ValueError:
             continue
         raise InvalidArgumentError(
-            f"{word:.80}: a collective has one size or a range; write {kind}:{size:.20}-{other:.20}, or "
-            f"{first:.40} {kind}:{other:.20}"
+            f"{word:.80}: a collective has one size or a range", remedy=f"{kind}:{size:.20}-{other:.20}"
         )
 
 
@@ -209,8 +211,8 @@ def _write_plan(scenarios: list[Scenario], path: Path) -> None:
     check_writable("--plan-json", path)
     if len(scenarios) != 1:
         raise InvalidArgumentError(
-            f"--plan-json: writes one plan, but {len(scenarios)} scenarios are requested: give one number of workers, "
-            "one sharding and one strategy"
+            f"--plan-json writes one plan, and {len(scenarios)} scenarios are requested",
+            remedy="--gpus 8 --strategy native --sharding zero3 (one of each)",
         )
     text = native(scenarios[0]).plan().to_json()
     with replaced(path) as written:
@@ -237,11 +239,11 @@ def _of_collectives(
 
     for name, given in outputs.items():
         if given:
-            raise click.UsageError(
-                f"{name} has no effect on {words[0]}, which is NCCL's; give a --strategy to simulate one"
+            raise UsageError(
+                f"{name} needs a strategy, and {words[0]} is NCCL's", remedy=f"--strategy ring, or drop {name}"
             )
     if as_json and csv:
-        raise click.UsageError("--json and --csv cannot be combined")
+        raise UsageError("--json and --csv cannot be combined", remedy="drop --csv, or drop --json")
     if plot is not None:
         table.check_plot(plot)
     answers = request.answers(words, options)
@@ -277,8 +279,9 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
             continue
         is_trace = isinstance(param, click.Argument)
         word = "WORKLOAD" if is_trace else param.opts[0]
-        remedy = f"write it into {path}" if is_trace or name in spec.SETTINGS_OF_FILES else "leave it out"
-        raise click.UsageError(f"{word} has no effect with --jobs; {remedy}")
+        typed = " ".join(map(str, ctx.params[name])) if is_trace else word
+        in_file = f" (it goes into {path})" if is_trace or name in spec.SETTINGS_OF_FILES else ""
+        raise UsageError(f"{word} has no effect with --jobs", remedy=f"drop {typed:.200}{in_file}")
     if plot is not None:
         plotting.check(plot)
     if timeline is not None:

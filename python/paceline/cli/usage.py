@@ -27,6 +27,17 @@ class UsageError(click.UsageError):
         self.remedy = remedy
 
 
+class CommandError(click.ClickException):
+    """A failure of a command that knows what to type next."""
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        """Take the message, and the remedy, as `UsageError`; in Python it is a note."""
+        super().__init__(message)
+        self.remedy = remedy
+        if remedy is not None:
+            self.add_note(f"  try: {remedy}")
+
+
 def called(ctx: click.Context) -> str:
     """Return the command as it is typed, whatever program runs it: `paceline list models`."""
     return " ".join(["paceline", *ctx.command_path.split()[1:]])

@@ -144,9 +144,9 @@ def _costs(scenario: Scenario, compression: Compression) -> tuple[CompressionCos
     device = units.printable(trace.device[:60]) or "the machine of the trace"
     command = f"paceline run -np 2 -- paceline probe --compression {compression.name} -o cluster.json"
     raise InvalidArgumentError(
-        f"what {compression.name} takes to compute on {device} is not known; measure it, {command}, and give --cluster "
-        "cluster.json",
+        f"nobody measured what {compression.name} takes to compute on {device}",
         setting="compression",
+        remedy=f"{command} (then {{cluster=cluster.json}})",
     )
 
 
@@ -185,17 +185,18 @@ def check(sweep: Sweep) -> None:
     what = "gradients are compressed" if asked else "parameters are exchanged"
     if sweep.has_coordinator:
         raise InvalidArgumentError(
-            f"{what} by hooks and optimizers, which no coordinator orders; leave out {sweep.spelling('coordinator')}",
-            setting=setting,
+            f"{what} by hooks and optimizers, which no coordinator orders", setting=setting, remedy="drop {coordinator}"
         )
     if others := [one for one in sweep.get("sharding") or [] if one != sharding.NONE]:
         raise InvalidArgumentError(
-            f"{others[0]} reduce-scatters its gradients in every iteration, as they are; give "
-            f"{sweep.spelling('sharding')} none, or leave this out",
+            f"needs all-reduces, and {others[0]} reduce-scatters its gradients in every iteration",
             setting=setting,
+            remedy="{sharding=none}, or drop {this}",
         )
     if sweep.get("barrier") is False:
-        raise InvalidArgumentError(f"where {what}, ranks wait for each other; leave it out", setting="barrier")
+        raise InvalidArgumentError(
+            f"where {what}, ranks wait for each other", setting="barrier", remedy="drop --no-barrier"
+        )
 
 
 def check_trace(sweep: Sweep, trace: Trace) -> None:
@@ -203,7 +204,9 @@ def check_trace(sweep: Sweep, trace: Trace) -> None:
     asked = changes({name: max(sweep.get(name) or [1]) for name in ("sync_every",)})
     asked = "compression" if any(name != NONE for name in sweep.get("compression") or []) else asked
     if asked is not None and not trace.computes:
-        raise InvalidArgumentError(f"has no effect on {trace.name}, which computes nothing", setting=asked)
+        raise InvalidArgumentError(
+            f"needs computation, and {trace.name} computes nothing", setting=asked, remedy="drop {this}"
+        )
 
 
 def only_able(sweep: Sweep, strategies: Sequence[Strategy], named: Collection[Strategy]) -> list[Strategy]:
@@ -222,8 +225,9 @@ def only_able(sweep: Sweep, strategies: Sequence[Strategy], named: Collection[St
         if strategy in named and why:
             setting = "sync_every" if asked == [NONE] else "compression"
             raise InvalidArgumentError(
-                f"{strategy.name} {why}; use ring or native, or leave out {sweep.spelling(setting)}",
+                f"{strategy.name} {why}",
                 setting="strategy",
+                remedy=f"{{strategy=native}} or ring, or drop {{{setting}}}",
             )
     return [strategy for strategy, why in obstacles.items() if not why]
 
@@ -233,7 +237,7 @@ def obstacle(options: Mapping[str, Any], strategy: Strategy) -> str:
     if changes(options) is None:
         return ""
     if "servers" in strategy.knobs or SWITCHES & strategy.knobs:
-        return "exchanges by servers or the switch; hooks and optimizers use collectives between ranks"
+        return "exchanges by servers or the switch, not by collectives between ranks"
     method = parse(options.get("compression", NONE))
     return f"has no all-gather, which {method.method} needs" if method.gathers and not sharding.able(strategy) else ""
 

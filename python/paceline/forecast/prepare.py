@@ -92,8 +92,8 @@ def _prepared(sweep: Sweep) -> Prepared:
         workload = sweep.workload(named)
         if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
-                f"{trace.name}: has no gradients, so there is nothing to synchronize; with "
-                f"{sweep.spelling('sharding')} zero3, ranks gather its parameters"
+                f"{trace.name}: has no gradients, so there is nothing to synchronize",
+                remedy="{sharding=zero3} (ranks gather its parameters)",
             )
         if workload is not None and sweep.get("bucket_size"):
             sharding.check_buckets(sweep.get("sharding"))
@@ -137,8 +137,9 @@ def _prepared(sweep: Sweep) -> Prepared:
                     scenarios += [replace(one, workload=workload, one_a_node=sweep.is_one_a_node) for one in planned]
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
-            f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
-            f"{_several(sweep, strategies)}"
+            f"--timeline shows one scenario, and {len(scenarios)} are requested",
+            remedy=f"{{workers={sweep.workers[0]}}} {{strategy={strategies[0].name}}} "
+            f"(one value of {_several(sweep, strategies)})",
         )
     devices = [note for named in sweep.traces for note in sweep.device_note(named)]
     if sweep.gpus_per_rank > 1:
@@ -296,25 +297,27 @@ def _only_feasible(
     able, unable = feasible(strategies, cluster)
     for strategy in unable:
         if strategy in by_name:
-            reason = f"{strategy.name} {lacks(strategy, cluster)}{_able_remedy(strategy, cluster)}"
-            raise InvalidArgumentError(reason, setting="strategy")
+            raise InvalidArgumentError(
+                f"{strategy.name} {lacks(strategy, cluster)}",
+                setting="strategy",
+                remedy=_able_remedy(strategy, cluster),
+            )
     if not unable:
         return able, []
     return able, [notes.unsupported([strategy.name for strategy in unable], cluster.name)]
 
 
 def _able_remedy(strategy: Strategy, cluster: Cluster) -> str:
-    """Return how to make a built-in cluster whose switches can do what a strategy needs; empty if that is no remedy."""
+    """Return another strategy, or how to make a cluster whose switches can do what a strategy needs."""
     needs = [kind for kind in sorted(SWITCHES & strategy.knobs) if not getattr(cluster.switch, kind)]
+    other = "{strategy=ring}"
     if not needs or cluster.name not in cluster_names():
-        return ""
+        return f"{other} (list: paceline list strategies)"
     if (able := with_switch(cluster, *needs)) is None or lacks(strategy, able):
-        return "; it is not modeled in fabrics of this kind"
+        return f"{other} (it is not modeled in fabrics of this kind)"
     changed = units.listed([f'"{kind}": true' for kind in needs])
-    return (
-        f"; `paceline list clusters {cluster.name} --export mine.json`, set {changed} in its switch, and give "
-        "--cluster mine.json"
-    )
+    export = f"paceline list clusters {cluster.name} --export mine.json"
+    return f"{other}, or {{cluster=mine.json}} with {changed} in its switch ({export})"
 
 
 def _only_reachable(
@@ -350,7 +353,11 @@ def _only_reachable(
         return strategies, []
     able = [strategy for strategy in strategies if strategy not in unable]
     if not able:
-        raise InvalidArgumentError(next(iter(unable.values())), setting="strategy")
+        raise InvalidArgumentError(
+            next(iter(unable.values())),
+            setting="strategy",
+            remedy="{strategy=native}, ring or hierarchical, or fewer {workers}",
+        )
     return able, [notes.unreachable([strategy.name for strategy in unable])]
 
 
@@ -361,7 +368,9 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
     is_random = cluster.jitter is not None or cluster.fabric is not None or sweep.has_coordinator
     if sweep.get("seed") is not None and not is_random:
         raise InvalidArgumentError(
-            "has no effect on a cluster without jitter; leave it out, or add jitter to its file", setting="seed"
+            "needs a cluster with jitter",
+            setting="seed",
+            remedy='drop {this}, or "jitter": {"sigma": 0.05} in the cluster',
         )
     libraries = sweep.libraries_of(trace)
     timed = cluster.gpu is not None and all(one.is_bare or one.name == DEFAULT for one in libraries)
@@ -373,9 +382,9 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
         ):
             if is_given:
                 raise InvalidArgumentError(
-                    f"has no effect on {units.listed([it.name for it in strategies])} on these GPUs, where collectives "
-                    "take the times of NCCL's model; leave it out",
+                    f"has no effect on {units.listed([it.name for it in strategies])}, timed by NCCL's model",
                     setting=name,
+                    remedy="drop --no-barrier" if name == "barrier" else "drop {this}",
                 )
     compression.check_trace(sweep, trace)
     if not trace.computes:
@@ -383,7 +392,9 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
         given |= {name: sweep.get(name) is not None for name in ("compute_speedup", "pull")}
         for name in (name for name, is_given in given.items() if is_given):
             raise InvalidArgumentError(
-                f"has no effect on {trace.name}, which computes nothing; leave it out", setting=name
+                f"needs computation, and {trace.name} computes nothing",
+                setting=name,
+                remedy="drop --no-overlap" if name == "overlap" else "drop {this}",
             )
 
 
@@ -408,11 +419,12 @@ def _check_stragglers(sweep: Sweep, machine: Cluster) -> None:
         return
     there_is = f"there is no rank {rank} with {units.count(fewest, 'worker')}, only 0 to {fewest - 1}"
     if sweep.get("stragglers"):
-        raise InvalidArgumentError(there_is, setting="stragglers")
+        raise InvalidArgumentError(there_is, setting="stragglers", remedy=f"{{this={fewest - 1}:2}}")
     name = sweep.get("cluster")
     where = machine.name if isinstance(name, Cluster) else name
-    more = f"give more than {rank} {sweep.spelling('workers')}"
-    raise InvalidArgumentError(f"{where}: stragglers: {there_is}; {more} or take it out", setting="cluster")
+    raise InvalidArgumentError(
+        f"{where}: stragglers: {there_is}", setting="cluster", remedy=f"{{workers={rank + 1}}}, or a cluster without it"
+    )
 
 
 def _check_nics(machine: Cluster) -> None:
@@ -422,9 +434,9 @@ def _check_nics(machine: Cluster) -> None:
     for one in machine.degraded:
         if (link := one.link.strip()).startswith("worker"):
             raise InvalidArgumentError(
-                f"{link} is the NIC of one GPU, which strategies have on rails only, and NCCL's collectives "
-                "(allreduce:1GB without a strategy) on any cluster; name a node, such as node0",
+                f"{link} is the NIC of one GPU, which strategies have on rails only",
                 setting="degraded",
+                remedy=f"{{this=node0:{one.factor:g}}}, or allreduce:1GB without a strategy",
             )
 
 
@@ -446,15 +458,15 @@ def _placement(sweep: Sweep, traces: Sequence[Trace], library: Library) -> str |
     [bucket_size, *more] = sweep.get("bucket_size") or [None]
     if more or len(traces) > 1:
         what = "bucket size" if more else "trace"
-        raise InvalidArgumentError(f"assigns the tensors of one {what}; give one", setting="placement")
+        raise InvalidArgumentError(f"assigns the tensors of one {what}", setting="placement", remedy=f"one {what}")
     if isinstance(placement, list):
         return placement
     bucket_size = bucket_size or library.value("bucket_size")
     if bucket_size is None and "fused_per_cycle" in library.constants:
         raise InvalidArgumentError(
-            f"a file places buckets, and those of {library.name} depend on the network; give "
-            f"{sweep.spelling('bucket_size')} too",
+            f"a file places buckets, and those of {library.name} depend on the network",
             setting="placement",
+            remedy="{bucket_size=64MiB}",
         )
     fewest = min(sweep.get("servers") or [1])
     size = None if bucket_size in (None, "none") else int(bucket_size)

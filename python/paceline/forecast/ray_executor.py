@@ -63,18 +63,22 @@ class _Sweep:
         if not self._ray.wait([first], timeout=_FIRST_S)[0]:
             there, free = self._ray.cluster_resources(), self._ray.available_resources()
             raise JobError(
-                f"Ray gave no CPU within {_FIRST_S:g} s: there are {there.get('CPU', 0.0):g}, of which "
-                f"{free.get('CPU', 0.0):g} are free; wait for other work to end, or leave out --executor ray"
+                f"no CPU of Ray within {_FIRST_S:g} s: {free.get('CPU', 0.0):g} of {there.get('CPU', 0.0):g} are free",
+                remedy="ray status (shows what is running), or drop --executor ray",
             )
         try:
             version, python = self._ray.get(first)
         except self._ray.exceptions.RayTaskError as error:
             raise InvalidArgumentError(
-                f"Ray's workers cannot import paceline ({error.cause}); install it on its nodes"
+                f"Ray's workers cannot import paceline ({error.cause})",
+                remedy="paceline on Ray's nodes, or drop --executor ray",
             ) from None
         check_version(version, "Ray's cluster")
         if python != sys.version_info[:2]:
-            raise InvalidArgumentError(f"Ray's workers run Python {python}, not {sys.version_info[:2]}")
+            raise InvalidArgumentError(
+                f"Ray's workers run Python {python}, not {sys.version_info[:2]}",
+                remedy=f"Python {sys.version_info[0]}.{sys.version_info[1]} on Ray's nodes",
+            )
 
     def run(
         self, progress: Callable[[int, int], None], named: Callable[[InvalidArgumentError, Any], InvalidArgumentError]
@@ -129,7 +133,10 @@ class _Sweep:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
             words = " ".join(str(error).split())[:300]
-            raise JobError(f"a forecast with {run.workers} workers: its Ray task died repeatedly: {words}") from None
+            raise JobError(
+                f"a forecast with {run.workers} workers: its Ray task died repeatedly: {words}",
+                remedy="drop --executor ray",
+            ) from None
 
 
 def _result(trace: Trace, cluster: Machine, rest: Any) -> Any:  # noqa: ANN401

@@ -99,7 +99,7 @@ class Sweep:
             values[name] = [checked] if name in SWEPT and not setting.kind_of(place).is_list else checked
         listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
         if not listed:
-            raise InvalidArgumentError("no trace is given; `paceline list traces` lists the built-in traces")
+            raise InvalidArgumentError("no trace is given", remedy="paceline list traces")
         return cls(listed, values, sources, given_by, others, timeline, plot, one_strategy)
 
     @property
@@ -133,7 +133,9 @@ class Sweep:
         for size, what, setting in groups:
             if wrong := [count for count in counts if count % size]:
                 raise InvalidArgumentError(
-                    f"{wrong[0]} GPUs are not a multiple of {size}, the GPUs {what}", setting=setting
+                    f"{wrong[0]} GPUs are not a multiple of {size}, the GPUs {what}",
+                    setting=setting,
+                    remedy=f"{{workers={max(1, wrong[0] // size) * size}}}",
                 )
         return [count // own for count in counts]
 
@@ -180,9 +182,9 @@ class Sweep:
         found = find_library(name)
         if under and not (found.is_bare or found.coordinator):
             raise InvalidArgumentError(
-                f"has no effect on {found.name}, whose ranks need not agree; leave it out, or give "
-                f"{self.spelling('library')} {COORDINATED}",
+                f"has no effect on {found.name}, whose ranks need not agree",
                 setting="coordinator",
+                remedy=f"{{library={COORDINATED}}}, or drop {{this}}",
             )
         return found
 
@@ -296,8 +298,9 @@ class Sweep:
         own = load_cluster(self._cluster(), **fields)
         if own.gpus_per_node % ways:
             raise InvalidArgumentError(
-                f"{ways} does not divide the GPUs of a node, {own.gpus_per_node}; see {self.spelling('gpus_per_node')}",
+                f"must divide the GPUs of a node, {own.gpus_per_node}, not be {ways}",
                 setting="tensor_parallel",
+                remedy=f"{{this={own.gpus_per_node}}}, or {{gpus_per_node={ways}}}",
             )
         intra = as_rate(ways * own.intra_bandwidth_bps)
         return fields | {"gpus_per_node": own.gpus_per_node // ways, "intra_bandwidth": intra}
@@ -306,7 +309,9 @@ class Sweep:
         """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""
         if self.get("channel") not in (None, library.channel) and library.channel:
             raise InvalidArgumentError(
-                f"has no effect on {library.name}, which sends over {library.channel}; leave it out", setting="channel"
+                f"has no effect on {library.name}, which sends over {library.channel}",
+                setting="channel",
+                remedy="drop {this}",
             )
         channel = self.get("channel") or library.channel or None
         given = fields_given(self.get("cluster"))
@@ -356,17 +361,17 @@ class Sweep:
         shared = workload.tensor * workload.context
         if len(rates) > 1 and max(workload.expert, shared) > per_node:
             raise InvalidArgumentError(
-                f"{max(workload.expert, shared)} GPUs are on several nodes, and what they exchange while they compute "
-                f"depends on the bandwidth; give one {self.spelling('bandwidth')}",
+                f"{max(workload.expert, shared)} GPUs are on several nodes, whose exchanges need one bandwidth",
                 setting="expert_parallel" if workload.expert > per_node else "context_parallel",
+                remedy="{bandwidth=400Gbps}",
             )
         on_several = max(self.workers) * workload.gpus > per_node
         for size, setting in ((workload.expert, "expert_parallel"), (shared, "context_parallel")):
             if on_several and is_split(size, per_node):
                 raise InvalidArgumentError(
-                    f"groups of {size} GPUs do not divide the {per_node} of a node; see "
-                    f"{self.spelling('gpus_per_node')}",
+                    f"groups of {size} GPUs do not divide the {per_node} of a node",
                     setting=setting,
+                    remedy=f"{{this={per_node}}}, or {{gpus_per_node={size}}}",
                 )
         return found
 
@@ -391,7 +396,9 @@ class Sweep:
         if workload is not None:
             if self.get("device") is not None:
                 raise InvalidArgumentError(
-                    f"has no effect on {workload.model.name}, whose times are computed; leave it out", setting="device"
+                    f"has no effect on {workload.model.name}, whose times are computed",
+                    setting="device",
+                    remedy="drop {this}",
                 )
             rate = self.get("samples_per_s")
             # Of whole samples, of which a rank computes a part of each that it shares.
@@ -413,12 +420,12 @@ class Sweep:
     def _alone(self, name: str) -> InvalidArgumentError:
         if (self.get("tensor_parallel") or 1) > 1:
             return InvalidArgumentError(
-                "has no effect, as a node is one data-parallel rank: its tensor-parallel GPUs exchange at the "
-                "bus_bandwidth of --gpu; leave it out",
+                "has no effect, as a node is one data-parallel rank, whose GPUs exchange at their bus bandwidth",
                 setting=name,
+                remedy="drop {this}",
             )
         return InvalidArgumentError(
-            f"has no effect with one GPU per node; add {self.spelling('gpus_per_node')} or leave it out", setting=name
+            "has no effect with one GPU per node", setting=name, remedy="{gpus_per_node=8}, or drop {this}"
         )
 
     def device_note(self, named: str | Path | Trace) -> list[str]:
@@ -446,13 +453,13 @@ def _check_field(name: str, place: str) -> None:
         return
     used = [one.name for one in SETTINGS.values() if place in one.uses]
     near = nearest(name, [*used, *ClusterFields.__annotations__])
-    hint = f"did you mean {near}?" if near else "docs/reference/settings.md lists them"
-    raise InvalidArgumentError(f"{place}: unknown option '{name:.80}'; {hint}")
+    hint = near or f"one of {', '.join(used[:8])}, … (docs/reference/settings.md)"
+    raise InvalidArgumentError(f"{place}: unknown option '{name:.80}'", remedy=hint)
 
 
 def _refuse_unitless(name: str, value: object, source: Source) -> None:
     for size in value if isinstance(value, list) else [value]:
         if isinstance(size, int | float) and not isinstance(size, bool):
             raise InvalidArgumentError(
-                f'{shown(size)} has no unit; write "{shown(size)}MB"', setting=name, source=source
+                f"{shown(size)} has no unit", setting=name, source=source, remedy=f"{{this={shown(size)}MB}}"
             )

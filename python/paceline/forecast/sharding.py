@@ -78,35 +78,46 @@ def used_by(sharding: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if kind(sharding) in _ONLY.get(name, (kind(sharding),))}
 
 
+def _first_of(setting: str, values: Sequence[str]) -> str:
+    """Return the remedy to choose one of several values: `{sharding=zero1}, zero2 or zero3`."""
+    return units.listed([f"{{{setting}={values[0]}}}", *values[1:]], "or")
+
+
 def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
     """Refuse options that none of the shardings uses. Raises InvalidArgumentError."""
     if not is_plan(given):
         for name in (*OPTIONS, "memory"):
             if name in given:
-                names = units.listed([*_ONLY.get(name, (NONE, "zero1", "zero2", *GATHERED))], "or")
+                able = [one for one in _ONLY.get(name, ("zero1", "zero2", *GATHERED)) if one != NONE]
                 raise InvalidArgumentError(
-                    f"has no effect without sharding; leave it out, or add --sharding {names}", setting=name
+                    "needs sharding",
+                    setting=name,
+                    remedy=f"{_first_of('sharding', able)}, or drop {{this}}",
                 )
         return
     if "accumulate_sync" in given and given.get("accumulate", 1) == 1:
         raise InvalidArgumentError(
-            "has no effect without accumulation; add --accumulate, or leave it out", setting="accumulate_sync"
+            "needs accumulation", setting="accumulate_sync", remedy="{accumulate=4}, or drop {this}"
         )
     kinds = {kind(sharding) for sharding in shardings or [NONE]}
     for name, using in _ONLY.items():
         if name in given and not kinds & set(using):
             raise InvalidArgumentError(
-                f"has no effect with {units.listed(sorted(kinds))}, only with {units.listed([*using])}; leave it out",
+                f"has no effect with {units.listed(sorted(kinds))}",
                 setting=name,
+                remedy=f"{_first_of('sharding', using)}, or drop {{this}}",
             )
     for library in given.get("library", ()):
         if library not in _SHARD and kinds != {NONE}:
             raise InvalidArgumentError(
-                f"{library} shards nothing; leave it out, or --sharding, or give {units.listed([*_SHARD], 'or')}",
+                f"{library} shards nothing",
                 setting="library",
+                remedy=f"{_first_of('library', [*_SHARD])}, or drop {{sharding}}",
             )
     if "barrier" in given and given["barrier"] is False and kinds != {NONE}:
-        raise InvalidArgumentError("sharded ranks always wait for each other; leave it out", setting="barrier")
+        raise InvalidArgumentError(
+            "sharded ranks always wait for each other", setting="barrier", remedy="drop --no-barrier"
+        )
 
 
 def check_buckets(shardings: Sequence[str] | None) -> None:
@@ -114,9 +125,9 @@ def check_buckets(shardings: Sequence[str] | None) -> None:
     kinds = {kind(sharding) for sharding in shardings or [NONE]}
     if kinds <= set(_ONLY["unit"]):
         raise InvalidArgumentError(
-            f"has no effect with {units.listed(sorted(kinds))}, where the model's blocks are exchanged; leave it out, "
-            "or name other units with --unit",
+            f"has no effect with {units.listed(sorted(kinds))}, where the model's blocks are exchanged",
             setting="bucket_size",
+            remedy="drop {this}, or name other units with {unit}",
         )
 
 
@@ -144,11 +155,11 @@ def only_able(
     found = [one for one in strategies if able(one) or (kinds == {HSDP} and sums_in_switches(one))]
     for strategy in strategies:
         if strategy in named and strategy not in found:
-            words = units.listed([one.name for one in known if able(one)], "or")
-            hybrid = f"; for all-reduces between nodes there is {HSDP}" if sums_in_switches(strategy) else ""
+            hybrid = f", or {{sharding={HSDP}}} (all-reduces between nodes)" if sums_in_switches(strategy) else ""
             raise InvalidArgumentError(
-                f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}{hybrid}",
+                f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need",
                 setting="strategy",
+                remedy=_first_of("strategy", [one.name for one in known if able(one)]) + hybrid,
             )
     return found
 

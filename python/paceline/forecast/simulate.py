@@ -56,7 +56,7 @@ def simulate(
         (8, True)
     """
     if workers is None and gpus is None:
-        raise InvalidArgumentError("give the number of ranks that train, such as workers=8", setting="workers")
+        raise InvalidArgumentError("needs the number of ranks", setting="workers", remedy="{workers=8}")
     given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy, "workers": workers, "gpus": gpus}
     [scenario] = prepare(Sweep.of(trace, given, SIMULATE, one_strategy=True)).scenarios
     return result_of(replace(scenario, timeline=None if timeline is None else Path(timeline)))

@@ -67,11 +67,11 @@ def sweep(
     """
     if strategies is not None:
         if strategy != "all":
-            raise InvalidArgumentError("sweep(strategies=): is the former name of strategy=; give one of them")
+            raise InvalidArgumentError("sweep(strategies=) is the former name of strategy=", remedy="strategy=")
         warnings.warn("sweep(strategies=) is now called strategy=", FutureWarning, stacklevel=2)
         strategy = strategies
     if workers is None and gpus is None:
-        raise InvalidArgumentError("give the numbers of ranks that train, such as workers=[2, 4]", setting="workers")
+        raise InvalidArgumentError("needs the numbers of ranks", setting="workers", remedy="workers=[2, 4]")
     given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategy}
     given |= {"workers": workers, "gpus": gpus}
     request = Sweep.of(trace, given, SWEEP)

@@ -70,8 +70,8 @@ class Knobs:
         if len(self.cores) < local_size:
             text = ",".join(map(str, self.cores))
             raise InvalidArgumentError(
-                f"HOROVOD_THREAD_AFFINITY={text}: names {len(self.cores)} cores for {local_size} local ranks; name one "
-                "for each, or unset it"
+                f"HOROVOD_THREAD_AFFINITY={text}: names {len(self.cores)} cores for {local_size} local ranks",
+                remedy=f"HOROVOD_THREAD_AFFINITY={','.join(map(str, range(local_size)))}",
             )
         return self.cores[local_rank]
 
@@ -84,4 +84,4 @@ def timeline_path(environ: Mapping[str, str] | None = None) -> str | None:
 
 def _wrong(name: str, reason: str) -> InvalidArgumentError:
     source = HOROVOD[name].source("variable")
-    return InvalidArgumentError(f"{reason}; correct it, or unset it", setting=name, source=source)
+    return InvalidArgumentError(reason, setting=name, source=source, remedy="unset {this}, or another value")

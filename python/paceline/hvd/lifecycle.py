@@ -78,7 +78,8 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
         if knobs.threshold_given:
             job.close()
             raise InvalidArgumentError(
-                "HOROVOD_FUSION_THRESHOLD: baidu-ring reduces every tensor separately; unset it, or use ring"
+                "HOROVOD_FUSION_THRESHOLD: baidu-ring reduces every tensor separately",
+                remedy="unset HOROVOD_FUSION_THRESHOLD, or PACELINE_STRATEGY=ring",
             )
         knobs = replace(knobs, threshold=0, threshold_given=True)
     here: world.World | None = None
@@ -108,7 +109,8 @@ def _compare(settings: list[dict[str, object]]) -> None:
             first = settings[0].get(variable)
             if value != first:
                 raise InvalidArgumentError(
-                    f"{variable} is {first} on rank 0 and {value} on rank {rank}; set it to the same value on all ranks"
+                    f"{variable} is {first} on rank 0 and {value} on rank {rank}",
+                    remedy=f"{variable}={first} on all ranks",
                 )
 
 

@@ -68,7 +68,8 @@ def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
     global _parted, _watches_forks  # noqa: PLW0603 - a process has its cores once
     if not hasattr(os, "sched_setaffinity"):
         raise InvalidArgumentError(
-            "--coordinator partitioned: this system does not let processes choose their cores; use graph"
+            "--coordinator partitioned: this system does not let processes choose their cores",
+            remedy="--coordinator graph",
         )
     if _parted is not None:
         return None if _parted.cores is None else _parted.cores.coordinator

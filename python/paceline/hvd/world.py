@@ -97,8 +97,8 @@ class World:
         knobs = self.knobs
         if knobs.cores is not None and (self.job.local_rank is None or self.job.local_size is None):
             raise InvalidArgumentError(
-                "HOROVOD_THREAD_AFFINITY: the launcher does not say which rank of its node this is; set LOCAL_RANK and "
-                "LOCAL_WORLD_SIZE, or unset it"
+                "HOROVOD_THREAD_AFFINITY: the launcher does not say which rank of its node this is",
+                remedy="LOCAL_RANK=0 and LOCAL_WORLD_SIZE=8, or unset HOROVOD_THREAD_AFFINITY",
             )
         core = knobs.core(self.job.local_rank or 0, self.job.local_size or 1)
         if core is None and self.policy == "partitioned":

@@ -22,6 +22,7 @@ from paceline._core import Trace
 from paceline.errors import InvalidArgumentError
 from paceline.interop.chakra_file import ALL_REDUCE, COLLECTIVES, Attribute, ExecutionTrace, Node, NodeType, read, write
 
+_AGAIN = "paceline export chakra (writes the trace again)"
 _VERSION = "1.0.0"
 """The version that mlcommons/chakra's own generator writes."""
 _TRACE = "paceline.trace"
@@ -124,19 +125,21 @@ def import_chakra(
     notes: list[str] = []
     if any((about is not None) != ours for about in abouts):
         raise InvalidArgumentError(
-            f"{paths[0]}: Paceline wrote some of these files and not others; give those of one job"
+            f"{paths[0]}: Paceline wrote some of these files and not others", remedy="the files of one job"
         )
     if ours:
         for option, value in (("--batch", batch), ("--dtype", dtype), ("--forward", forward_s)):
             if value is not None:
-                raise InvalidArgumentError(f"{option}: has no effect on {paths[0]}, which says so itself; leave it out")
+                raise InvalidArgumentError(
+                    f"{option} has no effect on {paths[0]}, which says so itself", remedy=f"drop {option}"
+                )
         about: Mapping[str, Any] = abouts[0] or {}
         chosen = {t.attributes["paceline.worker"].value: t for t in traces if "paceline.worker" in t.attributes}
         workers = [_own_worker(path, chosen[index]) for index, path in zip(sorted(chosen), paths, strict=False)]
         document = {**about, **({"name": name} if name else {}), "workers": workers}
     else:
         if batch is None:
-            raise InvalidArgumentError(f"--batch: {paths[0]} does not say how many samples a step has; give them")
+            raise InvalidArgumentError(f"{paths[0]} does not say how many samples a step has", remedy="--batch 32")
         workers = [
             _foreign_worker(path, trace, dtype or "float32", forward_s, notes if index == 0 else [])
             for index, (path, trace) in enumerate(zip(paths, traces, strict=True))
@@ -253,9 +256,11 @@ def _about(path: Path, trace: ExecutionTrace) -> Mapping[str, Any] | None:
     try:
         about = json.loads(attribute.value)
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"{path}: attribute {_TRACE}: is not the JSON that Paceline writes") from error
+        raise InvalidArgumentError(
+            f"{path}: attribute {_TRACE}: is not the JSON that Paceline writes", remedy=_AGAIN
+        ) from error
     if not isinstance(about, dict) or "name" not in about:
-        raise InvalidArgumentError(f"{path}: attribute {_TRACE}: is not the JSON that Paceline writes")
+        raise InvalidArgumentError(f"{path}: attribute {_TRACE}: is not the JSON that Paceline writes", remedy=_AGAIN)
     return about
 
 
@@ -278,8 +283,8 @@ def _own_worker(path: Path, trace: ExecutionTrace) -> dict[str, Any]:
             lists = [node.value(name) for name in (_PLACES, _TENSORS, _READY, _BYTES)]
             if not all(isinstance(some, list) and len(some) == len(lists[0]) for some in lists):
                 raise InvalidArgumentError(
-                    f"{path}: node {node.id} ({node.name}): has lost its attributes {_PLACES}, {_TENSORS}, {_READY} or "
-                    f"{_BYTES}; export the trace again"
+                    f"{path}: node {node.id} ({node.name}): has lost {_PLACES}, {_TENSORS}, {_READY} or {_BYTES}",
+                    remedy=_AGAIN,
                 )
             shapes = _shapes(path, node, len(lists[0]))
             gradients += [
@@ -288,7 +293,7 @@ def _own_worker(path: Path, trace: ExecutionTrace) -> dict[str, Any]:
             ]
         else:
             raise InvalidArgumentError(
-                f"{path}: node {node.id} ({node.name}): is not one that Paceline wrote; export the trace again"
+                f"{path}: node {node.id} ({node.name}): is not one that Paceline wrote", remedy=_AGAIN
             )
     return {
         "forward": forward,
@@ -309,8 +314,7 @@ def _shapes(path: Path, node: Node, count: int) -> list[dict[str, Any]]:
         shapes = []
     if len(shapes) != count or not all(shape is None or isinstance(shape, list) for shape in shapes):
         raise InvalidArgumentError(
-            f"{path}: node {node.id} ({node.name}): attribute {_SHAPES}: is not what Paceline writes; export the "
-            "trace again"
+            f"{path}: node {node.id} ({node.name}): attribute {_SHAPES}: is not what Paceline writes", remedy=_AGAIN
         )
     return [{} if shape is None else {"shape": shape} for shape in shapes]
 
@@ -350,11 +354,11 @@ def _foreign_worker(
             left_out["send or receive"] += 1
     if not now:
         raise InvalidArgumentError(
-            f"{path}: no computation (COMP_NODE) has a duration_micros; there is nothing to time"
+            f"{path}: no computation (COMP_NODE) has a duration_micros", remedy="a trace recorded on a device"
         )
     if not reduced:
         raise InvalidArgumentError(
-            f"{path}: has no all-reduce or reduce-scatter with a comm_size; a trace needs gradients"
+            f"{path}: has no all-reduce or reduce-scatter with a comm_size", remedy="a trace of a training step"
         )
     if left_out:
         notes.append("left out: " + ", ".join(f"{count} {kind}" for kind, count in left_out.items()))
@@ -401,7 +405,10 @@ def _bytes(path: Path, node: Node) -> int:
     if size is None:
         return 0
     if not isinstance(size, int) or size < 0:
-        raise InvalidArgumentError(f"{path}: node {node.id} ({node.name}): comm_size: expected bytes, not {size!r:.40}")
+        raise InvalidArgumentError(
+            f"{path}: node {node.id} ({node.name}): comm_size: must be bytes, not {size!r:.40}",
+            remedy="comm_size: 4096",
+        )
     return size
 
 
@@ -412,17 +419,19 @@ def _backward_begins(
     if forward_s is not None:
         begins = round(forward_s * 1e6)
         if not 0 < begins <= total:
-            raise InvalidArgumentError(f"--forward: {path} computes for {total * 1e-6:.6g} s; give less than that")
+            raise InvalidArgumentError(
+                f"--forward: {path} computes for {total * 1e-6:.6g} s", remedy=f"--forward {total * 0.3:.6g}us"
+            )
         return begins
     begins_or_none = next((at for node, at in computed if _BACKWARD.search(node.name) and at > 0), None)
     if begins_or_none is None:
         raise InvalidArgumentError(
-            f"--forward: the names of the nodes in {path} do not say where the backward pass begins; give how long the "
-            "forward pass lasts, such as --forward 12ms"
+            f"the names of the nodes in {path} do not say where the backward pass begins",
+            remedy="--forward 12ms (how long the forward pass lasts)",
         )
     if begins_or_none > min(at for _, at in reduced):
         raise InvalidArgumentError(
-            f"{path}: gradients are reduced before the backward pass; give one step of the job, or --forward"
+            f"{path}: gradients are reduced before the backward pass", remedy="one step of the job, or --forward 12ms"
         )
     return begins_or_none
 
@@ -432,7 +441,7 @@ def _in_order(path: Path, nodes: Sequence[Node]) -> list[Node]:
     known = {node.id: node for node in nodes}
     if len(known) < len(nodes):
         twice = next(number for number, count in Counter(n.id for n in nodes).items() if count > 1)
-        raise InvalidArgumentError(f"{path}: two nodes have the id {twice}; ids are unique in a file")
+        raise InvalidArgumentError(f"{path}: two nodes have the id {twice}", remedy="one id for each node")
     position = {node.id: index for index, node in enumerate(nodes)}
     sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter()
     for node in nodes:
@@ -440,14 +449,15 @@ def _in_order(path: Path, nodes: Sequence[Node]) -> list[Node]:
         missing = next((parent for parent in parents if parent not in known), None)
         if missing is not None:
             raise InvalidArgumentError(
-                f"{path}: node {node.id} ({node.name}): depends on {missing}, which is not there"
+                f"{path}: node {node.id} ({node.name}): depends on {missing}, which is not there",
+                remedy="the whole file",
             )
         sorter.add(node.id, *parents)
     try:
         sorter.prepare()
     except graphlib.CycleError as error:
         raise InvalidArgumentError(
-            f"{path}: nodes {error.args[1][:5]} wait for each other; dependencies are a circle"
+            f"{path}: nodes {error.args[1][:5]} wait for each other", remedy="the trace as it was recorded"
         ) from error
     heap: list[int] = []
     order: list[Node] = []

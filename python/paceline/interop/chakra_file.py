@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._internal.documents import read_limited
 from paceline._internal.extras import install
-from paceline._internal.files import why_unread
+from paceline._internal.files import list_of, why_unread
 from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _need_protobuf() -> None:
         from google.protobuf import proto  # noqa: F401 - in protobuf 5.29 and newer
     except ImportError as error:
         raise InvalidArgumentError(
-            f"Chakra execution traces need protobuf 5.29 or newer ({error}): {install('chakra')}"
+            f"Chakra execution traces need protobuf 5.29 or newer ({error})", remedy=install("chakra")
         ) from None
 
 
@@ -191,7 +191,7 @@ def read(path: Path) -> ExecutionTrace:
     messages = _messages(path, _content(path))
     first = next(messages, None)
     if first is None:
-        raise InvalidArgumentError(f"{path}: is empty; expected a Chakra execution trace (.et)")
+        raise InvalidArgumentError(f"{path}: is empty", remedy="a Chakra execution trace (.et)")
     return ExecutionTrace(first.version, _attributes(first), [_node(message) for message in messages])
 
 
@@ -210,19 +210,19 @@ def _messages(path: Path, content: bytes) -> Iterator[Any]:
         except (DecodeError, ValueError, EOFError) as error:
             where = f"node {count - 1} (from 0)" if count else "its first message"
             raise InvalidArgumentError(
-                f"{path}: {where}, at byte {begin}: {error}; expected a Chakra execution trace of schema et_def.proto "
-                "(.et); if it is one, it is incomplete: copy it again"
+                f"{path}: {where}, at byte {begin}: {error}",
+                remedy="a whole Chakra execution trace of et_def.proto (.et)",
             ) from error
         if message is None:
             return
         if count > _MOST_NODES:
-            raise InvalidArgumentError(f"{path}: has more than {_MOST_NODES:,} nodes; convert fewer steps")
+            raise InvalidArgumentError(f"{path}: has more than {_MOST_NODES:,} nodes", remedy="fewer steps")
         # A node of zeros is one byte, and a file of them would be as many nodes.
         empty = empty + 1 if stream.tell() == begin + 1 else 0
         if empty > _MOST_EMPTY:
             raise InvalidArgumentError(
-                f"{path}: node {count - 1} (from 0), at byte {begin}, is empty, like the {_MOST_EMPTY} before it; "
-                "expected a Chakra execution trace of schema et_def.proto (.et)"
+                f"{path}: node {count - 1} (from 0), at byte {begin}, is empty, like the {_MOST_EMPTY} before it",
+                remedy="a Chakra execution trace of et_def.proto (.et)",
             )
         yield message
         kind, count = classes["Node"], count + 1
@@ -253,13 +253,14 @@ def _attributes(message: Any) -> dict[str, Attribute]:  # noqa: ANN401
 
 def _content(path: Path) -> bytes:
     if path.is_dir():
-        raise InvalidArgumentError(f"{path}: is a folder; name the .et files in it")
+        raise InvalidArgumentError(f"{path}: is a folder", remedy=f"the .et files in it (list: ls {path})")
     try:
         content = read_limited(path, _MOST_BYTES, packed=True)
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}", remedy=list_of(path)) from None
     if content[:_BLANKS].lstrip()[:1] == b"{":
         raise InvalidArgumentError(
-            f"{path}: is JSON; give Chakra's protocol buffers (.et), or torch.profiler's JSON to paceline import kineto"
+            f"{path}: is JSON, not Chakra's protocol buffers (.et)",
+            remedy=f"paceline import kineto {path} (torch.profiler's JSON)",
         )
     return content

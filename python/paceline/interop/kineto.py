@@ -87,14 +87,14 @@ def import_kineto(
             (g["tensor"], g["bytes"]) for g in workers[0]["gradients"]
         }:
             raise InvalidArgumentError(
-                f"{path}: has other gradients than {paths[0]}; give files of ranks that trained the same model"
+                f"{path}: has other gradients than {paths[0]}", remedy="files of ranks that trained the same model"
             )
     batches = Counter(step.batch for step in steps)
     samples = batch or max(batches, key=lambda size: batches[size])
     if not samples:
         raise InvalidArgumentError(
-            f"--batch: {paths[0]} has no shapes of the model's input; give the samples of a step, or record with "
-            "record_shapes=True"
+            f"{paths[0]} has no shapes of the model's input",
+            remedy="--batch 32, or record_shapes=True in torch.profiler.profile",
         )
     if batch is None:
         which = "" if len(batches) == 1 else f" in {batches[samples]} of {len(steps)} steps"
@@ -153,8 +153,8 @@ def _alike(profile: Profile, notes: list[str]) -> tuple[list[Step], str]:
     taken = [step for window in windows if (step := take_apart(source, window)) is not None]
     if not taken:
         raise InvalidArgumentError(
-            f"{path}: no step computed a gradient ({len(windows)} found); profile the forward and the backward pass "
-            f"with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]{profile.age}"
+            f"{path}: no step computed a gradient ({len(windows)} found){profile.age}",
+            remedy="activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], over both passes",
         )
     shapes = Counter(step.shape for step in taken)
     most = max(shapes.values())
@@ -162,8 +162,7 @@ def _alike(profile: Profile, notes: list[str]) -> tuple[list[Step], str]:
     alike = [step for step in taken if step.shape == last.shape]
     if not last.gradients:
         raise InvalidArgumentError(
-            f"{path}: has no sizes of the gradients; record with torch.profiler.profile(record_shapes=True)"
-            f"{profile.age}"
+            f"{path}: has no sizes of the gradients{profile.age}", remedy="torch.profiler.profile(record_shapes=True)"
         )
     if len(alike) < len(windows):
         notes.append(f"{len(windows) - len(alike)} of {len(windows)} steps had other layers or no gradients: left out")
@@ -183,7 +182,7 @@ def _alike(profile: Profile, notes: list[str]) -> tuple[list[Step], str]:
     known = [dtype for dtype, _ in bytes_of.most_common() if dtype in DTYPE_BYTES]
     if not known:
         raise InvalidArgumentError(
-            f"{path}: the gradients are {', '.join(sorted(bytes_of))}; a trace supports {', '.join(DTYPE_BYTES)}"
+            f"{path}: the gradients are {', '.join(sorted(bytes_of))}", remedy=f"one of {', '.join(DTYPE_BYTES)}"
         )
     if len(bytes_of) > 1:
         notes.append(f"gradients of {', '.join(sorted(set(bytes_of) - {known[0]}))} are rounded up to whole {known[0]}")
@@ -208,8 +207,8 @@ def _windows(profile: Profile) -> list[Event]:
     ends = [event for event in annotations if event.name.startswith("Optimizer.step")]
     if not ends:
         raise InvalidArgumentError(
-            f"{profile.path}: has neither ProfilerStep#N nor Optimizer.step, so steps are unknown; call the profiler's "
-            f"step() after each one{profile.age}"
+            f"{profile.path}: has neither ProfilerStep#N nor Optimizer.step, so steps are unknown{profile.age}",
+            remedy="profiler.step() after each step",
         )
     same = [event for event in ends if event.name == ends[-1].name and event.thread == ends[-1].thread]
     start = min(event.start for event in profile.events if event.thread == ends[-1].thread)

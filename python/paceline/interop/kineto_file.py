@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal.documents import read_limited
-from paceline._internal.files import why_unread
+from paceline._internal.files import NO_SUCH_FILE, list_of, why_unread
 from paceline.errors import InvalidArgumentError
 
 _MOST_BYTES = 4_000_000_000
@@ -94,18 +94,20 @@ def read_profile(path: Path) -> Profile:
     raw = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(raw, list):
         raise InvalidArgumentError(
-            f'{path}: has no list "traceEvents"; give what torch.profiler\'s export_chrome_trace wrote'
+            f'{path}: has no list "traceEvents"', remedy="a file of torch.profiler's export_chrome_trace"
         )
     about = document if isinstance(document, dict) else {}
     if about.get("format") == "paceline-trace":
-        raise InvalidArgumentError(f"{path}: is already a Paceline trace; give it to paceline simulate")
+        raise InvalidArgumentError(f"{path}: is already a Paceline trace", remedy=f"paceline simulate {path}")
     events = [
         _event(path, index, entry)
         for index, entry in enumerate(raw)
         if isinstance(entry, dict) and entry.get("ph") == "X" and entry.get("cat") is not None
     ]
     if not events:
-        raise InvalidArgumentError(f'{path}: traceEvents has no complete events ("ph": "X"); record some steps')
+        raise InvalidArgumentError(
+            f'{path}: traceEvents has no complete events ("ph": "X")', remedy="a profile of some steps"
+        )
     first_format = any(event.category in _FIRST_CATEGORIES for event in events)
     if first_format:
         events = _renamed(events)
@@ -145,20 +147,20 @@ def _renamed(events: Sequence[Event]) -> list[Event]:
 
 def _document(path: Path) -> Any:  # noqa: ANN401
     if path.is_dir():
-        raise InvalidArgumentError(f"{path}: is a folder; name one of the .json or .json.gz files in it")
+        raise InvalidArgumentError(f"{path}: is a folder", remedy=f"a .json or .json.gz file in it (list: ls {path})")
     if not path.exists():
-        raise InvalidArgumentError(f"{path}: there is no such file; check the path")
+        raise InvalidArgumentError(f"{path}: {NO_SUCH_FILE}", remedy=list_of(path))
     try:
         content = read_limited(path, _MOST_BYTES, packed=True, begins=b"{[")
     except OSError as error:
         hint = "; profile fewer steps (schedule(active=3))" if error.errno == errno.EFBIG else ""
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}{hint}") from None
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}{hint}", remedy=list_of(path)) from None
     try:
         # Kineto writes names of functions as they are, which need not be UTF-8.
         return json.loads(content.decode("utf-8", errors="replace"), strict=False)
     except MemoryError:
         raise InvalidArgumentError(
-            f"{path}: does not fit into the memory; profile fewer steps (schedule(active=3))"
+            f"{path}: does not fit into the memory", remedy="schedule(active=3) (profiles fewer steps)"
         ) from None
     except (ValueError, RecursionError) as error:
         if isinstance(error, json.JSONDecodeError):
@@ -168,7 +170,7 @@ def _document(path: Path) -> Any:  # noqa: ANN401
         else:  # Python refuses to read integers of more than 4,300 digits.
             where = "an integer has thousands of digits"
         raise InvalidArgumentError(
-            f"{path}: is not JSON ({where}); if the job ended while the profiler wrote it, record again"
+            f"{path}: is not JSON ({where})", remedy="a whole file: the job may have ended while the profiler wrote it"
         ) from error
 
 
@@ -181,9 +183,13 @@ def _event(path: Path, index: int, entry: Mapping[str, Any]) -> Event:
         except (TypeError, ValueError, OverflowError):
             number = float("nan")
         if not abs(number) < 1e18:
-            raise InvalidArgumentError(f"{path}: traceEvents[{index}].{key}: expected microseconds, not {value!r:.40}")
+            raise InvalidArgumentError(
+                f"{path}: traceEvents[{index}].{key}: must be microseconds, not {value!r:.40}", remedy=f'"{key}": 12.5'
+            )
         if key == "dur" and number < 0:
-            raise InvalidArgumentError(f"{path}: traceEvents[{index}].dur: is negative ({value})")
+            raise InvalidArgumentError(
+                f"{path}: traceEvents[{index}].dur: must be at least 0, not {value}", remedy='"dur": 0'
+            )
     args = entry.get("args")
     begin = float(start)  # type: ignore[arg-type]
     return Event(

@@ -68,8 +68,8 @@ def _reduced(group: Group, arrays: list[jax.Array], op: Op) -> list[jax.Array]:
     dtype = hosts[0].dtype
     if any(host.dtype != dtype for host in hosts):
         raise InvalidArgumentError(
-            f"all_reduce: arrays of {', '.join(sorted({host.dtype.name for host in hosts}))}; arrays in one call must "
-            "have the same dtype: call once for each"
+            f"all_reduce: arrays of one call have {', '.join(sorted({host.dtype.name for host in hosts}))}",
+            remedy="a call for each dtype",
         )
     buffers = [_aligned(host) for host in hosts]
     group.all_reduce(buffers, op)
@@ -79,15 +79,18 @@ def _reduced(group: Group, arrays: list[jax.Array], op: Op) -> list[jax.Array]:
 def _host(array: jax.Array, place: int) -> Any:  # noqa: ANN401 - of numpy
     if isinstance(array, jax.core.Tracer):
         raise InvalidArgumentError(
-            "all_reduce: the array is being traced and has no values; call it outside of jax.jit, jax.grad and "
-            "jax.vmap, on what they return"
+            "all_reduce: the array is being traced and has no values",
+            remedy="all_reduce outside of jax.jit, jax.grad and jax.vmap",
         )
     if not isinstance(array, jax.Array):
-        raise InvalidArgumentError(f"all_reduce: array {place} is a {type(array).__name__}, not an array of JAX")
+        raise InvalidArgumentError(
+            f"all_reduce: array {place} is a {type(array).__name__}, not an array of JAX",
+            remedy="jax.numpy.asarray(...)",
+        )
     if array.dtype.name not in DTYPES:
         raise InvalidArgumentError(
-            f"all_reduce: array {place} is {array.dtype.name}, not one of {', '.join(DTYPES)}; convert it with "
-            "array.astype(...)"
+            f"all_reduce: array {place} is {array.dtype.name}",
+            remedy=f"array.astype(...) to one of {', '.join(DTYPES)}",
         )
     on_cpu = array.is_fully_addressable and next(iter(array.devices())).platform == "cpu"
     if array.dtype.name == "bfloat16" or not on_cpu:

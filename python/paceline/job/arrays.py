@@ -122,20 +122,20 @@ def memory(value: Array | None, what: str, *, dtype: str | None = None, writable
         address, count, found, keep, stream = _look(value, what, writable)
         return Memory([(address, count)] if count else [], _checked_dtype(found, dtype, what), keep, stream)
     if not value:
-        raise InvalidArgumentError(f"{what}: an empty list; give at least one array")
+        raise InvalidArgumentError(f"{what}: an empty list", remedy="at least one array")
     parts = [memory(part, f"{what}[{index}]", dtype=dtype, writable=writable) for index, part in enumerate(value)]
     for index, part in enumerate(parts):
         if part.dtype != parts[0].dtype:
             raise InvalidArgumentError(
-                f"{what}[{index}]: {part.dtype}, but {what}[0] is {parts[0].dtype}; arrays in one call must have "
-                "the same dtype: call once for each"
+                f"{what}[{index}]: arrays of one call must have one dtype, not {part.dtype} and {parts[0].dtype}",
+                remedy="a call for each dtype",
             )
         check_place(parts[0], part, f"{what}[0]", f"{what}[{index}]")
     regions = [region for part in parts for region in part.regions]
     if writable:
         spans = sorted((address, address + count * DTYPES[parts[0].dtype]) for address, count in regions)
         if any(after[0] < before[1] for before, after in pairwise(spans)):
-            raise InvalidArgumentError(f"{what}: two of the arrays share memory; give each once")
+            raise InvalidArgumentError(f"{what}: two of the arrays share memory", remedy="each array once")
     return Memory(regions, parts[0].dtype, [part.keep for part in parts], parts[0].stream)
 
 
@@ -147,7 +147,10 @@ def check_place(first: Memory, second: Memory, its_name: str, other_name: str) -
         f"{name} is {'in host memory' if given.stream is None else f'on a device, in stream {given.stream}'}"
         for name, given in ((its_name, first), (other_name, second))
     ]
-    raise InvalidArgumentError(f"{' and '.join(place)}; the arrays of one call must be in one place")
+    raise InvalidArgumentError(
+        f"{' and '.join(place)}: the arrays of one call must be in one place",
+        remedy="all on the host, or all on one device",
+    )
 
 
 def check_apart(inputs: Memory, outputs: Memory, call: str) -> None:
@@ -155,7 +158,7 @@ def check_apart(inputs: Memory, outputs: Memory, call: str) -> None:
     size = DTYPES[inputs.dtype]
     for address, count in inputs.regions:
         if any(begin < address + count * size and address < begin + many * size for begin, many in outputs.regions):
-            raise InvalidArgumentError(f"{call}: out shares memory with array; give a separate array, or a copy")
+            raise InvalidArgumentError(f"{call}: out shares memory with array", remedy="out = array.copy()")
 
 
 def new_array(like: Array, shape: Sequence[int], what: str) -> npt.NDArray[Any]:
@@ -167,7 +170,7 @@ def new_array(like: Array, shape: Sequence[int], what: str) -> npt.NDArray[Any]:
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(like, numpy.ndarray):
         raise InvalidArgumentError(
-            f"{what} is missing; give an array for the result (only for numpy arrays is one created)"
+            f"{what} is missing, as only numpy arrays are created", remedy=f"{what}=an array for the result"
         )
     made: npt.NDArray[Any] = numpy.empty(tuple(shape), dtype=like.dtype)
     return made
@@ -185,12 +188,12 @@ def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, obje
         stream = _stream(value, interface)
     numpy = sys.modules.get("numpy")
     if not isinstance(interface["data"], tuple) or (numpy is not None and isinstance(value, numpy.generic)):
-        raise InvalidArgumentError(f"{what}: {type(value).__name__} does not own memory; pass numpy.array(...) of it")
+        raise InvalidArgumentError(f"{what}: {type(value).__name__} does not own memory", remedy="numpy.array(...)")
     address, read_only = interface["data"]
     kind, shape = interface["typestr"], interface["shape"]
     if kind[0] not in (_NATIVE, "|"):
         raise InvalidArgumentError(
-            f"{what}: has the byte order of other machines; pass array.astype(array.dtype.newbyteorder('='))"
+            f"{what}: has the byte order of other machines", remedy="array.astype(array.dtype.newbyteorder('='))"
         )
     found = _KINDS.get(kind[1:])
     if found is None:
@@ -198,7 +201,9 @@ def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, obje
         found = "bfloat16" if name == "bfloat16" else f"?{name}"
     _check_contiguous(shape, interface.get("strides"), DTYPES.get(found, 2), what)
     if writable and read_only:
-        raise InvalidArgumentError(f"{what}: is read-only, and the result would be written there; give a copy")
+        raise InvalidArgumentError(
+            f"{what}: is read-only, and the result would be written there", remedy="array.copy()"
+        )
     return address, math.prod(shape), found, value, stream
 
 
@@ -219,7 +224,7 @@ def _stream(value: Any, interface: Mapping[str, Any]) -> int:  # noqa: ANN401 - 
 def _check_contiguous(shape: Sequence[int], strides: Sequence[int] | None, item: int, what: str) -> None:
     if not _contiguous(shape, strides, item):
         raise InvalidArgumentError(
-            f"{what}: is not contiguous; pass numpy.ascontiguousarray(...) of it, and copy the result back"
+            f"{what}: is not contiguous", remedy="numpy.ascontiguousarray(...) (then copy the result back)"
         )
 
 
@@ -239,12 +244,15 @@ def _buffer(value: Any, what: str, writable: bool) -> tuple[int, int, str, objec
         view = memoryview(value)
     except TypeError:
         raise InvalidArgumentError(
-            f"{what}: {type(value).__name__} is not an array; give a numpy array or a buffer (bytearray, array.array)"
+            f"{what}: {type(value).__name__} is not an array",
+            remedy="a numpy array or a buffer (bytearray, array.array)",
         ) from None
     if not view.c_contiguous:
-        raise InvalidArgumentError(f"{what}: is not contiguous; give a copy: bytearray(...)")
+        raise InvalidArgumentError(f"{what}: is not contiguous", remedy="bytearray(...)")
     if writable and view.readonly:
-        raise InvalidArgumentError(f"{what}: is read-only, and the result would be written there; give a bytearray")
+        raise InvalidArgumentError(
+            f"{what}: is read-only, and the result would be written there", remedy="bytearray(...)"
+        )
     code = view.format.lstrip("@=" + _NATIVE)
     kind = _CODES.get(code) or {"i": "i", "l": "i", "q": "i", "H": "u"}.get(code, code) + str(view.itemsize)
     found = _KINDS.get(kind) or ("?uint16" if kind == "u2" else f"?{view.format}")
@@ -280,15 +288,15 @@ def _ctypes() -> tuple[Any, Any]:
 def _checked_dtype(found: str, dtype: str | None, what: str) -> str:
     if dtype is not None:
         if dtype not in DTYPES:
-            raise InvalidArgumentError(f"dtype: '{dtype!s:.80}' is not one of {', '.join(DTYPES)}")
+            raise InvalidArgumentError(f"dtype: unknown dtype '{dtype!s:.80}'", remedy=f"one of {', '.join(DTYPES)}")
         if dtype == found or (dtype == "bfloat16" and found in ("?uint16", "?|V2", "?V2")):
             return dtype
-        remedy = "leave dtype out" if not found.startswith("?") else "bfloat16 goes over uint16"
-        raise InvalidArgumentError(f"{what}: {found.lstrip('?')}, but dtype says {dtype}; {remedy}")
+        remedy = "drop dtype" if not found.startswith("?") else "dtype='bfloat16' with an array of uint16"
+        raise InvalidArgumentError(f"{what}: {found.lstrip('?')}, and dtype says {dtype}", remedy=remedy)
     if found.startswith("?"):
         hint = ", dtype='bfloat16' if it holds such" if found == "?uint16" else ""
         raise InvalidArgumentError(
-            f"{what}: {found[1:]} is not one of {', '.join(DTYPES)}; convert it with array.astype(...){hint}, or move "
-            "its bytes: array.view('uint8')"
+            f"{what}: {found[1:]} is not one of {', '.join(DTYPES)}",
+            remedy=f"array.astype(...){hint}, or array.view('uint8')",
         )
     return found

@@ -66,8 +66,8 @@ def share_secret(exchange: Exchange, own: str | None, *, among_strangers: bool =
     for rank, other in enumerate(messages):
         if other["version"] != paceline.__version__:
             raise JobError(
-                f"rank {exchange.rank} runs paceline {paceline.__version__}, rank {rank} {other['version']}; "
-                "install one version everywhere"
+                f"rank {exchange.rank} runs paceline {paceline.__version__}, rank {rank} {other['version']}",
+                remedy="one version everywhere",
             )
     strangers = any(other["among_strangers"] for other in messages)
     if strangers and len({other["own"] for other in messages}) > 1:
@@ -75,8 +75,8 @@ def share_secret(exchange: Exchange, own: str | None, *, among_strangers: bool =
     without = [rank for rank, other in enumerate(messages) if not other["own"]]
     if without and len(without) < exchange.size:
         raise JobError(
-            f"{named(without)} of {exchange.size} did not get PACELINE_SECRET or PACELINE_SECRET_FILE, the others "
-            "did; set it for all ranks or for none"
+            f"{named(without)} of {exchange.size} did not get PACELINE_SECRET or PACELINE_SECRET_FILE, the others did",
+            remedy="the secret for all ranks, or for none",
         )
     return own if own is not None else str(messages[0]["made"])
 

@@ -166,7 +166,7 @@ class GroupBase:
     def _live(self) -> Communicator:
         self._job.check()
         if self._communicator is None:
-            raise JobError("the job has been closed; join again")
+            raise JobError("the job has been closed", remedy="paceline.job.join()")
         return self._communicator
 
     def _begin(
@@ -176,7 +176,7 @@ class GroupBase:
         if inputs and outputs:
             if inputs.dtype != outputs.dtype:
                 raise InvalidArgumentError(
-                    f"{call}: array is {inputs.dtype}, out is {outputs.dtype}; give them one dtype"
+                    f"{call}: array is {inputs.dtype}, out is {outputs.dtype}", remedy=f"out.astype('{inputs.dtype}')"
                 )
             check_place(inputs, outputs, f"{call}: array", "out")
             check_apart(inputs, outputs, call)
@@ -196,18 +196,20 @@ class GroupBase:
 
     def _combine(self, call: str, op: str, dtype: str) -> tuple[str, float]:
         if op not in _OPS:
-            raise InvalidArgumentError(f"{call}: op '{op!s:.80}' is not one of {', '.join(_OPS)}")
+            raise InvalidArgumentError(f"{call}: unknown op '{op!s:.80}'", remedy=f"one of {', '.join(_OPS)}")
         if op != "average":
             return op, 1.0
         if dtype == "uint8":
             raise InvalidArgumentError(
-                f"{call}: the sum of uint8 wraps before it is divided; convert it: array.astype('int32')"
+                f"{call}: the sum of uint8 wraps before it is divided", remedy="array.astype('int32')"
             )
         return "sum", 1.0 / self.size
 
     def _other(self, what: str, rank: int) -> int:
         if not 0 <= rank < self.size:
-            raise InvalidArgumentError(f"{what}: there is no rank {rank} in a group of {self.size}")
+            raise InvalidArgumentError(
+                f"{what}: there is no rank {rank} in a group of {self.size}", remedy=f"0-{self.size - 1}"
+            )
         return rank
 
 
@@ -258,7 +260,7 @@ class Collectives(GroupBase):
         """
         given = memory(array, "array", dtype=dtype, writable=True)
         if bucket is not None and not 0 <= bucket < 1 << 32:
-            raise InvalidArgumentError(f"bucket: {bucket} is not between 0 and {(1 << 32) - 1}")
+            raise InvalidArgumentError(f"bucket: must be 0-{(1 << 32) - 1}, not {bucket}", remedy="bucket=0")
         plain = not (async_ or strategy or name or bucket is not None or given.stream is not None)
         if plain and op in _NATIVE and len(given.regions) == 1:
             # A fast path: half the time of a small all-reduce would otherwise be spent in Python.
@@ -444,7 +446,7 @@ class Collectives(GroupBase):
 
 def _tag(tag: int) -> int:
     if not 0 <= tag < 1 << 32:
-        raise InvalidArgumentError(f"tag: {tag} is not between 0 and {(1 << 32) - 1}")
+        raise InvalidArgumentError(f"tag: must be 0-{(1 << 32) - 1}, not {tag}", remedy="tag=0")
     return tag
 
 
@@ -454,7 +456,10 @@ def shares(what: str, counts: Sequence[int] | None, size: int) -> list[int] | No
         return None
     given = list(counts)
     if len(given) != size or min(given) < 0:
-        raise InvalidArgumentError(f"{what}: {given!s:.200} must be {size} numbers, the elements of each rank")
+        raise InvalidArgumentError(
+            f"{what}: must be {size} numbers, the elements of each rank, not {given!s:.200}",
+            remedy=f"{what}={[1] * min(size, 8)}",
+        )
     return given
 
 
@@ -572,7 +577,9 @@ class Exchanges(GroupBase):
         if out is None and is_root:
             out = new_array(array, self._gathered(array, counts), "gather: out")
         if out is not None and not is_root:
-            raise InvalidArgumentError(f"gather: out is for root, rank {root}; leave it out at rank {self.rank}")
+            raise InvalidArgumentError(
+                f"gather: out is for root, rank {root}, and this is rank {self.rank}", remedy="drop out"
+            )
         taken = memory(out, "out", dtype=dtype, writable=True) if is_root else None
         counts = counts if is_root else None
         handle = self._begin("gather", out, given, taken, root=root, counts=counts, label=name, background=async_)
@@ -621,7 +628,8 @@ class Exchanges(GroupBase):
         is_root = self._other("root", root) == self.rank
         if (array is not None) != is_root:
             raise InvalidArgumentError(
-                f"scatter: array is for root, rank {root}, and for it alone; this is rank {self.rank}"
+                f"scatter: array is for root, rank {root}, and for it alone; this is rank {self.rank}",
+                remedy="array at root, None elsewhere",
             )
         counts = shares("counts", counts, self.size) if is_root else None
         given = memory(array, "array", dtype=dtype) if is_root else None
@@ -738,7 +746,7 @@ class Exchanges(GroupBase):
         if out is None:
             if counts is not None and out_counts is None:
                 raise InvalidArgumentError(
-                    "all_to_all: counts without out_counts and out; give the number of elements to receive"
+                    "all_to_all: counts need out_counts and out", remedy="out_counts=…, the elements to receive"
                 )
             shape = (sum(out_counts),) if out_counts is not None else getattr(array, "shape", ())
             out = new_array(array, shape, "all_to_all: out")
@@ -756,7 +764,7 @@ class Exchanges(GroupBase):
         shape = getattr(array, "shape", ())
         if shape and shape[0] % self.size:
             raise InvalidArgumentError(
-                f"reduce_scatter: {shape[0]} rows of array cannot be shared equally by {self.size} ranks; give counts, "
-                "the elements of each rank"
+                f"reduce_scatter: {shape[0]} rows of array cannot be shared equally by {self.size} ranks",
+                remedy="counts=…, the elements of each rank",
             )
         return (shape[0] // self.size, *shape[1:]) if shape else ()

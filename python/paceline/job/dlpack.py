@@ -56,12 +56,16 @@ def look(value: Any, what: str) -> tuple[int, int, str, object, int | None, tupl
     """
     kind = int(value.__dlpack_device__()[0])
     if kind not in (CPU, CUDA, CUDA_HOST):
-        raise InvalidArgumentError(f"{what}: is on a device of kind {kind} (DLPack); give one on the host or on CUDA's")
+        raise InvalidArgumentError(
+            f"{what}: is on a device of kind {kind} (DLPack)", remedy="memory of the host, or of CUDA"
+        )
     stream = DEFAULT_STREAM if kind == CUDA else None
     try:
         capsule = value.__dlpack__() if stream is None else value.__dlpack__(stream=stream)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"{what}: {type(value).__name__} does not give its memory: {error}") from None
+        raise InvalidArgumentError(
+            f"{what}: {type(value).__name__} does not give its memory: {error}", remedy="numpy.array(...)"
+        ) from None
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     tensor = _Tensor.from_address(pointer(capsule, b"dltensor"))

@@ -301,7 +301,8 @@ def membership(environ: Any = os.environ) -> Membership | None:  # noqa: ANN401 
         SETTINGS["rendezvous"].check(address, Source("variable", ADDRESS))
         if not worker.isdecimal() or not secret:
             raise InvalidArgumentError(
-                f"{ADDRESS} is set, but not {WORKER} and PACELINE_SECRET; the launcher sets all three"
+                f"{ADDRESS} is set, and {WORKER} and PACELINE_SECRET are not",
+                remedy=f"paceline run --elastic (sets all three), or unset {ADDRESS}",
             )
         _membership = Membership(address, int(worker), secret, environ.get("PACELINE_RUN_ID", ""))
     return _membership

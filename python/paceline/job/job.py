@@ -88,7 +88,8 @@ class Job(Group):
         members = tuple(int(rank) for rank in ranks)
         if not members or min(members) < 0:
             raise InvalidArgumentError(
-                f"group '{name}': {list(members)} must be distinct ranks of a job of {self.size}"
+                f"group '{name}': must be distinct ranks of a job of {self.size}, not {list(members)}",
+                remedy=f"ranks of 0-{self.size - 1}, each once",
             )
         again = self._names.get((name, members), 0)
         communicator = self._joined().group(members, f"{name}#{again}" if again else name)
@@ -122,7 +123,7 @@ class Job(Group):
     def _joined(self) -> Engine:
         self.check()
         if self._engine is None:
-            raise JobError("the job has been closed; join again")
+            raise JobError("the job has been closed", remedy="paceline.job.join()")
         return self._engine
 
     def __enter__(self) -> Job:
@@ -179,9 +180,9 @@ def join(**settings: Unpack[JobSettings]) -> Job:
     known.refuse_coordinator()
     if known.placed():
         raise InvalidArgumentError(
-            f"{known.placement}: the arrays of this job have no names; use even, or paceline.torch's "
-            "DistributedOptimizer",
+            f"{known.placement}: the arrays of this job have no names",
             setting="placement",
+            remedy="{this=even}, or paceline.torch's DistributedOptimizer",
         )
     return _join(known)
 
@@ -243,7 +244,8 @@ def _through_torchrun(place: RankEnvironment, settings: Settings) -> tuple[Calla
 
     if place.master_address is None or place.master_port is None:
         raise InvalidArgumentError(
-            "MASTER_ADDR and MASTER_PORT are missing, which torchrun sets; or set PACELINE_RENDEZVOUS"
+            "MASTER_ADDR and MASTER_PORT are missing, which torchrun sets",
+            remedy="PACELINE_RENDEZVOUS=node1:29400, or paceline run -np 4 -- python train.py",
         )
     serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and place.rank == 0
     limit = settings.start_limit_s

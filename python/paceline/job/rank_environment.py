@@ -94,7 +94,8 @@ class _Reader:
         here = self._whole(local_size, least=1) if self._has(local_size) else None
         if here is not None and here > total:
             raise InvalidArgumentError(
-                f"{local_size}={here} of {size}={total}: a node cannot hold more ranks than there are"
+                f"{local_size}={here} of {size}={total}: a node cannot hold more ranks than there are",
+                remedy=f"{local_size}={total}",
             )
         if not self._has(local_rank):
             place = None
@@ -127,13 +128,13 @@ class _Reader:
             node = self._whole("SLURM_NODEID", least=0) if self._has("SLURM_NODEID") else 0
             if node >= len(counts):
                 raise InvalidArgumentError(
-                    f"SLURM_NODEID={node}, but {source}={self.environ[source][:80]}: start ranks with srun"
+                    f"SLURM_NODEID={node}, and {source}={self.environ[source][:80]}", remedy="srun python train.py"
                 )
             if len(counts) == 1 or self._has("SLURM_NODEID"):
                 local_size = counts[node]
         if local_size is not None and found.local_rank is not None and found.local_rank >= local_size:
             raise InvalidArgumentError(
-                f"SLURM_LOCALID={found.local_rank} of {local_size} tasks on this node: start ranks with srun"
+                f"SLURM_LOCALID={found.local_rank} of {local_size} tasks on this node", remedy="srun python train.py"
             )
         return self._made("slurm", found.rank, found.size, found.local_rank, local_size)
 
@@ -190,8 +191,8 @@ class _Reader:
         text = self.environ[name].strip()
         if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
             raise InvalidArgumentError(
-                f"{name}={text[:80]}: is not a whole number between {least} and {most}; unset it, or let a launcher "
-                "set it: paceline run, torchrun, mpirun, srun"
+                f"{name}={text[:80]}: must be {least}-{most}",
+                remedy=f"unset {name}, or start ranks with paceline run, torchrun, mpirun or srun",
             )
         return int(text)
 
@@ -199,10 +200,10 @@ class _Reader:
         value = self._whole(name, least=0)
         if value >= size:
             raise InvalidArgumentError(
-                f"{name}={value} of {limit}={size}: ranks count from 0 to {size - 1}; correct one, or unset both"
+                f"{name}={value} of {limit}={size}: ranks are 0-{size - 1}", remedy=f"{name}={size - 1}, or unset both"
             )
         return value
 
     def _missing(self, name: str, there: str) -> InvalidArgumentError:
         value = self.environ[there][:80]
-        return InvalidArgumentError(f"{there}={value} is set and {name} is not; set both, or neither")
+        return InvalidArgumentError(f"{there}={value} is set, and {name} is not", remedy=f"unset {there}, or {name}=…")

@@ -106,9 +106,9 @@ class Settings(JobValues):
         """Raise InvalidArgumentError if a coordinator is named in a job whose ranks all use the same order."""
         if self.coordinator is not None:
             raise InvalidArgumentError(
-                f"{self.coordinator} has no effect: all ranks of this job call operations in the same order; "
-                "coordinators are for paceline.torch.hvd. Leave --coordinator (PACELINE_COORDINATOR) out",
+                f"{self.coordinator} has no effect, as all ranks of this job call operations in the same order",
                 setting="coordinator",
+                remedy="drop {this} (coordinators are for paceline.torch.hvd)",
             )
 
     @property
@@ -184,7 +184,9 @@ def _given(environ: Mapping[str, str], values: Mapping[str, object], given_by: L
     if "secret" in made or "secret_file" in made:
         given = {name: one for name, one in given.items() if name not in ("secret", "secret_file")}
     elif "secret" in given and "secret_file" in given:
-        raise InvalidArgumentError("PACELINE_SECRET and PACELINE_SECRET_FILE are both set; unset one of them")
+        raise InvalidArgumentError(
+            "PACELINE_SECRET and PACELINE_SECRET_FILE are both set", remedy="unset PACELINE_SECRET"
+        )
     return given | made
 
 
@@ -195,9 +197,9 @@ def _check_launcher(settings: Settings, environ: Mapping[str, str]) -> None:
     )
     if launched and settings.transport in OVER_MPI:
         raise InvalidArgumentError(
-            f"{settings.transport} needs ranks that mpirun started, and paceline run has started this one; use mpirun "
-            "-n N python … (docs/how-to/mpi.md), or another transport",
+            f"{settings.transport} needs ranks that mpirun started, not paceline run",
             setting="transport",
+            remedy="mpirun -n 4 python train.py, or {transport=auto}",
         )
 
 
@@ -206,40 +208,41 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
     for name in sources:
         if settings.transport in SETTINGS[name].idle_with:
             raise InvalidArgumentError(
-                f"has no effect with transport {settings.transport}; leave one of them out", setting=name
+                f"has no effect with transport {settings.transport}",
+                setting=name,
+                remedy="drop {this}, or {transport=auto}",
             )
     if settings.strategy is not None:
         strategy = find_strategy(settings.strategy)
         if strategy.is_offloaded and settings.transport not in OVER_MPI:
             raise InvalidArgumentError(
-                f"{strategy.name} is the all-reduce of a library, which shared memory and TCP do not have; "
-                "choose ring or tree (simulate forecasts it), or transport mpi under mpirun",
+                f"{strategy.name} is the all-reduce of a library, which shared memory and TCP do not have",
                 setting="strategy",
+                remedy="{strategy=ring} or tree, or {transport=mpi} under mpirun",
             )
         check_knobs([strategy], sources)
     if settings.coordinator == GRAPH and settings.has_servers():
         raise InvalidArgumentError(
-            f"{GRAPH} plans all-reduces among ranks, but {settings.strategy} has servers; use negotiate, or leave one "
-            "of them out",
+            f"{GRAPH} plans all-reduces among ranks, and {settings.strategy} has servers",
             setting="coordinator",
+            remedy="{coordinator=negotiate}, or {strategy=ring}",
         )
     if settings.cuda not in {"auto", "nccl"} and "nccl_library" in sources:
-        raise InvalidArgumentError(f"has no effect with --cuda {settings.cuda}; leave it out", setting="nccl_library")
+        raise InvalidArgumentError(
+            f"has no effect with cuda {settings.cuda}", setting="nccl_library", remedy="drop {this}"
+        )
     if settings.cuda == "mpi" and not (
         settings.transport in OVER_MPI and settings.strategy and find_strategy(settings.strategy).is_offloaded
     ):
         raise InvalidArgumentError(
-            "needs transport mpi and strategy native: MPI's own collectives get the addresses of devices",
-            setting="cuda",
+            "needs transport mpi and strategy native", setting="cuda", remedy="{transport=mpi} and {strategy=native}"
         )
     if settings.cuda in {"host", "nccl", "mpi"} and "cuda_pointer_cache" in sources:
         raise InvalidArgumentError(
-            f"has no effect with --cuda {settings.cuda}; leave it out", setting="cuda_pointer_cache"
+            f"has no effect with cuda {settings.cuda}", setting="cuda_pointer_cache", remedy="drop {this}"
         )
     if settings.strategy is None and "pull" in sources:
-        raise InvalidArgumentError(
-            "needs parameter servers; choose a strategy that has them, such as ps", setting="pull"
-        )
+        raise InvalidArgumentError("needs parameter servers", setting="pull", remedy="{strategy=ps}, or drop {this}")
 
 
 def _preset(values: dict[str, object], sources: dict[str, Source]) -> None:
@@ -247,16 +250,16 @@ def _preset(values: dict[str, object], sources: dict[str, Source]) -> None:
     values["strategy"] = find_strategy(BAIDU_RING).name
     if values.setdefault("transport", "mpi") not in OVER_MPI:
         raise InvalidArgumentError(
-            f"{BAIDU_RING} runs over MPI; use ring, or leave {sources['transport']} out", setting="strategy"
+            f"{BAIDU_RING} runs over MPI", setting="strategy", remedy="{strategy=ring}, or drop {transport}"
         )
     sources.setdefault("transport", sources["strategy"])
     if "chunk" in values:
         raise InvalidArgumentError(
-            f"{BAIDU_RING} uses one chunk per worker; use ring, or leave it out", setting="chunk"
+            f"{BAIDU_RING} uses one chunk per worker", setting="chunk", remedy="{strategy=ring}, or drop {this}"
         )
     if values.get("coordinator") not in (None, GRAPH):
         raise InvalidArgumentError(
-            f"{BAIDU_RING} does not negotiate; use ring, or leave the coordinator out", setting="coordinator"
+            f"{BAIDU_RING} does not negotiate", setting="coordinator", remedy="{strategy=ring}, or drop {this}"
         )
 
 
@@ -278,7 +281,9 @@ def _disturbance(environ: Mapping[str, str]) -> dict[str, float] | None:
         value = text
     if value is None or (isinstance(value, dict) and all(isinstance(rate, int | float) for rate in value.values())):
         return value
-    raise InvalidArgumentError(f'{name}: \'{text[:80]}\' is not JSON such as {{"lose": 0.2, "seed": 7}}; unset it')
+    raise InvalidArgumentError(
+        f"{name}: '{text[:80]}' is not JSON", remedy=f'{name}=\'{{"lose": 0.2, "seed": 7}}\', or unset it'
+    )
 
 
 def is_known(variable: str) -> bool:
@@ -291,8 +296,8 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
         if not variable.startswith("PACELINE_") or is_known(variable):
             continue
         near = nearest(variable, list(VARIABLES))
-        remedy = f"did you mean {near}?" if near else f"unset it (known are {', '.join(VARIABLES)})"
-        raise InvalidArgumentError(f"{variable[:80]}: unknown environment variable; {remedy}")
+        remedy = f"{near}, or unset it" if near else f"unset {variable[:80]} (known: {', '.join(VARIABLES)})"
+        raise InvalidArgumentError(f"unknown environment variable {variable[:80]}", remedy=remedy)
 
 
 # Settings that the native module gets in another way, or does not need.

@@ -27,7 +27,9 @@ def nodes(text: str, source: str) -> list[str]:
             raise _garbled(text, source)
         names += itertools.islice(_expand(match[0], text, source), _MOST_NODES - len(names) + 1)
         if len(names) > _MOST_NODES:
-            raise InvalidArgumentError(f"{source}: '{text[:80]}' names more than {_MOST_NODES} nodes")
+            raise InvalidArgumentError(
+                f"{source}: '{text[:80]}' names more than {_MOST_NODES} nodes", remedy="MASTER_ADDR=node1"
+            )
         rest = rest[match.end() :]
         if not rest:
             return names
@@ -63,7 +65,8 @@ def tasks_per_node(text: str, source: str) -> list[int]:
         match = _COUNT.fullmatch(part)
         if match is None or int(match[2] or 1) > _MOST_NODES:
             raise InvalidArgumentError(
-                f"{source}: '{text[:80]}' is not a list of counts such as 2(x3),1; unset it, or use srun"
+                f"{source}: '{text[:80]}' is not a list of counts such as 2(x3),1",
+                remedy=f"unset {source}, or srun python train.py",
             )
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
@@ -71,5 +74,5 @@ def tasks_per_node(text: str, source: str) -> list[int]:
 
 def _garbled(text: str, source: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{source}: '{text[:80]}' is not a list of nodes such as node[01-03,07],gpu5; set MASTER_ADDR"
+        f"{source}: '{text[:80]}' is not a list of nodes such as node[01-03,07],gpu5", remedy="MASTER_ADDR=node1"
     )

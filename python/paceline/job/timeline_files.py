@@ -97,19 +97,21 @@ def check(path: str) -> None:
     """Raise InvalidArgumentError if this is a device, a pipe, a folder or no timeline, or cannot be written."""
     if Path(path).exists() and not Path(path).is_file():
         kind = "a folder" if Path(path).is_dir() else "a device or a pipe"
-        raise InvalidArgumentError(f"{path} is {kind}; name a file, which the timeline replaces", setting="timeline")
+        raise InvalidArgumentError(f"{path} is {kind}", setting="timeline", remedy="{this=timeline.json}")
     folder = place(path).parent
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        why = f"nothing can be written to the folder {folder}: {error.strerror}; name another"
-        raise InvalidArgumentError(f"{path}: {why}", setting="timeline") from None
+        why = f"nothing can be written to the folder {folder}: {error.strerror}"
+        raise InvalidArgumentError(f"{path}: {why}", setting="timeline", remedy="{this=timeline.json}") from None
     with contextlib.suppress(OSError), Path(path).open("rb") as file:
         begins = file.read(1 << 12).lstrip()
         # Chrome's format has an object with events, or only these.
         if begins and not begins.startswith(b"[") and b'"traceEvents"' not in begins:
             raise InvalidArgumentError(
-                f"{path} is no timeline, and would be replaced; name another file, or remove it", setting="timeline"
+                f"{path} is no timeline, and would be replaced",
+                setting="timeline",
+                remedy=f"{{this=timeline.json}}, or rm {path}",
             )
 
 
@@ -160,20 +162,20 @@ def gather(path: str, run: str) -> str | None:
         if part(path, 0, run).exists():
             _hide(path)
             raise InvalidArgumentError(
-                f"timeline {path}: no rank has completed its part, such as {part(path, 0, run)}: they were killed, or "
-                "the disk is full"
+                f"timeline {path}: no rank has completed its part, such as {part(path, 0, run)}",
+                remedy="df -h (is the disk full?), or ranks that are not killed",
             )
         return None
     kept = f"the parts are {part(path, 0, run)} and so on"
     if Path(path).exists() and not unmerged(place(path)):
-        raise InvalidArgumentError(f"timeline {path}: another job has written it meanwhile; {kept}")
+        raise InvalidArgumentError(f"timeline {path}: another job has written it meanwhile", remedy=kept)
     try:
         _merge(Path(path), parts)
     except FileExistsError:
-        raise InvalidArgumentError(f"timeline {path}: another job is writing it; {kept}") from None
+        raise InvalidArgumentError(f"timeline {path}: another job is writing it", remedy=kept) from None
     except OSError as error:
         _hide(path)
-        raise InvalidArgumentError(f"timeline {path}: {error.strerror}; {kept}") from None
+        raise InvalidArgumentError(f"timeline {path}: {error.strerror}", remedy=kept) from None
     ranks = f"{len(parts)} rank{'s'[: len(parts) != 1]}"
     if cut := _remove_rest(Path(path), run):
         ranks += f" (without {cut}, which {'was' if cut.startswith('rank ') else 'were'} ended before)"

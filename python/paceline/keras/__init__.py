@@ -26,8 +26,8 @@ if not keras.__version__.startswith("3."):
     raise ImportError(f"paceline.keras needs Keras 3, and this is {keras.__version__}; pip install 'keras>=3'")
 if keras.backend.backend() != "tensorflow":
     raise InvalidArgumentError(
-        f"paceline.keras needs Keras's backend tensorflow, and this is {keras.backend.backend()}; set "
-        "KERAS_BACKEND=tensorflow before Keras is imported (with the backend torch, train by paceline.torch)"
+        f"paceline.keras needs Keras's backend tensorflow, and this is {keras.backend.backend()}",
+        remedy="KERAS_BACKEND=tensorflow (with the backend torch: paceline.torch)",
     )
 
 from paceline.hvd import api

@@ -115,8 +115,8 @@ def _numbers(name: str, value: object) -> np.ndarray[Any, np.dtype[np.float64]]:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError):
         raise InvalidArgumentError(
-            f"MetricAverageCallback: the metric '{name}' is {type(value).__name__}, which cannot be averaged; leave it "
-            "out of `logs`, or the callback"
+            f"MetricAverageCallback: the metric '{name}' is {type(value).__name__}, which cannot be averaged",
+            remedy=f"`logs` without '{name}'",
         ) from None
 
 
@@ -173,7 +173,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             optimizer.learning_rate = after
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(
-                f"{type(self).__name__}: the optimizer's learning rate follows a schedule; give it a number: {error}"
+                f"{type(self).__name__}: the optimizer's learning rate follows a schedule: {error}",
+                remedy="a number as learning rate",
             ) from error
         if self.momentum_correction and isinstance(optimizer, keras.optimizers.SGD) and before != after and before:
             for velocity in getattr(optimizer, "momentums", ()):

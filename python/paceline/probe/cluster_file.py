@@ -43,7 +43,9 @@ def fields(found: Found) -> dict[str, Any]:
     try:
         Cluster.from_json(json.dumps(made).encode(), "probe")
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"probe: the results do not fit a cluster file: {error}") from None
+        raise InvalidArgumentError(
+            f"probe: the results do not fit a cluster file: {error}", remedy=error.remedy or "another probe"
+        ) from None
     return made
 
 

@@ -36,7 +36,7 @@ def needs_torch() -> None:
         import torch.distributed  # noqa: F401
     except ImportError:
         raise InvalidArgumentError(
-            f"--compression: measures torch's hooks, and torch is not installed: {install('torch')}"
+            "--compression measures torch's hooks, and torch is not installed", remedy=install("torch")
         ) from None
 
 

@@ -57,8 +57,8 @@ class Layout:
         hosts = tuple(Host(name, tuple(found)) for name, found in zip(names, by_host.values(), strict=True))
         if len({len(host.ranks) for host in hosts}) > 1:
             raise InvalidArgumentError(
-                f"hosts have different numbers of ranks ({_counted(hosts)}), and a cluster file has one for all; "
-                "start as many on each"
+                f"hosts have different numbers of ranks ({_counted(hosts)}), and a cluster file has one for all",
+                remedy="as many ranks on each host",
             )
         places = {host: number for number, host in enumerate(by_host)}
         servers = [peer["rank"] for peer in status["peers"] if peer["server"] is not None]

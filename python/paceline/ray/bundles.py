@@ -47,7 +47,10 @@ class Reserved:
         hopeless = cluster.own and bool(_short(room.total, cluster.ray.cluster_resources()))
         if hopeless or not self.group.wait(timeout_s):
             remove_placement_group(self.group)
-            raise JobError(_explanation(cluster, room, None if hopeless else timeout_s))
+            remedy = "fewer workers, fewer CPUs each, or more nodes"
+            if not hopeless:
+                remedy += ", or a longer placement_group_timeout_s"
+            raise JobError(_explanation(cluster, room, None if hopeless else timeout_s), remedy=remedy)
 
     def options(self, bundle: int, *, cpus: float, gpus: float) -> dict[str, Any]:
         """Return Ray's options for an actor in this bundle."""
@@ -76,7 +79,4 @@ def _explanation(cluster: Cluster, room: Room, waited_s: float | None) -> str:
         each = " in bundles of " + " and ".join(f"{amount:g} {name}" for name, amount in room.bundles[0].items())
     spread = f", each on a different node, of {nodes}" if room.strategy == "STRICT_SPREAD" else ""
     waited = "" if waited_s is None else f" within {waited_s:g} s"
-    remedy = "ask for fewer, or for fewer CPUs each, or add nodes"
-    if waited_s is not None:
-        remedy += ", or wait longer: placement_group_timeout_s"
-    return f"Ray has no room for {room.what}{waited}: they need {needs}{each}{spread}; there are {has}; {remedy}"
+    return f"Ray has no room for {room.what}{waited}: they need {needs}{each}{spread}, and there are {has}"

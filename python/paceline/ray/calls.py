@@ -50,7 +50,7 @@ class Calls:
                 try:
                     value = self.ray.get(ref)
                     if name in self.watched:
-                        raise JobError(f"{name} has ended")
+                        raise JobError(f"{name} has ended", remedy="start() again")
                     values[name] = value
                     answered.add(name)
                 except Exception as error:  # A user's function may raise anything.
@@ -64,7 +64,9 @@ class Calls:
         if self.silent:
             guilty = self._guilty() or self.silent
             names = ", ".join(f"{name}{self._where(name)}" for name in guilty)
-            raise JobError(f"{names} did not answer within {timeout_s:g} s{doing and ': '}{doing}")
+            raise JobError(
+                f"{names} did not answer within {timeout_s:g} s{doing and ': '}{doing}", remedy="a longer timeout_s"
+            )
         return {name: values[name] for name in self.refs}
 
     def _guilty(self) -> list[str]:
@@ -92,9 +94,9 @@ class Calls:
             return JobError(f"{name}{self._where(name)} died: {death_reason(error)}")
         cause = cause_of(error)
         if isinstance(cause, InvalidArgumentError):
-            chosen: BaseException = InvalidArgumentError(f"{name}: {cause}")
+            chosen: BaseException = InvalidArgumentError(f"{name}: {cause}", remedy=cause.remedy)
         elif isinstance(cause, JobError):
-            chosen = JobError(f"{name}: {cause}")
+            chosen = JobError(f"{name}: {cause}", remedy=cause.remedy)
         else:
             chosen = JobError(f"{name}{self._where(name)} failed: {in_words(cause)}")
         chosen.__cause__ = error

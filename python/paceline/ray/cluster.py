@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import click
-
 from paceline._core import __version__
 from paceline._internal.extras import install
+from paceline.cli.usage import CommandError
 from paceline.errors import InvalidArgumentError, JobError
 
 ADDRESS = "RAY_ADDRESS"
@@ -21,7 +20,7 @@ _ANSWER_S = 10.0
 _SMALLEST_STORE = 80_000_000  # Bytes; Ray refuses less than 75 MiB.
 
 
-class MissingRayError(click.ClickException):
+class MissingRayError(CommandError):
     """Ray is not installed; the message says how to install it."""
 
     exit_code = 77
@@ -32,7 +31,7 @@ def library() -> Any:  # noqa: ANN401 - Ray's types are not there where Ray is n
     try:
         import ray
     except ImportError as error:
-        raise MissingRayError(f"Ray cannot be imported ({error}): {install('ray')}") from None
+        raise MissingRayError(f"Ray cannot be imported ({error})", remedy=install("ray")) from None
     return ray
 
 
@@ -86,11 +85,13 @@ def connect(*, num_cpus: int | None = None, object_store_bytes: int | None = Non
         ray.init(address=address, log_to_driver=output, logging_level="ERROR", **options)
     except ValueError as error:
         raise InvalidArgumentError(
-            f"{ADDRESS}={address[:80]}: {_first_line(error)}; write host:6379, auto or local"
+            f"{ADDRESS}={address[:80]}: {_first_line(error)}", remedy=f"{ADDRESS}=auto (or host:6379, or local)"
         ) from None
     except (OSError, RuntimeError) as error:  # ConnectionError is an OSError
         if address == "local":
-            raise JobError(f"Ray cannot be started on this machine: {_first_line(error)}") from None
+            raise JobError(
+                f"Ray cannot be started on this machine: {_first_line(error)}", remedy="ray start --head"
+            ) from None
         raise _silent(address, error) from None
     return Cluster(ray, own=address == "local", joined=True)
 
@@ -109,7 +110,7 @@ def check_version(version: str, where: str) -> None:
     """Refuse a version of Paceline other than this one. Raises InvalidArgumentError."""
     if version != __version__:
         raise InvalidArgumentError(
-            f"{where} has paceline {version}, and this is {__version__}; install the same version everywhere"
+            f"{where} has paceline {version}, and this is {__version__}", remedy="one version everywhere"
         )
 
 
@@ -127,7 +128,8 @@ def _refuse_silent(address: str) -> None:
 def _silent(address: str, error: Exception) -> JobError:
     why = _first_line(error)
     return JobError(
-        f"{ADDRESS}={address[:80]}: no Ray cluster answers there ({why}); run ray start --head, or unset it"
+        f"{ADDRESS}={address[:80]}: no Ray cluster answers there ({why})",
+        remedy=f"ray start --head, or unset {ADDRESS}",
     )
 
 

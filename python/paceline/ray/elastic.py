@@ -96,13 +96,16 @@ class ElasticRayExecutor:
             num_workers=min_workers, cpus_per_worker=cpus_per_worker, use_gpu=use_gpu, gpus_per_worker=gpus_per_worker
         )
         if max_workers is not None and max_workers < min_workers:
-            raise InvalidArgumentError(f"max_workers: {max_workers} is fewer than min_workers, {min_workers}; raise it")
+            raise InvalidArgumentError(
+                f"max_workers: must be at least min_workers, {min_workers}, not {max_workers}",
+                remedy=f"max_workers={min_workers}",
+            )
         if reset_limit is not None and (isinstance(reset_limit, bool) or reset_limit < 0):
-            raise InvalidArgumentError(f"reset_limit: {reset_limit} is not a number from 0 up")
+            raise InvalidArgumentError(f"reset_limit: must be at least 0, not {reset_limit}", remedy="reset_limit=3")
         variables, self._checked = checked_settings(job)
         if self._checked.timeline is not None:
             raise InvalidArgumentError(
-                "timeline: not available for a job whose ranks change; leave it out (PACELINE_TIMELINE)"
+                "timeline: needs a job whose ranks do not change", remedy="drop timeline (PACELINE_TIMELINE)"
             )
         self._variables = {**variables, **checked_extra(env_vars or {}, "env_vars")}
         self._limits = Limits(
@@ -124,7 +127,7 @@ class ElasticRayExecutor:
             MissingRayError: Ray is not installed.
         """
         if self._cluster is not None:
-            raise InvalidArgumentError("start: the executor has been started; call shutdown() first")
+            raise InvalidArgumentError("start: the executor has been started", remedy="shutdown()")
         self._cluster = connect()
 
     def run(
@@ -145,7 +148,7 @@ class ElasticRayExecutor:
             JobError: The job cannot continue; the message says why.
         """
         if self._cluster is None:
-            raise InvalidArgumentError("the executor has not been started; call start()")
+            raise InvalidArgumentError("the executor has not been started", remedy="start()")
         with _Run(self, self._cluster, fn, list(args or ()), dict(kwargs or {})) as job:
             return job.results()
 

@@ -88,7 +88,9 @@ def checked_settings(given: Mapping[str, object]) -> tuple[dict[str, str], Setti
     settings = {name: value for name, value in given.items() if value is not None}
     for name in ("rendezvous", "secret_file"):
         if name in settings:
-            raise InvalidArgumentError(f"{name}: has no effect under Ray, where the driver sets it; leave it out")
+            raise InvalidArgumentError(
+                f"{name}: has no effect under Ray, where the driver sets it", remedy=f"drop {name}"
+            )
     Settings.resolved({}, settings)  # so that errors use the given names
     variables = {variable: as_text(settings[name]) for variable, name in VARIABLES.items() if name in settings}
     variables = inherited_settings(os.environ) | variables

@@ -107,10 +107,10 @@ class RayExecutor:
             MissingRayError: Ray is not installed.
         """
         if self._workers is not None:
-            raise InvalidArgumentError("start: the executor has been started; call shutdown() first")
+            raise InvalidArgumentError("start: the executor has been started", remedy="shutdown()")
         if executable_cls is None and (executable_args or executable_kwargs):
             raise InvalidArgumentError(
-                "executable_args: have no effect without executable_cls; give that, or leave them out"
+                "executable_args: need executable_cls", remedy="executable_cls=…, or drop executable_args"
             )
         variables = {**self._variables, **checked_extra(extra_env_vars or {})}
         self._cluster = connect()
@@ -243,9 +243,9 @@ class RayExecutor:
 
     def _started(self) -> Actors:
         if self._workers is None:
-            raise InvalidArgumentError("the executor has not been started; call start()")
+            raise InvalidArgumentError("the executor has not been started", remedy="start()")
         if self._broken is not None:
-            raise JobError(f"{self._broken}; call shutdown() and start() again")
+            raise JobError(self._broken, remedy="shutdown() and start()")
         return self._workers
 
     def _gathered(self, refs: Sequence[Any]) -> list[Any]:
@@ -275,7 +275,7 @@ def sendable(function: Callable[..., Any]) -> Iterator[None]:
         said = next((line for line in str(error).splitlines() if "cannot pickle" in line), "")
         why = f": {said[said.index('cannot pickle') :]}" if said else ""
         raise InvalidArgumentError(
-            f"{name:.80} cannot be sent to the ranks{why}; create objects that cannot be pickled inside the function"
+            f"{name:.80} cannot be sent to the ranks{why}", remedy="such objects made inside the function"
         ) from error
 
 
@@ -285,7 +285,9 @@ def checked_extra(variables: Mapping[str, str], source: str = "extra_env_vars") 
 
     for name, value in variables.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidArgumentError(f"{source}: {name!r:.80}: {value!r:.80} is not text")
+            raise InvalidArgumentError(
+                f"{source}: {name!r:.80}: {value!r:.80} is not text", remedy=f"str({name!r:.80})"
+            )
         if stale(name):
-            raise InvalidArgumentError(f"{source}: {name}: the executor sets it itself; leave it out")
+            raise InvalidArgumentError(f"{source}: {name}: the executor sets it itself", remedy=f"drop {name}")
     return dict(variables)

@@ -143,5 +143,5 @@ def _interfaces(workers: Actors, everybody: Sequence[Any], places: Sequence[Plac
     calls = Calls(workers.cluster.ray, refs)
     found = calls.results(grace_s=1.0, timeout_s=workers.settings.timeout_s, doing="find their addresses")
     if len(found) != len(everybody):  # pragma: no cover - results are complete or raise
-        raise JobError("not all actors have reported their address")
+        raise JobError("not all actors have reported their address", remedy="start() again")
     return dict(enumerate(found.values()))

@@ -28,15 +28,21 @@ class Layout:
     def __post_init__(self) -> None:
         """Check the arguments."""
         if (self.num_workers is None) == (self.num_hosts is None):
-            raise InvalidArgumentError("num_workers, num_hosts: give one of them: num_workers=4, or num_hosts=2")
+            raise InvalidArgumentError(
+                "num_workers, num_hosts: must be one of them", remedy="num_workers=4, or num_hosts=2"
+            )
         if self.num_workers_per_host is not None and self.num_hosts is None:
-            raise InvalidArgumentError("num_workers_per_host: has no effect without num_hosts; leave it out")
+            raise InvalidArgumentError(
+                "num_workers_per_host: needs num_hosts", remedy="num_hosts=2, or drop num_workers_per_host"
+            )
         for name in ("num_workers", "num_hosts", "num_workers_per_host"):
             check_count(name, getattr(self, name))
         for name in ("cpus_per_worker", "cpus_per_server"):
             _check(name, getattr(self, name), _in_ten_thousandths, "a number of CPUs above 0, in steps of 0.0001")
         if self.gpus_per_worker is not None and not self.use_gpu:
-            raise InvalidArgumentError("gpus_per_worker: has no effect without use_gpu=True; add that, or leave it out")
+            raise InvalidArgumentError(
+                "gpus_per_worker: needs use_gpu=True", remedy="use_gpu=True, or drop gpus_per_worker"
+            )
         _check("gpus_per_worker", self.gpus_per_worker, lambda value: value > 0, "a number of GPUs above 0")
 
     @property
@@ -89,4 +95,4 @@ def _check(name: str, value: object, good: Callable[[Any], bool], what: str) -> 
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not good(value):
-        raise InvalidArgumentError(f"{name}: {value!r:.80} is not {what}")
+        raise InvalidArgumentError(f"{name}: must be {what}, not {value!r:.80}", remedy=f"{name}=1")

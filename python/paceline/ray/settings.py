@@ -43,7 +43,7 @@ def checked(settings: RaySettings | None) -> RaySettings:
     """Return the caller's settings, or the defaults. Raises InvalidArgumentError for another type."""
     if settings is not None and not isinstance(settings, RaySettings):
         raise InvalidArgumentError(
-            f"settings: {settings!r:.80} is not a RaySettings; create one with RayExecutor.create_settings()"
+            f"settings: {settings!r:.80} is not a RaySettings", remedy="RayExecutor.create_settings()"
         )
     return settings if settings is not None else RaySettings()
 
@@ -79,7 +79,7 @@ def create_settings(
     """
     for name, value in (("ssh_identity_file", ssh_identity_file), ("ssh_str", ssh_str)):
         if value is not None:
-            raise InvalidArgumentError(f"{name}: has no effect, because nothing uses ssh; leave it out")
+            raise InvalidArgumentError(f"{name}: has no effect, because nothing uses ssh", remedy=f"drop {name}")
     return RaySettings(
         timeout_s=timeout_s, placement_group_timeout_s=placement_group_timeout_s, nics=nics, grace_s=grace_s
     )

@@ -28,7 +28,7 @@ def _whole(most: int, unit: str) -> Kind:
             found: int = numbers.check(value)
         except InvalidArgumentError:
             raise InvalidArgumentError(
-                f"'{value!s:.80}' is not a whole number of {unit} between 0 and {most}; {_HINT}"
+                f"must be whole {unit}, 0-{most}, not '{value!s:.80}'", remedy=f"{{this=1}} ({_HINT})"
             ) from None
         return found
 
@@ -37,13 +37,13 @@ def _whole(most: int, unit: str) -> Kind:
 
 def _number(most: float, unit: str) -> Kind:
     """Numbers from 0."""
-    return kinds.number(0, most, f"a number of {unit} between 0 and {most:.0f}", unit.upper(), example=_HINT)
+    return kinds.number(0, most, f"a number of {unit}, 0-{most:.0f}", unit.upper(), example=_HINT)
 
 
 def _one_or_zero(value: object) -> bool:
     text = str(int(value)) if isinstance(value, bool) else str(value).strip()
     if text not in ("0", "1"):
-        raise InvalidArgumentError(f"'{text[:80]}' is neither 1 nor 0; {_HINT}")
+        raise InvalidArgumentError(f"must be 1 or 0, not '{text[:80]}'", remedy=f"{{this=1}} ({_HINT})")
     return text == "1"
 
 
@@ -52,7 +52,7 @@ def _cores(value: object) -> tuple[int, ...]:
     words = [word.strip() for word in str(value).split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) < 8 and int(word) < count for word in words):
         raise InvalidArgumentError(
-            f"'{value!s:.80}' is not a list of cores between 0 and {count - 1}, such as 0,1; {_HINT}"
+            f"must be cores of 0-{count - 1}, not '{value!s:.80}'", remedy=f"{{this=0}} ({_HINT})"
         )
     return tuple(map(int, words))
 
@@ -140,20 +140,16 @@ class Refused:
 
 
 REFUSED: Mapping[str, Refused] = {
-    "HOROVOD_AUTOTUNE": Refused("unset it: Paceline tunes the strategy for each message size at startup", True),
-    "HOROVOD_ELASTIC": Refused("unset it: `paceline run --elastic` starts elastic jobs (docs/how-to/elastic.md)", True),
-    "HOROVOD_HIERARCHICAL_ALLGATHER": Refused("unset it: hierarchical strategies are for all-reduce", True),
-    "HOROVOD_TORUS_ALLREDUCE": Refused(
-        "unset it, or set PACELINE_STRATEGY to a name from `paceline list strategies`", True
-    ),
-    "HOROVOD_DISABLE_GROUP_FUSION": Refused("unset it: Paceline fuses groups with other ready tensors", True),
-    "HOROVOD_CONTROLLER": Refused(
-        "unset it: Paceline needs no controller; start ranks with paceline run, torchrun, mpirun or srun"
-    ),
-    "HOROVOD_CPU_OPERATIONS": Refused("unset it: Paceline's own runtime moves the tensors"),
-    "HOROVOD_GLOO_IFACE": Refused("set PACELINE_INTERFACE instead"),
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": Refused("set PACELINE_START_TIMEOUT instead"),
-    "HOROVOD_NUM_NCCL_STREAMS": Refused("unset it; for several connections between two ranks set PACELINE_STREAMS"),
+    "HOROVOD_AUTOTUNE": Refused("unset {this} (Paceline tunes the strategy for each message size at startup)", True),
+    "HOROVOD_ELASTIC": Refused("unset {this} (paceline run --elastic starts elastic jobs)", True),
+    "HOROVOD_HIERARCHICAL_ALLGATHER": Refused("unset {this} (hierarchical strategies are for all-reduce)", True),
+    "HOROVOD_TORUS_ALLREDUCE": Refused("PACELINE_STRATEGY=ring (list: paceline list strategies)", True),
+    "HOROVOD_DISABLE_GROUP_FUSION": Refused("unset {this} (Paceline fuses groups with other ready tensors)", True),
+    "HOROVOD_CONTROLLER": Refused("unset {this} (paceline run, torchrun, mpirun or srun start ranks)"),
+    "HOROVOD_CPU_OPERATIONS": Refused("unset {this} (Paceline's own runtime moves the tensors)"),
+    "HOROVOD_GLOO_IFACE": Refused("PACELINE_INTERFACE=eth0"),
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": Refused("PACELINE_START_TIMEOUT=60"),
+    "HOROVOD_NUM_NCCL_STREAMS": Refused("PACELINE_STREAMS=2"),
 }
 """By variable."""
 
@@ -171,7 +167,9 @@ def read(environ: Mapping[str, str]) -> dict[str, Any]:
         except InvalidArgumentError as error:
             raise error.at(variable, source) from None
         if enabled:
-            raise InvalidArgumentError(f"{variable}={text[:80]}: Paceline does not support this; {refused.remedy}")
+            raise InvalidArgumentError(
+                f"={text[:80]} is not supported", setting=variable, source=source, remedy=refused.remedy
+            )
     return {
         name: setting.check(environ[setting.variable], setting.source("variable"))
         if environ.get(setting.variable)

@@ -94,9 +94,13 @@ def whole(least: int, most: int, words: str = "N") -> Kind:
             found = int(value) if len(value) <= 20 else most + 1
         if found is None:
             typed = "None" if value is None else f"'{shown(value)}'"
-            raise InvalidArgumentError(f"{typed} is not a whole number; write one between {least} and {most}")
+            raise InvalidArgumentError(
+                f"must be a whole number, {least}-{most}, not {typed}", remedy=f"{{this={max(least, min(most, 8))}}}"
+            )
         if not least <= found <= most:
-            raise InvalidArgumentError(f"{shown(value)} is not between {least} and {most}")
+            raise InvalidArgumentError(
+                f"must be {least}-{most}, not {shown(value)}", remedy=f"{{this={least if found < least else most}}}"
+            )
         return found
 
     return Kind(words, check, python="int", checked="int", rust="u32" if most < 2**32 else "u64")
@@ -109,7 +113,7 @@ def count(least: int, most: int) -> Kind:
     def check(value: object) -> int:
         made = binary_count(value) if isinstance(value, str) else None
         if isinstance(made, float):
-            raise InvalidArgumentError(f"'{shown(value)}' is not a whole number; 32k is 32768")
+            raise InvalidArgumentError(f"'{shown(value)}' is not a whole number", remedy="32k (which is 32,768)")
         return int(plain.check(value if made is None else made))
 
     return replace(plain, check=check)
@@ -124,22 +128,30 @@ def number(least: float, most: float, what: str, words: str, *, above: bool = Fa
         except (ValueError, OverflowError):
             found = math.nan
         if not least <= found <= most or (above and found == least):
-            raise InvalidArgumentError(f"'{shown(value)}' is not {what}{f'; {example}' if example else ''}")
+            raise InvalidArgumentError(
+                f"must be {what}, not '{shown(value)}'",
+                remedy="{this=" + f"{_typical(least, most):g}" + "}" + (f" ({example})" if example else ""),
+            )
         return found
 
     return Kind(words, check, python="float", checked="float", rust="f64")
 
 
+def _typical(least: float, most: float) -> float:
+    """Return a value to propose: 1, or the nearest to it."""
+    return min(max(1.0, least), most)
+
+
 def factor(example: str) -> Kind:
     """Positive factors such as 2 or 0.5; `example` says what one means."""
-    return number(1e-6, 1e6, "a factor between 0.000001 and 1000000", "X", example=example)
+    return number(1e-6, 1e6, "a factor, 0.000001-1000000", "X", example=example)
 
 
 def _refuse_list(value: object) -> None:
     """Raise InvalidArgumentError for a list where one name is wanted."""
     if isinstance(value, list | tuple):
         raise InvalidArgumentError(
-            f"{shown(value, repr)} is a list; give one name (paceline.sweep takes lists of what it sweeps)"
+            f"{shown(value, repr)} is a list, and one name is expected", remedy="paceline.sweep (takes lists)"
         )
 
 
@@ -161,10 +173,8 @@ def choice(
         if name in choices:
             return str(name)
         near = nearest(shown(value), [*choices, *aliases])
-        known = f"one of {', '.join(choices)}"
-        few = f" It is {known}" if len(choices) <= _FEW else ""
-        hint = f"did you mean {near}?{few}" if near else f"it is {known}"
-        raise InvalidArgumentError(f"'{shown(value)}' is unknown; {hint}")
+        known = "" if near and len(choices) > _FEW else f" (one of {', '.join(choices)})"
+        raise InvalidArgumentError(f"unknown value '{shown(value)}'", remedy=f"{{this={near or choices[0]}}}{known}")
 
     python = f"names.{literal}" if literal else "str"
     return Kind("|".join(choices), check, choices, literal=literal, python=python, rust=rust)
@@ -175,20 +185,24 @@ def several(kind: Kind, same: Callable[[Any], object] = lambda value: value) -> 
 
     def check(value: object) -> list[Any]:
         if isinstance(value, str):
-            words: Sequence[object] = [word.strip() for word in value.split(",")]
-            if not all(words):
-                raise InvalidArgumentError(f"'{value[:80]}' has an empty item; separate values with one comma")
+            typed = [word.strip() for word in value.split(",")]
+            words: Sequence[object] = typed
+            if not all(typed):
+                raise InvalidArgumentError(
+                    f"'{value[:80]}' has an empty item",
+                    remedy=",".join(filter(None, typed)) or "{this=8} (values with one comma between them)",
+                )
         elif isinstance(value, Sequence):
             words = value
             if not words:
-                raise InvalidArgumentError("an empty list of values; leave it out or give some")
+                raise InvalidArgumentError("an empty list of values", remedy="drop {this}")
         else:
             words = [value]
         made: list[Any] = []
         for word in words:
             one = kind.check(word)
             if same(one) in [same(other) for other in made]:
-                raise InvalidArgumentError(f"{shown(word)} is listed twice")
+                raise InvalidArgumentError(f"{shown(word)} is listed twice", remedy=f"{shown(word)} once")
             made.append(one)
         return made
 
@@ -208,7 +222,7 @@ def names_of(find: Callable[[str], str], words: str = "NAME,…", python: str = 
         texts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
         found = [word.strip() for word in map(text, texts) if word.strip()]
         if not found:
-            raise InvalidArgumentError(f"'{shown(value)}' names nothing; leave it out for the default")
+            raise InvalidArgumentError(f"'{shown(value)}' names nothing", remedy="drop {this}")
         return list(dict.fromkeys(find(word) for word in found))
 
     return Kind(words, check, is_list=True, python=_or_several(python))
@@ -242,17 +256,19 @@ def or_word(word: str, kind: Kind) -> Kind:
 def text(value: object) -> str:
     """Text that is valid UTF-8, so that it can be passed to other programs."""
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{shown(value, repr)} is not text")
+        raise InvalidArgumentError(
+            f"{shown(value, repr)} is not text", remedy=f"{{this={shown(value)}}} (in quotation marks)"
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidArgumentError("is not UTF-8 text") from None
+        raise InvalidArgumentError("is not UTF-8 text", remedy="UTF-8 text") from None
     return value
 
 
 def _printable(value: object) -> str:
     if not (name := text(value)).isprintable():
-        raise InvalidArgumentError("contains characters that cannot be printed")
+        raise InvalidArgumentError("contains characters that cannot be printed", remedy="a name in one line")
     return name
 
 
@@ -262,9 +278,9 @@ _DAYS = {"h": 3600.0, "d": 86_400.0}
 def _long_time(value: object) -> float:
     """Hours and days beside the units of other times."""
     word = text(value)
-    wrong = InvalidArgumentError(f"'{word[:40]}' is not a time above 0; write it as 8h, 2.5d or 30min")
+    wrong = InvalidArgumentError(f"'{word[:40]}' is not a time above 0", remedy="8h, 2.5d or 30min")
     if word.replace(".", "", 1).isdigit():
-        raise InvalidArgumentError(f"{word[:40]} has no unit; write {word[:40]}h or {word[:40]}d, whichever you mean")
+        raise InvalidArgumentError(f"'{word[:40]}' has no unit", remedy=f"{word[:40]}h or {word[:40]}d")
     try:
         seconds = float(word[:-1]) * _DAYS[word[-1:]] if word[-1:] in _DAYS else _core.parse_time(word)
     except ValueError as error:
@@ -274,7 +290,9 @@ def _long_time(value: object) -> float:
     return seconds
 
 
-_AMOUNT = number(0, 1e6, "a price above 0 and at most 1000000, such as 2.50 or $2.50", "MONEY", above=True)
+_AMOUNT = number(
+    0, 1e6, "a price above 0 and at most 1000000", "MONEY", above=True, example="2.50 and $2.50 are the same"
+)
 _CURRENCY = re.compile(r"(?:[A-Z]{0,3}[$€£¥]|[A-Z]{3}\b)?\s*([\d.,eE+-]*?)\s*(?:[$€£¥]|\b[A-Z]{3})?", re.ASCII)
 
 
@@ -289,8 +307,8 @@ def _degraded(value: object) -> dict[str, Any]:
     if isinstance(value, Mapping):
         if set(value) != {"link", "factor"} or not isinstance(value["link"], str):
             raise InvalidArgumentError(
-                f"{shown(dict(value), repr)} is not a link and what is left of its rate, such as "
-                '{link = "leaf0-spine1", factor = 0.5}'
+                f"{shown(dict(value), repr)} is not a link and what is left of its rate",
+                remedy='{link = "leaf0-spine1", factor = 0.5}',
             )
         return dict(value)
     link, colon, factor = text(value).rpartition(":")
@@ -300,8 +318,8 @@ def _degraded(value: object) -> dict[str, Any]:
         left = math.nan
     if not (colon and link.strip() and 0 <= left <= 1):
         raise InvalidArgumentError(
-            f"'{shown(value)}' is not a link and what is left of its rate, 0 to 1, such as leaf0-spine1:0.5; "
-            "0 removes the link"
+            f"'{shown(value)}' is not LINK:FACTOR, a link and what is left of its rate, 0-1",
+            remedy=f"{link.strip() or 'leaf0-spine1'}:0.5 (0 removes the link)",
         )
     return {"link": link.strip(), "factor": left}
 
@@ -310,7 +328,9 @@ def _switch(value: object) -> bool:
     yes, no = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
     word = shown(value).lower()
     if word not in (*yes, *no):
-        raise InvalidArgumentError(f"'{shown(value)}' is neither 1 nor 0 (true nor false)")
+        raise InvalidArgumentError(
+            f"must be 1 or 0, not '{shown(value)}'", remedy="{this=1} (1, true, yes, on; 0, false, no, off)"
+        )
     return word in yes
 
 
@@ -337,15 +357,16 @@ def _sharding(value: object) -> str:
     name = _SHARDING_ALIASES.get(name, name)
     if name not in SHARDINGS:
         near = nearest(name, [*SHARDINGS, *_SHARDING_ALIASES])
-        meant = f" (did you mean {near}?)" if near else ""
         known = f"{', '.join(SHARDINGS)}, or hsdp:RANKS, zero1:RANKS, zero2:RANKS"
-        raise InvalidArgumentError(f"'{word}' is unknown{meant}; it is one of {known}")
+        raise InvalidArgumentError(f"unknown sharding '{word}'", remedy=f"{near or 'zero3'} (one of {known})")
     if not colon:
         return name
     if name == "zero3":
-        raise InvalidArgumentError(f"'{word}': zero3 over a part of the ranks is hsdp:{ranks}")
+        raise InvalidArgumentError(f"'{word}': zero3 over a part of the ranks is hsdp", remedy=f"{{this=hsdp:{ranks}}}")
     if name == "none":
-        raise InvalidArgumentError(f"'{word}': none takes no number of ranks; hsdp, zero1 and zero2 do, as in hsdp:8")
+        raise InvalidArgumentError(
+            f"'{word}': none takes no number of ranks", remedy=f"{{this=hsdp:{ranks}}}, zero1:{ranks} or zero2:{ranks}"
+        )
     return f"{name}:{whole(1, MOST_WORKERS).check(ranks)}"
 
 
@@ -357,7 +378,7 @@ def _compression(value: object) -> str:
 
 def _measured_compression(value: object) -> str:
     if (name := _compression(value)) == compression.NONE:
-        raise InvalidArgumentError("none takes no time; leave it out")
+        raise InvalidArgumentError("none takes no time", remedy="{this=fp16}")
     return name
 
 
@@ -370,7 +391,7 @@ def _reshard(value: object) -> str | int:
         return int(whole(1, MOST_WORKERS).check(value))
     except InvalidArgumentError:
         raise InvalidArgumentError(
-            f"'{shown(value)}' is not yes, no, or a number of ranks that keep a unit after its forward pass"
+            f"must be yes, no or a number of ranks, not '{shown(value)}'", remedy="{this=no}"
         ) from None
 
 
@@ -379,12 +400,12 @@ def _size(value: object) -> int:
         return _core.parse_size(value)
     if (size := _integer(value)) is not None and 0 < size < 2**64:
         return size
-    raise InvalidArgumentError(f"{shown(value)} is not a size above 0 bytes such as 512KiB")
+    raise InvalidArgumentError(f"must be a size above 0 bytes, not {shown(value)}", remedy="{this=512KiB}")
 
 
 def _memory(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value.strip()):
-        raise InvalidArgumentError(f"'{shown(value)}' has no unit; write {shown(value.strip())}GB, for example")
+        raise InvalidArgumentError(f"'{shown(value)}' has no unit", remedy=f"{shown(value.strip())}GB")
     return _size(value)
 
 
@@ -394,13 +415,13 @@ def _chunk(value: object) -> str | int:
     try:
         return _size(value)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{error.reason}, or whole, or per-worker") from None
+        raise InvalidArgumentError(error.reason, remedy=f"{error.remedy}, whole or per-worker") from None
 
 
 def _as_typed(parse: Callable[[str], object], example: str) -> Callable[[object], str]:
     def check(value: object) -> str:
         if not isinstance(value, str):
-            raise InvalidArgumentError(f"{shown(value, repr)} has no unit; write for example {example}")
+            raise InvalidArgumentError(f"'{shown(value)}' has no unit", remedy=f"{{this={example}}}")
         value = value.replace("\N{GREEK SMALL LETTER MU}", "\N{MICRO SIGN}")  # keyboards have either
         parse(value)
         return value
@@ -408,7 +429,7 @@ def _as_typed(parse: Callable[[str], object], example: str) -> Callable[[object]
     return check
 
 
-_SLOWNESS = number(0.01, 1000, "a factor from 0.01 to 1000", "X", example="1.2 means 20 % longer")
+_SLOWNESS = number(0.01, 1000, "a factor, 0.01-1000", "X", example="1.2 means 20% longer")
 _RANK = whole(0, MOST_WORKERS - 1)
 
 
@@ -417,15 +438,17 @@ def _stragglers(value: object) -> list[dict[str, Any]]:
     if not isinstance(value, str):
         if isinstance(value, list) and all(isinstance(one, dict) for one in value):
             return value
-        raise InvalidArgumentError(f"{shown(value, repr)} is not a list of ranks and factors; write 13:1.2")
+        raise InvalidArgumentError(f"{shown(value, repr)} is not ranks and factors", remedy="{this=13:1.2}")
     made: dict[int, float] = {}
     for word in value.split(","):
         rank, colon, slowness = word.strip().partition(":")
         if not colon:
-            raise InvalidArgumentError(f"'{word[:80]}' is not RANK:FACTOR; 13:1.2 makes rank 13 take 1.2 times as long")
+            raise InvalidArgumentError(
+                f"'{word[:80]}' is not RANK:FACTOR", remedy="13:1.2 (rank 13 takes 1.2 times as long)"
+            )
         number_of = _RANK.check(rank)
         if number_of in made:
-            raise InvalidArgumentError(f"rank {number_of} is listed twice")
+            raise InvalidArgumentError(f"rank {number_of} is listed twice", remedy="each rank once")
         made[number_of] = _SLOWNESS.check(slowness)
     return [{"rank": rank, "factor": slowness} for rank, slowness in made.items()]
 
@@ -439,10 +462,12 @@ def _interface(value: object) -> str:
 def _nics(value: object) -> tuple[str, ...]:
     """One network, in a list or by itself. The job's nodes have it, not necessarily this machine."""
     if not isinstance(value, Iterable):
-        raise InvalidArgumentError(f"{shown(value, repr)} is not a list of networks; write ['10.0.0.0/24']")
+        raise InvalidArgumentError(f"{shown(value, repr)} is not a list of networks", remedy="['10.0.0.0/24']")
     nics = [value] if isinstance(value, str) else list(value)
     if len(nics) != 1:
-        raise InvalidArgumentError(f"{shown(nics, repr)} names {len(nics)} networks; name the one that all nodes have")
+        raise InvalidArgumentError(
+            f"must be one network that all nodes have, not {shown(nics, repr)}", remedy="['10.0.0.0/24']"
+        )
     return (text(nics[0]),)
 
 
@@ -450,8 +475,8 @@ def _secret(value: object) -> str:
     secret = text(value)
     if len(secret) < SHORTEST_SECRET:
         raise InvalidArgumentError(
-            f"has {len(secret)} characters, but at least {SHORTEST_SECRET} are needed; "
-            "make one with: openssl rand -hex 32"
+            f"must have at least {SHORTEST_SECRET} characters, not {len(secret)}",
+            remedy="openssl rand -hex 32 (prints one)",
         )
     return secret
 
@@ -459,22 +484,24 @@ def _secret(value: object) -> str:
 def _secret_file(value: object) -> str:
     """The secret in a file that only its owner can read."""
     if not isinstance(value, str | Path):
-        raise InvalidArgumentError(f"{shown(value, repr)} is not a path")
+        raise InvalidArgumentError(f"{shown(value, repr)} is not a path", remedy="a str or a Path")
     path = Path(value)
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
-            raise InvalidArgumentError(f"{path}: other users can read it (mode {mode:o}); run: chmod 600 {path}")
+            raise InvalidArgumentError(f"{path}: other users can read it (mode {mode:o})", remedy=f"chmod 600 {path}")
         secret = read_small(path).strip()
     except (OSError, UnicodeDecodeError, ValueError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
         reason = error.strerror if isinstance(error, OSError) else "is not text"
-        raise InvalidArgumentError(f"{path}: {reason}; make one with: openssl rand -hex 32") from None
+        raise InvalidArgumentError(
+            f"{path}: {reason}", remedy=f"openssl rand -hex 32 > {path}; chmod 600 {path}"
+        ) from None
     try:
         return _secret(secret)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{path}: {error.reason}") from None
+        raise InvalidArgumentError(f"{path}: {error.reason}", remedy=f"openssl rand -hex 32 > {path}") from None
 
 
 def _rendezvous(value: object) -> str:
@@ -484,7 +511,7 @@ def _rendezvous(value: object) -> str:
     bracketed = host.startswith("[") and host.endswith("]")
     numeric = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536
     if not colon or not bare or not numeric or (":" in bare and not bracketed) or any(map(str.isspace, host)):
-        raise InvalidArgumentError(f"'{address[:80]}' is not host:port; write node1:29400, or [fd00::1]:29400")
+        raise InvalidArgumentError(f"'{address[:80]}' is not host:port", remedy="node1:29400, or [fd00::1]:29400")
     return address
 
 
@@ -497,8 +524,8 @@ def _multicast(value: object) -> str:
         multicast = False
     if not multicast or not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536):
         raise InvalidArgumentError(
-            f"'{address[:80]}' is not a multicast group (224.0.0.0 to 239.255.255.255) and a port; write "
-            "239.77.0.0:47700, with a different group for each job"
+            f"'{address[:80]}' is not a multicast group (224.0.0.0-239.255.255.255) and a port",
+            remedy="239.77.0.0:47700 (another group for each job)",
         )
     return f"{group}:{int(port)}"
 
@@ -508,15 +535,17 @@ def _placement(value: object) -> str:
     if word in PLACEMENTS:
         return word
     if not word:
-        raise InvalidArgumentError(f"is empty; it is {', '.join(PLACEMENTS)} or a file")
+        raise InvalidArgumentError("is empty", remedy=f"{{this={PLACEMENTS[0]}}}, {PLACEMENTS[1]}, or a file")
     try:
         exists = Path(word).exists()
     except (OSError, ValueError):  # too long, or contains a NUL
         exists = False
     if not exists:
         near = nearest(word[:80], list(PLACEMENTS))
-        hint = f"did you mean {near}?" if near else f"it is {', '.join(PLACEMENTS)} or a file"
-        raise InvalidArgumentError(f"there is no file '{word[:80]}'; {hint}")
+        raise InvalidArgumentError(
+            f"no such file '{word[:80]}'",
+            remedy=f"{{this={near or PLACEMENTS[0]}}} ({', '.join(PLACEMENTS)}, or a file)",
+        )
     return str(Path(word).absolute())
 
 
@@ -533,38 +562,40 @@ def _new_file(value: object) -> str:
         raise InvalidArgumentError(NO_WORKING_DIRECTORY, remedy="cd to a folder that exists")
     path = value if isinstance(value, Path) else Path(text(value))
     if str(path) == "-":
-        raise InvalidArgumentError(f"-: {NO_DASH}")
+        raise InvalidArgumentError(f"-: {NO_DASH}", remedy="{this=/dev/stdout}")
     try:
         path = path.absolute()
         if not path.parent.is_dir():
-            raise InvalidArgumentError(f"{path}: there is no folder {path.parent}; create it first")
+            raise InvalidArgumentError(f"{path}: there is no folder {path.parent}", remedy=f"mkdir -p {path.parent}")
         if path.is_dir():
-            raise InvalidArgumentError(f"{path}: is a folder; name a file in it")
+            raise InvalidArgumentError(f"{path}: is a folder", remedy="a file in it")
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
-        raise InvalidArgumentError(f"'{shown(value)}' is not a path: {error}") from None
+        raise InvalidArgumentError(f"'{shown(value)}' is not a path: {error}", remedy="another path") from None
     return str(path)
 
 
 def _mpi_library(value: object) -> str:
     path = str(value) if isinstance(value, Path) else text(value)
     if not Path(path).exists():
-        raise InvalidArgumentError(f"there is no file or folder '{path[:200]}'; name libmpi_abi.so.1 or libmpi.so.40")
+        raise InvalidArgumentError(
+            f"no such file or folder '{path[:200]}'", remedy="the path of libmpi_abi.so.1 or libmpi.so.40"
+        )
     return path
 
 
 def _cuda_library(value: object) -> str:
     path = str(value) if isinstance(value, Path) else text(value)
     if not Path(path).is_file():
-        raise InvalidArgumentError(f"there is no file '{path[:200]}'; name libcuda.so.1, or leave it out")
+        raise InvalidArgumentError(f"no such file '{path[:200]}'", remedy="the path of libcuda.so.1, or drop {this}")
     return path
 
 
 def _nccl_library(value: object) -> str:
     path = str(value) if isinstance(value, Path) else text(value)
     if not Path(path).is_file():
-        raise InvalidArgumentError(f"there is no file '{path[:200]}'; name libnccl.so.2, or leave it out")
+        raise InvalidArgumentError(f"no such file '{path[:200]}'", remedy="the path of libnccl.so.2, or drop {this}")
     return path
 
 
@@ -573,8 +604,8 @@ def _transport(value: object) -> str:
     if plus and kind == "grpc" and value not in _TRANSPORTS.choices:
         carriers = [name.removeprefix("grpc+") for name in _TRANSPORTS.choices if name.startswith("grpc+")]
         raise InvalidArgumentError(
-            f"control over gRPC can be combined with tensors over {' or '.join(carriers)}, not '{tensors}'; "
-            f"write grpc+{carriers[0]}, or grpc for both"
+            f"grpc combines with tensors over {' or '.join(carriers)}, not '{tensors}'",
+            remedy=f"{{this=grpc+{carriers[0]}}}, or {{this=grpc}} for both",
         )
     return str(_TRANSPORTS.check(value))
 
@@ -598,8 +629,8 @@ def _network(value: object) -> str:
             pass
         else:
             raise InvalidArgumentError(
-                f"'{shown(value)}' is a rate, which is given as --bandwidth (in Python: bandwidth); this is how flows "
-                f"share a link, {' or '.join(_SHARING.choices)}"
+                f"'{shown(value)}' is a rate, and this is how flows share a link",
+                remedy=f"{{this=fifo}} or fluid (the rate is {{bandwidth={shown(value)}}})",
             ) from None
         raise
 
@@ -698,7 +729,7 @@ POSITIVE_SECONDS = replace(POSITIVE, words="SECONDS")
 MONEY = Kind("MONEY", _money)
 LONG_TIME = Kind("TIME", _long_time)
 DURATION = Kind("TIME", lambda value: _core.parse_time(text(value)))
-RATE_OF_SAMPLES = number(0, 1e12, "a number above 0 and up to 1e12", "NUMBER", above=True)
+RATE_OF_SAMPLES = number(0, 1e12, "a number above 0, at most 1e12", "NUMBER", above=True)
 SPEEDUP = factor("2 means twice as fast")
 SPEEDUPS = several(SPEEDUP)
 SYNC_EVERY = whole(1, 100_000)

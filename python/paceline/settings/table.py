@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from paceline._internal import units
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError, Source
 from paceline.settings import kinds
@@ -131,7 +130,9 @@ class Setting:
         """Return the error about text that is a list, where one value is expected."""
         if not self._is_list(value, place):
             return None
-        return InvalidArgumentError(f"'{value!s:.80}' is a list, and one value is expected; {self._takers(place)}")
+        return InvalidArgumentError(
+            f"'{value!s:.80}' is a list, and one value is expected", remedy=self._takers(value, place)
+        )
 
     def _is_list(self, value: object, place: str | None) -> bool:
         """Whether text that was refused is a list of values, each of which would be accepted."""
@@ -144,21 +145,21 @@ class Setting:
         except InvalidArgumentError:
             return False
 
-    def _takers(self, place: str | None) -> str:
-        """Return which commands and functions take a list, or search the values by themselves."""
+    def _takers(self, value: object, place: str | None) -> str:
+        """Return one of the values, and which commands and functions take a list or search the values themselves."""
+        one = f"{{this={str(value).split(',')[0].strip()}}}"
         takers = [_in_words(place) for place, use in self.uses.items() if (use.kind or self.kind).is_list]
         if takers:
-            return f"{units.listed(takers)} take{'s' * (len(takers) == 1)} a list"
+            return f"{one} (lists: {', '.join(takers)})"
         searching = [it for it in self.uses if self.default_text(it).startswith(SEARCHED)]
         if place in searching:
-            return "leave it out, and it is searched"
-        others = [f", or leave it to {_in_words(it)}, which searches it" for it in searching]
-        return f"no command takes a list of these: give one at a time{''.join(others)}"
+            return "drop {this} (it is searched then)"
+        return one + (f" ({', '.join(map(_in_words, searching))} searches it)" if searching else "")
 
 
 def _in_words(place: str) -> str:
     """Return a command or function as users know it."""
-    return place if place.startswith("paceline.") else f"`paceline {place}`"
+    return place if place.startswith("paceline.") else f"paceline {place}"
 
 
 def _shown(value: object) -> str:
@@ -1220,7 +1221,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="restart_seconds",
-        kind=kinds.number(0, 30 * 86_400.0, "a number of seconds from 0 to 30 days", "SECONDS"),
+        kind=kinds.number(0, 30 * 86_400.0, "seconds, 0 to 30 days", "SECONDS"),
         help="Seconds from a failure until training resumes.",
         default_words="--checkpoint-seconds",
         uses=_in("advise"),
@@ -1309,9 +1310,10 @@ def by_current_names(
         source = replace(setting, name=setting.also, flag=f"--{setting.also}").source(given_by, value, where)
         if values.get(setting.name) is not None:
             raise InvalidArgumentError(
-                f"means the same as {setting.source(given_by).name}; give one of them",
+                f"means the same as {setting.source(given_by).name}",
                 setting=setting.name,
                 source=source,
+                remedy="drop {this}",
             )
         values[setting.name], sources[setting.name] = value, source
     return values, sources
@@ -1323,7 +1325,9 @@ def find(name: str, known: Sequence[str] | None = None) -> Setting:
     if name in candidates:
         return SETTINGS[name]
     near = nearest(name, candidates)
-    raise InvalidArgumentError(f"unknown setting '{name[:80]}'" + (f"; did you mean {near}?" if near else ""))
+    raise InvalidArgumentError(
+        f"unknown setting '{name[:80]}'", remedy=near or f"one of {', '.join(candidates[:8])}, …"
+    )
 
 
 def renamed(name: str) -> str:

@@ -138,13 +138,13 @@ def refuse_xla() -> None:
         owner = frame.f_locals.get("self")
         if getattr(owner, "compiled", False) is True and getattr(owner, "jit_compile", False) is True:
             raise InvalidArgumentError(
-                "the model is compiled by XLA, which cannot exchange gradients; compile it with "
-                "model.compile(..., jit_compile=False)"
+                "the model is compiled by XLA, which cannot exchange gradients",
+                remedy="model.compile(..., jit_compile=False)",
             )
         if type(owner).__name__ == "Function" and getattr(owner, "_jit_compile", False) is True:
             raise InvalidArgumentError(
-                "the function is compiled by XLA, which cannot exchange tensors; make it by tf.function without "
-                "jit_compile=True, or exchange outside of it"
+                "the function is compiled by XLA, which cannot exchange tensors",
+                remedy="tf.function without jit_compile=True, or exchanges outside of it",
             )
         frame = frame.f_back  # type: ignore[assignment]
 

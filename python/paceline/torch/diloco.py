@@ -107,9 +107,14 @@ class DiLoCo(torch.optim.Optimizer):
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"optimizer is a {type(optimizer).__name__}; give an optimizer, such as torch.optim.AdamW")
         if isinstance(sync_every, bool) or not (isinstance(sync_every, int) and sync_every > 0):
-            raise InvalidArgumentError(f"sync_every: {sync_every!r:.80} is not a whole number above 0")
+            raise InvalidArgumentError(
+                f"sync_every: must be a whole number above 0, not {sync_every!r:.80}", remedy="sync_every=100"
+            )
         if not (lr > 0 and 0 <= momentum < 1):
-            raise InvalidArgumentError(f"lr {lr} has to be above 0, and momentum {momentum} from 0 to below 1")
+            raise InvalidArgumentError(
+                f"lr {lr} must be above 0, and momentum {momentum} at least 0 and below 1",
+                remedy="lr=0.7, momentum=0.9",
+            )
         self.inner = optimizer
         self.sync_every = sync_every
         self.steps = 0
@@ -188,7 +193,10 @@ class DiLoCo(torch.optim.Optimizer):
         Raises:
             InvalidArgumentError: Always.
         """
-        raise InvalidArgumentError("DiLoCo: add parameters to the optimizer before it is wrapped")
+        raise InvalidArgumentError(
+            "DiLoCo: parameters must be added to the optimizer before it is wrapped",
+            remedy="add_param_group(…) before DiLoCo(…)",
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of both optimizers, and the parameters at the last synchronization.
@@ -214,7 +222,10 @@ class DiLoCo(torch.optim.Optimizer):
         """
         theirs = state_dict["synchronized"]
         if [len(one) for one in theirs] != [len(bucket.synchronized) for bucket in self._buckets]:
-            raise InvalidArgumentError("DiLoCo: the state is that of other parameters, or of another bucket_size")
+            raise InvalidArgumentError(
+                "DiLoCo: the state is that of other parameters, or of another bucket_size",
+                remedy="the same parameters and bucket_size",
+            )
         self.inner.load_state_dict(state_dict["inner"])
         self.outer.load_state_dict(state_dict["outer"])
         for bucket, one in zip(self._buckets, theirs, strict=True):
@@ -232,7 +243,10 @@ def _buckets(optimizer: torch.optim.Optimizer, size: int) -> list[_Differences]:
     """Cut the parameters into buckets of one type and device, in DDP's order: the last parameter is the first."""
     parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
     if not parameters:
-        raise InvalidArgumentError("DiLoCo: the optimizer has no parameters that require a gradient")
+        raise InvalidArgumentError(
+            "DiLoCo: the optimizer has no parameters that require a gradient",
+            remedy="requires_grad_() on some of its parameters",
+        )
     cut: list[list[Tensor]] = []
     for one in reversed(parameters):
         last = cut[-1] if cut else []

@@ -24,7 +24,9 @@ try:
     from torchft.process_group import ProcessGroupWrapper, create_store_client
     from torchft.work import _DummyWork
 except ImportError as error:
-    raise InvalidArgumentError(f"paceline.torch.torchft needs torchft ({error}): pip install torchft") from error
+    raise InvalidArgumentError(
+        f"paceline.torch.torchft needs torchft ({error})", remedy="pip install torchft"
+    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

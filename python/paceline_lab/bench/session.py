@@ -72,15 +72,13 @@ def opened(options: Mapping[str, Any], *, quiet: bool) -> Iterator[Session]:
     """Join the other hosts, if any. Raises InvalidArgumentError, JobError."""
     given, place = Settings.from_environment(), rank_environment()
     if given.strategy is not None or given.server_processes:
-        raise InvalidArgumentError(
-            "paceline bench was launched with a strategy; leave it out there, and use: paceline bench --strategy ps"
-        )
+        raise InvalidArgumentError("paceline bench was launched with a strategy", remedy="paceline bench --strategy ps")
     network = forecasts.network(options["cluster"], options["bandwidth"])
     hosts = place.size if place.launcher != "none" else 1
     if (place.local_size or 1) > 1 and hosts > 1:
         raise InvalidArgumentError(
-            f"{place.local_size} processes of paceline bench were started on this host; start one per host: "
-            "paceline bench -np N starts the ranks"
+            f"{place.local_size} processes of paceline bench were started on this host",
+            remedy="paceline bench -np 2 (starts the ranks)",
         )
     plan = _plan(options, given, hosts)
     plan.check()
@@ -89,7 +87,8 @@ def opened(options: Mapping[str, Any], *, quiet: bool) -> Iterator[Session]:
     every = options["display_every"] or 10
     if options["display_every"] is not None and (quiet or not _one_run(plan)):
         raise InvalidArgumentError(
-            "--display-every: has no effect on a table or JSON; name one engine, one -np and one round, or leave it out"
+            "--display-every has no effect on a table or JSON",
+            remedy="drop --display-every, or one engine, one -np and one round",
         )
     if hosts == 1:
         yield Session(plan, Alone(), network, quiet=quiet, every=every)
@@ -119,10 +118,10 @@ def _compute_fairly() -> None:
 def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:
     ranks: list[int] | None = options["ranks"]
     if ranks is None and hosts == 1:
-        raise InvalidArgumentError("how many ranks? paceline bench -np 2, or several numbers: -np 1,2,4")
+        raise InvalidArgumentError("the number of ranks is missing", remedy="-np 2, or several: -np 1,2,4")
     workers = ranks or [hosts]
     if options["scaling"] is not None and len(workers) < 2:
-        raise InvalidArgumentError("--scaling: has no effect with one number of ranks; name several: -np 1,2,4")
+        raise InvalidArgumentError("--scaling needs several numbers of ranks", remedy="-np 1,2,4")
     model, image_size = _model(options["model"] or "resnet50", options["image_size"])
     names = options["engines"] or ["paceline"]
     engines = chosen(names, _of_engines(options, given, names), options["strategy"] or [None])
@@ -154,7 +153,7 @@ def _model(name: str, image_size: int | None) -> tuple[str, int]:
     try:
         known = resolve(name)
     except UnknownModelError as error:
-        raise InvalidArgumentError(f"--model: {error}; mlp and cnn are built-in small models") from None
+        raise InvalidArgumentError(f"--model: {error}", remedy="--model mlp or cnn (built in)") from None
     return known, image_size or default_image_size(known)
 
 
@@ -181,22 +180,26 @@ def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
     ours = any(engine.name.startswith("paceline") for engine in engines)
     for name in ("strategy", "transport", "coordinator"):
         if options[name] is not None and not ours:
-            raise InvalidArgumentError(f"--{name}: has no effect without the engine paceline; leave it out")
+            raise InvalidArgumentError(f"--{name} needs the engine paceline", remedy=f"drop --{name}")
     if options["device"] == "cpu" and any(engine.name == _NCCL for engine in engines):
-        raise InvalidArgumentError(f"--device cpu: {_NCCL} computes on GPUs; leave one of them out")
+        raise InvalidArgumentError(
+            f"--device cpu: {_NCCL} computes on GPUs", remedy="--engine ddp-gloo, or drop --device"
+        )
     elsewhere = [engine.name for engine in engines if engine.spec_fields().get("device") != "cuda"]
     if options["device"] == "cuda" and elsewhere:
         raise InvalidArgumentError(
-            f"--device cuda: {elsewhere[0]} computes on CPUs only; leave it out (paceline, ddp-gloo, ddp-nccl and "
-            "horovod compute on both)"
+            f"--device cuda: {elsewhere[0]} computes on CPUs only",
+            remedy="drop --device (paceline, ddp-gloo, ddp-nccl and horovod compute on both)",
         )
     if options["servers"] is not None and not any(engine.servers for engine in engines):
         raise InvalidArgumentError(
-            "--servers: has no effect on these engines; name --strategy ps, or the engine tensorflow-ps"
+            "--servers has no effect on these engines", remedy="--strategy ps, or --engine tensorflow-ps"
         )
     if options["num_workers"] is not None and options["data_dir"] is None:
-        raise InvalidArgumentError("--num-workers: has no effect on synthetic images; name --data-dir DIR")
+        raise InvalidArgumentError(
+            "--num-workers has no effect on synthetic images", remedy="drop --num-workers, or --data-dir DIR"
+        )
     if options["bucket_size"] is not None and all(engine.name in _UNFUSED for engine in engines):
         raise InvalidArgumentError(
-            f"--bucket-size: has no effect on {engines[0].name}, which does not fuse; leave it out"
+            f"--bucket-size has no effect on {engines[0].name}, which does not fuse", remedy="drop --bucket-size"
         )

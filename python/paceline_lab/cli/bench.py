@@ -13,6 +13,7 @@ from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import completed
+from paceline.cli.usage import UsageError
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
 from paceline.settings import kinds
@@ -152,14 +153,16 @@ def bench(
 def _apart(option: str, path: Path, others: list[tuple[str, Path | None]]) -> None:
     for name, other in others:
         if other is not None and path.resolve() == other.resolve() and (path.is_file() or not path.exists()):
-            raise InvalidArgumentError(f"{option} {path}: would overwrite {name} {other}; name another file")
+            raise InvalidArgumentError(
+                f"{option} {path}: would overwrite {name} {other}", remedy=f"another file for {option}"
+            )
 
 
 def _install(name: str, given: list[str]) -> None:
     from paceline_lab.bench.environments import install
 
     if given:
-        raise click.UsageError(f"--install {name} only creates an environment; leave the other options out")
+        raise UsageError(f"--install {name} only creates an environment", remedy=f"paceline bench --install {name}")
     install(name, lambda text: click.echo(f"paceline: {text}", err=True))
 
 
@@ -169,7 +172,7 @@ def _only_logs(read: list[Read], *, plot: Path | None, as_json: bool, output: Pa
     from paceline.interop.logs.show import shown
 
     if plot is not None:
-        raise click.UsageError("--plot draws rows that were measured; name a --model, or leave it out")
+        raise UsageError("--plot needs a model", remedy="--model resnet50, or drop --plot")
     text = json.dumps({"read": [one.to_dict() for one in read]}, indent=1, allow_nan=False)
     _write(text, output)
     if as_json:

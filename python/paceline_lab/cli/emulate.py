@@ -18,6 +18,7 @@ from paceline._internal.units import count, duration, percent, rate, size
 from paceline.cli import job_options
 from paceline.cli import param_types as types
 from paceline.cli.command import Group
+from paceline.cli.usage import UsageError
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
 from paceline.settings import kinds
@@ -175,13 +176,13 @@ def run(
       --racks 2 --switch --strategy sharp -- python train.py
     """
     if not command:
-        raise click.UsageError(
-            "no command given; try: paceline emulate run --workers 4 --bandwidth 500Mbps -- python train.py"
+        raise UsageError(
+            "no command given", remedy="paceline emulate run --workers 4 --bandwidth 500Mbps -- python train.py"
         )
     request, output = job_options.request(command, **options, servers=servers)
     checked = request.checked()
     if servers is not None and not checked.servers:
-        raise click.UsageError("--servers has no effect without a strategy that has servers: --strategy ps")
+        raise UsageError("--servers needs a strategy with servers", remedy="--strategy ps, or drop --servers")
     with cluster(
         workers=workers,
         servers=checked.servers,
@@ -210,11 +211,12 @@ def exec_(*, name: str, realtime: bool, host: str, command: tuple[str, ...]) -> 
     """
     command = command[command[:1] == ("--",) :]
     if not command:
-        raise click.UsageError("no command given; try: paceline emulate exec worker0 -- ip address")
+        raise UsageError("no command given", remedy="paceline emulate exec worker0 -- ip address")
     found = living(name)
     if realtime and not found.realtime:
         raise InvalidArgumentError(
-            "--realtime: SCHED_FIFO is not permitted here, or the cluster was brought up with --no-realtime"
+            "--realtime: SCHED_FIFO is not permitted here, or the cluster was brought up with --no-realtime",
+            remedy="drop --realtime",
         )
     place = find(found.hosts, host)
     words = found.entering(place.name, *SETTINGS, realtime=REALTIME if realtime else None)

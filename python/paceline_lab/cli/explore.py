@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import click
 from paceline._internal.console import say
 from paceline._internal.extras import need
-from paceline._internal.nearest import alike, did_you_mean
+from paceline._internal.nearest import alike
+from paceline.catalog.strategies import unknown
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
+from paceline.cli.usage import UsageError
 from paceline.errors import InvalidArgumentError
 from paceline.settings.table import SETTINGS
 
@@ -78,27 +80,24 @@ def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelSta
     word = named
     named, own = split_word(word)
     if gpu is not None and own.setdefault("gpu", gpu) != gpu:
-        raise click.UsageError(f"--gpu: '{word[:80]}' says {own['gpu']}; give one of them")
+        raise UsageError(f"--gpu: '{word[:80]}' says {own['gpu']}, too", remedy="drop --gpu")
     recorded, config = built_in_trace(named), find_config(named)
     if recorded not in trace_names() and config is None:
         known = [*trace_names(), *built_in_configs()]
-        raise InvalidArgumentError(
-            f"unknown trace or model '{named[:80]}'{did_you_mean(alike(named, known))}; `paceline list traces` and "
-            "`paceline list models` list them"
-        )
+        raise unknown("trace or model", named, alike(named, known), "paceline list traces, paceline list models")
     # Some models have been recorded, too.
     if config is not None and (own or recorded not in trace_names()):
         if cluster is not None:
-            raise click.UsageError(
-                "--cluster: has no effect on a model, whose nodes are those of its --gpu; leave it out"
+            raise UsageError(
+                "--cluster has no effect on a model, whose nodes are those of its --gpu", remedy="drop --cluster"
             )
         without = next((name for name in own if name not in ModelState.__dataclass_fields__), None)
         if without is not None:
-            raise InvalidArgumentError(f"'{word[:80]}': the page has no {without}; leave it out")
+            raise InvalidArgumentError(f"'{word[:80]}': the page has no {without}", remedy=named)
         if "gpu" in own:
             own["gpu"] = find_hardware(own["gpu"]).name
         return checked_of_model({"model": config.name, **own})
     if own:
-        raise click.UsageError("--gpu: has no effect on a recorded trace; name a model of `paceline list models`")
+        raise UsageError("--gpu has no effect on a recorded trace", remedy="drop --gpu (models: paceline list models)")
     of_trace = checked({"trace": recorded, "cluster": cluster or SETTINGS["cluster"].default_of("explore")})
     return checked({"trace": of_trace.trace, "cluster": of_trace.cluster, **preset(of_trace.cluster)})

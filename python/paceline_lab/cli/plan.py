@@ -62,7 +62,7 @@ def plan(
     if output is not None:
         check_writable("--output", output)
         if output.exists() and graph.exists() and output.samefile(graph):
-            raise InvalidArgumentError(f"--output {output}: would overwrite GRAPH; name another file")
+            raise InvalidArgumentError(f"--output {output}: would overwrite GRAPH", remedy="--output plan.json")
     options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size, signature=signature)
     found, fetches = read_graph(graph, fetch, options)
     planned = plan_graph(found, fetches, bucket_size, ids=ids)

@@ -58,7 +58,7 @@ def main(
     from paceline_lab.replay.play import ReplaySpec, gather, play
 
     if output is not None and not output.is_dir():
-        raise InvalidArgumentError(f"--output {output}: no such folder; create it before starting the ranks")
+        raise InvalidArgumentError(f"--output {output}: no such folder", remedy=f"mkdir -p {output.parent}")
     step = traces.shrunk(load_trace(trace), shrink)
     flags = types.flags("replay", options)
     sharded = {name: options.pop(name) for name in ("sharding", *SHARDED)}

@@ -36,7 +36,7 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
 
     need_matplotlib("paceline report")
     if output.suffix.lower() not in (".html", ".htm"):
-        raise InvalidArgumentError(f"--output {output}: name a file that ends with .html")
+        raise InvalidArgumentError(f"--output {output}: is no page", remedy=f"--output {output.with_suffix('.html')}")
     check_writable("--output", output)
     if png is not None:
         make_folder("--png", png)
@@ -49,5 +49,5 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
         try:
             chapters = simulated(specification, bar)
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{spec}: {error}") from None
+            raise InvalidArgumentError(f"{spec}: {error}", remedy=error.remedy) from None
     say([f"wrote {path}" for path in write(specification, chapters, output, png)])

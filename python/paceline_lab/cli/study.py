@@ -11,6 +11,7 @@ from paceline._internal.console import put, say, width
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import completed
+from paceline.cli.usage import UsageError
 
 
 def _names() -> Iterable[str]:
@@ -67,9 +68,11 @@ def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, dat
     from paceline_lab.studies import STUDIES, run_study
 
     if name is None:
-        raise click.UsageError(f"name a study: {', '.join(STUDIES)}; `paceline study --help` says what each is")
+        raise UsageError(
+            "study needs a name", remedy=f"paceline study {next(iter(STUDIES))} (or {', '.join(list(STUDIES)[1:])})"
+        )
     if as_json and csv:
-        raise click.UsageError("--json and --csv cannot be combined")
+        raise UsageError("--json and --csv cannot be combined", remedy="drop --csv, or drop --json")
     if plots is not None:
         need_matplotlib("--plots")
         make_folder("--plots", plots)

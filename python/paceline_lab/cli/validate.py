@@ -19,6 +19,7 @@ from paceline.catalog.strategies import Strategy, check_knobs
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.probe import refuse_alone, show
+from paceline.cli.usage import CommandError, UsageError
 from paceline.errors import InvalidArgumentError, naming
 from paceline.job import objects
 from paceline.job.settings import Settings
@@ -55,7 +56,7 @@ _ELSEWHERE = {
 }
 
 
-class CannotDoHereError(click.ClickException):
+class CannotDoHereError(CommandError):
     """This machine lacks something that the command needs."""
 
     exit_code = 77
@@ -132,14 +133,14 @@ def validate(
     paceline run --hosts node1:1,node2:1 -- paceline validate --here --quick
     """
     if as_json and csv:
-        raise click.UsageError("--json and --csv cannot be combined")
+        raise UsageError("--json and --csv cannot be combined", remedy="drop --csv, or drop --json")
     options = {**options, **by_current_names("validate", options)[0]}
     if here:
         refuse_elsewhere(context)
         result = compare_here(plot=plot, **{name: options[name] for name in HERE})
         return 0 if result is None else _finish(result, plot, as_json, csv)
     if options["cluster"] is not None:
-        raise click.UsageError("--cluster has no effect without --here")
+        raise UsageError("--cluster needs --here", remedy="--here, or drop --cluster")
     _check_outputs(plot, timeline)
     return _finish(_emulated(timeline, options), plot, as_json, csv)
 
@@ -149,7 +150,10 @@ def refuse_elsewhere(context: click.Context) -> None:
     for name in context.params:
         given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         if given and name not in (*HERE, "here", "plot", "as_json", "csv"):
-            raise click.UsageError(f"--{name.replace('_', '-')} has no effect with --here: {_ELSEWHERE[name]}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} has no effect with --here: {_ELSEWHERE[name]}",
+                remedy=f"drop --{name.replace('_', '-')}",
+            )
 
 
 def _emulated(timeline: Path | None, options: dict[str, Any]) -> Validation:
@@ -165,7 +169,8 @@ def _emulated(timeline: Path | None, options: dict[str, Any]) -> Validation:
         selected = cells(selection, Network(rates, options["shrink"], options["scale"], bucket_size, options["racks"]))
     if timeline is not None and len(selected) != 1:
         raise InvalidArgumentError(
-            f"--timeline: shows one cell, but {len(selected)} are selected: give one value of each"
+            f"--timeline shows one cell, and {len(selected)} are selected",
+            remedy="one value of each option, or drop --timeline",
         )
     repeats = options["repeats"] or (3 if options["quick"] else 5)
     costs = Costs(options["latency"], options["message_overhead"])
@@ -195,7 +200,7 @@ def _check_outputs(plot: Path | None, timeline: Path | None) -> None:
     if timeline is not None:
         check_writable("--timeline", timeline)
     if plot is not None and plot == timeline:
-        raise InvalidArgumentError("--plot and --timeline name the same file")
+        raise InvalidArgumentError("--plot and --timeline name the same file", remedy="another file for --timeline")
 
 
 def _selection(options: dict[str, Any]) -> Sequence[Selection]:
@@ -206,12 +211,12 @@ def _selection(options: dict[str, Any]) -> Sequence[Selection]:
         return _planned(options)
     named = [name for name in ("trace", "strategy", "workers", "servers") if options[name] is not None]
     if options["quick"] and options["full"]:
-        raise click.UsageError("--quick and --full cannot be combined")
+        raise UsageError("--quick and --full cannot be combined", remedy="drop --full, or drop --quick")
     if not named:
         return cells.QUICK if options["quick"] else cells.FULL if options["full"] else cells.DEFAULT
     if options["quick"] or options["full"]:
         tier = "--quick" if options["quick"] else "--full"
-        raise click.UsageError(f"--{named[0]} and {tier} cannot be combined")
+        raise UsageError(f"--{named[0]} and {tier} cannot be combined", remedy=f"drop {tier}, or drop --{named[0]}")
     (default,) = cells.QUICK
     strategies = options["strategy"] or default.strategies
     if options["servers"] is not None:
@@ -234,7 +239,7 @@ def _planned(options: dict[str, Any]) -> Sequence[Selection]:
     asked = "--sharding" if options["sharding"] is not None else "--compression"
     for name in ("full", "servers", *(["compression"] if asked == "--sharding" else [])):
         if options[name]:
-            raise click.UsageError(f"{asked} and --{name} cannot be combined")
+            raise UsageError(f"{asked} and --{name} cannot be combined", remedy=f"drop --{name}")
     workers = options["workers"] or ((4,) if options["quick"] else (2, 4, 8))
     return (
         cells.Selection(
@@ -257,7 +262,9 @@ def _compare(cells: Sequence[Cell], options: ComparisonOptions) -> Validation:
 def emulator() -> Emulator:
     """Return the module that emulates clusters. Raises CannotDoHereError if this installation lacks it."""
     if importlib.util.find_spec("paceline_lab.emulate") is None:
-        raise CannotDoHereError("paceline validate needs paceline emulate, which this installation lacks")
+        raise CannotDoHereError(
+            "paceline validate needs paceline emulate, which this installation lacks", remedy="a Paceline with its lab"
+        )
     return cast("Emulator", importlib.import_module("paceline_lab.emulate"))
 
 

@@ -283,7 +283,10 @@ def leave(holder: subprocess.Popen[bytes]) -> None:
 def check_machine() -> None:
     """Raise CannotEmulateError or InvalidArgumentError if this machine cannot emulate a cluster, or lacks pyroute2."""
     if not sys.platform.startswith("linux"):
-        raise CannotEmulateError("paceline emulate needs network namespaces, which only Linux has")
+        raise CannotEmulateError(
+            "paceline emulate needs network namespaces, which only Linux has",
+            remedy="paceline simulate (forecasts on any system)",
+        )
     need("paceline emulate", "emulate", "pyroute2")
 
 
@@ -294,12 +297,13 @@ def _free(name: str) -> str:
         return name
     if other.alive:
         raise InvalidArgumentError(
-            f"cluster '{name}' is already up; run paceline emulate down --name {name}, or choose another --name"
+            f"cluster '{name}' is already up", remedy=f"paceline emulate down --name {name}, or another --name"
         )
     with processes.inside(other.by_network, other.token) as found:
         if found and other.boot == boot():
             raise InvalidArgumentError(
-                f"cluster '{name}' was killed, and {found[0]} is still running; run paceline emulate down --name {name}"
+                f"cluster '{name}' was killed, and {found[0]} is still running",
+                remedy=f"paceline emulate down --name {name}",
             )
     state.forget(other)
     return name
@@ -313,14 +317,14 @@ def ask(holder: subprocess.Popen[bytes], order: dict[str, Any], limit_s: float) 
         holder.stdin.write(json.dumps(order).encode() + b"\n")
     while not answer.endswith(b"\n"):
         if not select.select([holder.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-            raise ClusterError(f"the cluster did not answer for {limit_s:.0f} s; is this machine overloaded?")
+            raise ClusterError(f"the cluster did not answer for {limit_s:.0f} s", remedy="a machine with less load")
         more = os.read(holder.stdout.fileno(), 1 << 16)
         if not more:
             raise ClusterError(f"the process that holds the cluster has ended{_last_words(holder)}")
         answer += more
     reply: dict[str, Any] = json.loads(answer)
     if "error" in reply:
-        raise _ERRORS.get(reply["kind"], ClusterError)(reply["error"])
+        raise _ERRORS.get(reply["kind"], ClusterError)(reply["error"], remedy=reply.get("remedy"))
     return reply
 
 

@@ -21,10 +21,10 @@ def living(name: str) -> State:
     """Return the cluster of this name. Raises InvalidArgumentError if it is not up."""
     found = state.read(name)
     if found is None:
-        raise InvalidArgumentError(_missing(name))
+        raise InvalidArgumentError(_missing(name), remedy="paceline emulate up --workers 4 --bandwidth 500Mbps")
     if not found.alive:
         option = "" if name == DEFAULT else f" --name {name}"
-        raise InvalidArgumentError(f"cluster '{found.name}' was killed; run paceline emulate down{option} to clean up")
+        raise InvalidArgumentError(f"cluster '{found.name}' was killed", remedy=f"paceline emulate down{option}")
     return found
 
 
@@ -36,7 +36,7 @@ def take_down(name: str) -> list[str]:
     found = state.read(name)
     killed = [other for other in state.every() if not other.alive and (found is None or other.name != found.name)]
     if found is None and (name != DEFAULT or not killed):
-        raise InvalidArgumentError(_missing(name))
+        raise InvalidArgumentError(_missing(name), remedy="paceline emulate up --workers 4 --bandwidth 500Mbps")
     report: list[str] = []
     for each in [*([found] if found is not None else []), *killed]:
         alive = each.alive

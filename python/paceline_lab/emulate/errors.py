@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import click
+from paceline.cli.usage import CommandError
 
 
-class CannotEmulateError(click.ClickException):
+class CannotEmulateError(CommandError):
     """This machine does not permit network namespaces, or lacks what they need; the message says which."""
 
     exit_code = 77
 
 
-class ClusterError(click.ClickException):
+class ClusterError(CommandError):
     """A cluster did not come up, or does not answer."""

@@ -78,7 +78,7 @@ def main() -> None:
                 if "stay" in order:
                     _stay()
         except (InvalidArgumentError, click.ClickException) as error:
-            _say({"error": str(error), "kind": type(error).__name__})
+            _say({"error": str(error), "kind": type(error).__name__, "remedy": getattr(error, "remedy", None)})
         finally:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
@@ -112,7 +112,7 @@ def _bring_up(wanted: dict[str, Any]) -> tuple[Network, state.State]:
     try:
         state.write(Path(wanted["folder"]), found)
     except FileExistsError:
-        raise InvalidArgumentError(f"cluster '{found.name}' is already up; choose another --name") from None
+        raise InvalidArgumentError(f"cluster '{found.name}' is already up", remedy="another --name") from None
     return up, found
 
 

@@ -31,7 +31,7 @@ def run(
 ) -> int:
     """Run a job; see `Cluster.run`."""
     if isinstance(command, str) or not command:
-        raise InvalidArgumentError("no command given; pass it as a list: ['python', 'train.py']")
+        raise InvalidArgumentError("no command given", remedy="['python', 'train.py']")
     request_options = {name: options.pop(name) for name in _REQUEST if name in options}
     checked = Request(command=command, settings=options, **request_options).checked()
     return start(cluster, checked, ranks_per_host, lambda job: output or Terminal(job.names, prefix=True))
@@ -68,15 +68,15 @@ def arrange(cluster: Cluster, ranks_per_host: int, servers: int, *, switches: Se
     size = ranks_per_host * len(workers)
     if not 1 <= size <= MOST_RANKS:
         each = f"{ranks_per_host} ranks on each of {count(len(workers), 'worker')}"
-        raise InvalidArgumentError(f"{each}: from 1 to {MOST_RANKS} ranks can be started")
+        raise InvalidArgumentError(f"{each}: must be 1-{MOST_RANKS} ranks", remedy=f"{each}=1")
     if servers > len(hosts):
         has = count(len(hosts), "server host") if hosts else "no server host"
         raise InvalidArgumentError(
-            f"{count(servers, 'server')}: the cluster has {has}; bring it up with --servers {servers}"
+            f"{count(servers, 'server')}: the cluster has {has}", remedy=f"paceline emulate up --servers {servers}"
         )
     of_rack = {host.rack: host for host in cluster.of_kind("switch")}
     if any(rack not in of_rack for rack in switches):
-        raise InvalidArgumentError("switch: the cluster has no host for it; bring it up with a switch")
+        raise InvalidArgumentError("switch: the cluster has no host for it", remedy="paceline emulate up --switch")
     return [
         *(Place(Host(host.name, ranks_per_host), host.number * ranks_per_host, ranks_per_host) for host in workers),
         *(Place(Host(host.name, 0), size, 0, (host.number,)) for host in hosts[:servers]),

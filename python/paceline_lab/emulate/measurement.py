@@ -62,7 +62,7 @@ class _Hosts:
             assert output is not None
             while not line.endswith(b"\n"):
                 if not select.select([output], [], [], max(0.0, until - time.monotonic()))[0]:
-                    raise ClusterError(f"{name} did not answer for {limit_s:.0f} s; is this machine overloaded?")
+                    raise ClusterError(f"{name} did not answer for {limit_s:.0f} s", remedy="a machine with less load")
                 more = os.read(output.fileno(), 1 << 16)
                 if not more:
                     raise ClusterError(f"{name}: the measuring process has ended, code {self.processes[name].wait()}")
@@ -78,9 +78,9 @@ def measure(cluster: Cluster, repeats: int) -> Fidelity:
     """
     workers = cluster.of_kind("worker")
     if len(workers) < 2:
-        raise InvalidArgumentError("workers: measuring a network needs at least 2")
+        raise InvalidArgumentError("workers: must be at least 2", remedy="workers=2")
     if not 1 <= repeats <= MOST_REPEATS:
-        raise InvalidArgumentError(f"repeats: {repeats} is not between 1 and {MOST_REPEATS}")
+        raise InvalidArgumentError(f"repeats: must be 1-{MOST_REPEATS}, not {repeats}", remedy="repeats=3")
     first, *others = [host.name for host in workers]
     flows = {
         _STREAM: [(first, others[0])],

@@ -55,26 +55,31 @@ class Racks:
 def _check_counts(workers: int, servers: int) -> None:
     for what, number, least in (("workers", workers, 1), ("servers", servers, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MOST:
-            raise InvalidArgumentError(f"{what}: {number!r:.20} is not a whole number between {least} and {MOST}")
+            raise InvalidArgumentError(f"{what}: must be {least}-{MOST}, not {number!r:.20}", remedy=f"{what}={least}")
 
 
 def racks(workers: int, count: int, oversubscription: float = 1.0) -> Racks | None:
     """Return the racks of this many workers; None for a single one. Raises InvalidArgumentError."""
     _check_counts(workers, 0)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= workers:
-        raise InvalidArgumentError(f"racks: {count!r:.20} is not a whole number between 1 and the {workers} workers")
+        raise InvalidArgumentError(f"racks: must be 1-{workers}, the workers, not {count!r:.20}", remedy="racks=1")
     if not (math.isfinite(oversubscription) and 1 <= oversubscription <= MOST_OVERSUBSCRIPTION):
         raise InvalidArgumentError(
-            f"oversubscription: {oversubscription:g} is not between 1 and {MOST_OVERSUBSCRIPTION}; 2 makes a rack's "
-            "uplink half as fast as its hosts together"
+            f"oversubscription: must be 1-{MOST_OVERSUBSCRIPTION}, not {oversubscription:g}",
+            remedy="{oversubscription=2} (a rack's uplink is half as fast as its hosts together)",
         )
     if count == 1:
         if oversubscription != 1:
-            raise InvalidArgumentError("oversubscription: has no effect on a single rack; give --racks 2 or more")
+            raise InvalidArgumentError(
+                "oversubscription: needs several racks", remedy="{racks=2}, or drop {oversubscription}"
+            )
         return None
     each = -(-workers // count)
     if -(-workers // each) < count:
-        raise InvalidArgumentError(f"racks: {workers} workers, {each} in a rack, fill {-(-workers // each)} racks")
+        raise InvalidArgumentError(
+            f"racks: {workers} workers, {each} in a rack, fill {-(-workers // each)} racks",
+            remedy=f"{{racks={-(-workers // each)}}}",
+        )
     return Racks(count, each, oversubscription)
 
 
@@ -98,8 +103,8 @@ def find(hosts: Sequence[Host], name: str) -> Host:
         if host.name == name:
             return host
     near = nearest(name[:80], [host.name for host in hosts])
-    hint = f"; did you mean {near}?" if near else f"; there are {hosts[0].name} to {hosts[-1].name}"
-    raise InvalidArgumentError(f"there is no host '{name[:80]}' in this cluster{hint}")
+    hint = near or f"{hosts[0].name} to {hosts[-1].name}"
+    raise InvalidArgumentError(f"there is no host '{name[:80]}' in this cluster", remedy=hint)
 
 
 def _host(kind: str, number: int, rack: int | None = None) -> Host:

@@ -47,8 +47,8 @@ def shape(bandwidth_bps: float) -> Shape:
     """Return the settings for a TCP goodput in bit/s. Raises InvalidArgumentError."""
     if not (math.isfinite(bandwidth_bps) and LEAST_BPS <= bandwidth_bps <= MOST_BPS):
         raise InvalidArgumentError(
-            f"bandwidth: {bandwidth_bps:g} bit/s is not between {rate(LEAST_BPS)} and {rate(MOST_BPS)}, "
-            "the range of rates for a NIC here"
+            f"bandwidth: must be {rate(LEAST_BPS)}-{rate(MOST_BPS)}, not {bandwidth_bps:g} bit/s",
+            remedy="{bandwidth=500Mbps}",
         )
     segment, burst = _bucket(bandwidth_bps)
     return Shape(round(bandwidth_bps / 8 * (MTU + ETHERNET) / (MTU - _HEADERS)), segment, burst)

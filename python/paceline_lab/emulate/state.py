@@ -76,7 +76,7 @@ def check_name(name: str) -> str:
     """Refuse text that cannot be a file name. Raises InvalidArgumentError."""
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(
-            f"--name: '{name[:80]}' is not a valid name; write letters, digits, '-', '_' and '.', at most 40"
+            f"--name: '{name[:80]}' must be letters, digits, '-', '_' and '.', at most 40", remedy="--name test"
         )
     return name
 
@@ -91,9 +91,13 @@ def folder() -> Path:
             path.mkdir(mode=0o700)
         found = path.lstat()
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of your own") from None
+        raise InvalidArgumentError(
+            f"{path}: {error.strerror}", remedy="XDG_RUNTIME_DIR=~/.run (a folder of your own)"
+        ) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise InvalidArgumentError(f"{path}: is not a folder for you alone; remove it, or set XDG_RUNTIME_DIR")
+        raise InvalidArgumentError(
+            f"{path}: is not a folder for you alone", remedy=f"rm -r {path}, or XDG_RUNTIME_DIR=~/.run"
+        )
     return path
 
 
@@ -120,7 +124,7 @@ def read(name: str) -> State | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidArgumentError(f"{path}: is not the state of a cluster ({error}); remove it") from None
+        raise InvalidArgumentError(f"{path}: is not the state of a cluster ({error})", remedy=f"rm {path}") from None
 
 
 def every() -> list[State]:

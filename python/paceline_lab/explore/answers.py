@@ -128,8 +128,8 @@ def _refuse_slow(state: State, trace: Trace, cluster: Cluster) -> None:
     buckets = len(trace.buckets(size))
     if buckets * state.workers**2 > _MOST_MESSAGES:
         raise InvalidArgumentError(
-            f"{buckets} buckets on {state.workers} workers take longer than a slider should: a larger bucket size, "
-            "fewer workers, or paceline simulate, which has no such limit"
+            f"{buckets} buckets on {state.workers} workers take longer than a slider should",
+            remedy="a larger bucket size, fewer workers, or paceline simulate",
         )
 
 

@@ -40,14 +40,16 @@ def answer(state: ModelState) -> dict[str, Any]:
     groups = {sharding: _prepared(state, sharding, counts) for sharding, counts in _counts(state).items()}
     scenarios = {name: prepared.scenarios for name, prepared in groups.items()}
     left_out: dict[str, str] = {}
+    remedy: str | None = None
     results: dict[str, list[Result]] = {}
     for name, own in scenarios.items():
         try:
             results[name] = execute(own)
         except InvalidArgumentError as error:
             left_out[name] = error.reason
+            remedy = remedy or error.remedy
     if not results:
-        raise InvalidArgumentError("; ".join(f"{name}: {why}" for name, why in left_out.items()))
+        raise InvalidArgumentError("; ".join(f"{name}: {why}" for name, why in left_out.items()), remedy=remedy)
     last = [(one, own[-1], scenarios[one][-1]) for one, own in results.items() if _gpus(own[-1]) == state.gpus]
     ranked = sorted(last, key=lambda it: it[1].iteration_s)
     fitting = [it for it in ranked if _fits(it[1])]
@@ -92,7 +94,10 @@ def command(state: ModelState, sharding: str) -> str:
 def _counts(state: ModelState) -> dict[str, list[int]]:
     """Return the numbers of GPUs for each sharding: powers of two times the GPUs of a rank, and what was asked for."""
     if state.gpus % state.tensor_parallel:
-        raise InvalidArgumentError(f"tensor_parallel: {state.gpus} GPUs are not a multiple of {state.tensor_parallel}")
+        raise InvalidArgumentError(
+            f"tensor_parallel: {state.gpus} GPUs are not a multiple of {state.tensor_parallel}",
+            remedy=f"{max(1, state.gpus // state.tensor_parallel) * state.tensor_parallel} GPUs",
+        )
     ranks = state.gpus // state.tensor_parallel
     every = [2**power for power in range(ranks.bit_length()) if 2**power < ranks] + [ranks]
     plain = Sweep.of(state.model, {**values_of(state), "workers": [state.gpus]}, "simulate", "flag")

@@ -119,14 +119,14 @@ def application(token: str, first: State | ModelState) -> Starlette:
         try:
             response = await anyio.to_thread.run_sync(answered, body)
         except InvalidArgumentError as error:
-            return JSONResponse({"error": str(error)}, 400, _HEADERS)
+            return JSONResponse({"error": str(error), "remedy": error.remedy}, 400, _HEADERS)
         return JSONResponse(response, headers=_HEADERS)
 
     async def of_cluster(request: Request) -> Response:
         try:
             state = checked({"cluster": request.query_params.get("name", "")})
         except InvalidArgumentError as error:
-            return JSONResponse({"error": str(error)}, 400, _HEADERS)
+            return JSONResponse({"error": str(error), "remedy": error.remedy}, 400, _HEADERS)
         return JSONResponse(preset(state.cluster), headers=_HEADERS)
 
     return Starlette(
@@ -153,7 +153,7 @@ def listener(port: int) -> socket.socket:
     except OSError as error:
         made.close()
         raise InvalidArgumentError(
-            f"--port {port}: {(error.strerror or str(error)).lower()}; give another, or 0 for any"
+            f"--port {port}: {(error.strerror or str(error)).lower()}", remedy="--port 0 (any)"
         ) from None
     return made
 

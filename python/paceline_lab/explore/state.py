@@ -120,9 +120,9 @@ def _object(text: bytes) -> dict[str, Any]:
     except InvalidArgumentError:
         raise
     except (ValueError, RecursionError):
-        raise InvalidArgumentError("the request is not JSON") from None
+        raise InvalidArgumentError("the request is not JSON", remedy='{"workers": 8}') from None
     if not isinstance(values, dict):
-        raise InvalidArgumentError("the request is not a JSON object")
+        raise InvalidArgumentError("the request is not a JSON object", remedy='{"workers": 8}')
     return values
 
 
@@ -145,7 +145,8 @@ def _values(
         if name not in known:
             near = nearest(str(name), list(known))
             raise InvalidArgumentError(
-                f"unknown field '{str(name)[:80]}'" + (f"; did you mean '{near}'?" if near else "")
+                f"unknown field '{str(name)[:80]}'",
+                remedy=f'"{near}"' if near else "the fields of docs/how-to/explore.md",
             )
         if value is None and name in _OPTIONAL and known[name] is None:
             made[name] = None
@@ -157,15 +158,17 @@ def _values(
 def _word(name: str, value: object) -> object:
     if name in ("multicast", "aggregation"):
         if not isinstance(value, bool):
-            raise InvalidArgumentError(f"{name}: is neither true nor false")
+            raise InvalidArgumentError(f"{name}: must be true or false", remedy="true")
         return value
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{name}: is not text")
+        raise InvalidArgumentError(f"{name}: is not text", remedy="text")
     if name == "strategy":
         return find_strategy(value).name if value else ""
     names = choices()[name]
     if value not in names:
-        raise InvalidArgumentError(f"{name}: '{value[:80]}' is none of {', '.join(filter(None, names))}")
+        raise InvalidArgumentError(
+            f"{name}: unknown value '{value[:80]}'", remedy=f"one of {', '.join(filter(None, names))}"
+        )
     return value
 
 
@@ -174,13 +177,15 @@ def _number(name: str, value: object, limits: tuple[float, float]) -> float | in
     if name in _WHOLE and isinstance(value, str) and (number := binary_count(value)) is not None:
         value = number
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 (not a number)
-        raise InvalidArgumentError(f"{name}: is not a number")
+        raise InvalidArgumentError(f"{name}: is not a number", remedy=f"{least:g}")
     if abs(value) > _MOST:
-        raise InvalidArgumentError(f"{name}: is not from {least:g} to {most:g}")
+        raise InvalidArgumentError(f"{name}: must be {least:g}-{most:g}", remedy=f"{least:g}")
     if not least <= value <= most:
-        raise InvalidArgumentError(f"{name}: {value:g} is not from {least:g} to {most:g}")
+        raise InvalidArgumentError(
+            f"{name}: must be {least:g}-{most:g}, not {value:g}", remedy=f"{min(max(value, least), most):g}"
+        )
     if name in _WHOLE:
         if value != int(value):
-            raise InvalidArgumentError(f"{name}: {value:g} is not a whole number")
+            raise InvalidArgumentError(f"{name}: must be a whole number, not {value:g}", remedy=f"{round(value)}")
         return int(value)
     return float(value)

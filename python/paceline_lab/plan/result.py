@@ -97,7 +97,7 @@ def plan_graph(
     """
     wanted = list(graph.fetches if fetches is None else fetches)
     if ids not in IDS:
-        raise InvalidArgumentError(f"ids: '{ids}' is not one of {', '.join(IDS)}")
+        raise InvalidArgumentError(f"ids: unknown value '{ids}'", remedy=f"one of {', '.join(IDS)}")
     found = json.loads(graph.plan(wanted, size_of(bucket_size), as_listed=ids == "listed"))
     return Plan(
         graph=found["graph"],
@@ -115,5 +115,5 @@ def size_of(bucket_size: str | int | None) -> int:
     if isinstance(bucket_size, str):
         return _core.parse_size(bucket_size)
     if not 0 <= bucket_size < 1 << 64:
-        raise InvalidArgumentError(f"bucket_size: {bucket_size} is not a number of bytes; give 0 or more")
+        raise InvalidArgumentError(f"bucket_size: must be at least 0 bytes, not {bucket_size}", remedy="bucket_size=0")
     return bucket_size

@@ -43,12 +43,12 @@ def read_graph(
     for option, value in named.items():
         if value is not None:
             raise InvalidArgumentError(
-                f"{option}: has no effect on {path}, which is not a TensorFlow graph; leave it out"
+                f"{option} has no effect on {path}, which is not a TensorFlow graph", remedy=f"drop {option}"
             )
     graph = Graph.read(path)
     found = list(graph.fetches if fetches is None else fetches)
     if not found:
         raise InvalidArgumentError(
-            f"{path}: names no fetches; give --fetch NAME, the nodes from which it is traversed backward"
+            f"{path}: names no fetches", remedy="--fetch NAME (a node from which the graph is traversed backward)"
         )
     return graph, found

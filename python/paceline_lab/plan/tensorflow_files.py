@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline._core import Graph
 from paceline._internal.documents import read_limited
-from paceline._internal.files import why_unread
+from paceline._internal.files import NO_SUCH_FILE, list_of, unread
 from paceline.errors import InvalidArgumentError
 
 from paceline_lab.plan.options import TensorflowOptions
@@ -30,15 +30,19 @@ def read_tensorflow(path: Path, fetches: Sequence[str] | None, options: Tensorfl
 
     if file.stem != "saved_model":
         if options.signature is not None:
-            raise InvalidArgumentError(f"--signature: has no effect on {path}, which is not a SavedModel; leave it out")
+            raise InvalidArgumentError(
+                f"--signature has no effect on {path}, which is not a SavedModel", remedy="drop --signature"
+            )
         graph_def = _parsed(file, tf.compat.v1.GraphDef(), "a GraphDef")
         return to_graph(graph_def, str(path), fetches, options)
     model = _parsed(file, saved_model_pb2.SavedModel(), "a SavedModel")
     if not model.meta_graphs:
-        raise InvalidArgumentError(f"{file}: has no graph; is it a SavedModel?")
+        raise InvalidArgumentError(f"{file}: has no graph", remedy="a SavedModel's folder")
     content = model.meta_graphs[0]
     if fetches is not None and options.signature is not None:
-        raise InvalidArgumentError("--signature: has no effect with --fetch; give one of them")
+        raise InvalidArgumentError(
+            "--signature and --fetch cannot be combined", remedy="drop --signature, or drop --fetch"
+        )
     wanted = _outputs(content, options.signature, path) if fetches is None else fetches
     return to_graph(content.graph_def, str(path), wanted, options, name=path.resolve().name)
 
@@ -48,13 +52,17 @@ def _file_of(path: Path) -> Path:
         for name in ("saved_model.pb", "saved_model.pbtxt"):
             if (path / name).is_file():
                 return path / name
-        raise InvalidArgumentError(f"{path}: is a folder without saved_model.pb; name a SavedModel's folder, or a file")
+        raise InvalidArgumentError(
+            f"{path}: is a folder without saved_model.pb", remedy="a SavedModel's folder, or a file"
+        )
     if not path.exists():
-        raise InvalidArgumentError(f"{path}: there is no such file; check the path")
+        raise InvalidArgumentError(f"{path}: {NO_SUCH_FILE}", remedy=list_of(path))
     if not path.is_file():
-        raise InvalidArgumentError(f"{path}: is a pipe or a device; write its content to a regular file first")
+        raise InvalidArgumentError(f"{path}: is a pipe or a device", remedy=f"a regular file: cat {path} > graph.pb")
     if path.stat().st_size > _MOST_BYTES:
-        raise InvalidArgumentError(f"{path}: has more than 2 GB, the maximum of a protocol buffer")
+        raise InvalidArgumentError(
+            f"{path}: has more than 2 GB, the maximum of a protocol buffer", remedy="a smaller graph"
+        )
     return path
 
 
@@ -65,7 +73,7 @@ def _parsed(path: Path, message: Any, what: str) -> Any:  # noqa: ANN401
     try:
         content = read_limited(path, _MOST_BYTES)
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
+        raise unread(f"{path}", error, path) from None
     try:
         if path.suffix == ".pbtxt":
             text_format.Parse(content.decode(), message)
@@ -73,10 +81,11 @@ def _parsed(path: Path, message: Any, what: str) -> Any:  # noqa: ANN401
             message.ParseFromString(content)
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(
-            f"{path}: is not UTF-8 (at byte {error.start}), and {what} as text is expected"
+            f"{path}: is not UTF-8 (at byte {error.start}), so it is not {what} as text",
+            remedy=f"a file that ends in .pb, or {what} as text",
         ) from None
     except (text_format.ParseError, DecodeError) as error:
-        raise InvalidArgumentError(f"{path}: is not {what}: {error}") from None
+        raise InvalidArgumentError(f"{path}: is not {what}: {error}", remedy=f"{what}") from None
     return message
 
 
@@ -88,8 +97,11 @@ def _outputs(content: Any, signature: str | None, path: Path) -> list[str]:  # n
     if signature is None:
         if len(signatures) != 1:
             has = f"has the signatures {known}; name one by --signature" if known else "has no signature"
-            raise InvalidArgumentError(f"{path}: {has}; or name nodes by --fetch")
+            raise InvalidArgumentError(f"{path}: {has}", remedy="--signature NAME, or --fetch NAME")
         signature = next(iter(signatures))
     if signature not in signatures:
-        raise InvalidArgumentError(f"{path}: has no signature '{signature}'; it has {known or 'none'}")
+        raise InvalidArgumentError(
+            f"{path}: has no signature '{signature}'",
+            remedy=f"--signature {next(iter(signatures), 'NAME')} (it has {known or 'none'})",
+        )
     return [output.name for output in signatures[signature].outputs.values()]

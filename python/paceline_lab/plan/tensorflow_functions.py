@@ -63,7 +63,8 @@ class _Flattening:
         for node in nodes:
             if len(self.operations) > _MOST_OPERATIONS:
                 raise InvalidArgumentError(
-                    f"{self._source}: has more than {_MOST_OPERATIONS} operations when calls are inlined"
+                    f"{self._source}: has more than {_MOST_OPERATIONS} operations when calls are inlined",
+                    remedy="the graph of one step",
                 )
             function = called.get(node.name)
             if function is None:
@@ -103,15 +104,16 @@ class _Flattening:
         predicate = siblings.get(node.input[0].split(":")[0]) if node.input else None
         if node.op not in _BRANCHES or predicate is None or predicate.op != "Const":
             raise InvalidArgumentError(
-                f"{self._source}: '{node.name}' ({node.op}) has all-reduces in a branch or a loop that depends on "
-                "data; a plan needs a graph that is the same in every step: leave them to negotiation"
+                f"{self._source}: '{node.name}' ({node.op}) has all-reduces in a branch or a loop that depends on data",
+                remedy="PACELINE_COORDINATOR=negotiate (plans need the same graph in every step)",
             )
         taken = bool(_constant(predicate))
         return self._library.get(node.attr["then_branch" if taken else "else_branch"].func.name)
 
     def _too_deep(self, name: str) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"{self._source}: functions call each other more than {_DEEPEST} deep, at '{name[:80]}'"
+            f"{self._source}: functions call each other more than {_DEEPEST} deep, at '{name[:80]}'",
+            remedy="a graph without recursion",
         )
 
     def _holds_all_reduce(self, name: str, above: tuple[str, ...]) -> bool:

@@ -78,8 +78,8 @@ def require_tensorflow() -> None:
         import tensorflow  # noqa: F401
     except ImportError as error:
         raise InvalidArgumentError(
-            f"TensorFlow graphs need TensorFlow ({error}): {install('tensorflow')}, or write the "
-            "graph as JSON (docs/reference/coordinator-plan.md)"
+            f"TensorFlow graphs need TensorFlow ({error})",
+            remedy=f"{install('tensorflow')}, or the graph as JSON (docs/reference/coordinator-plan.md)",
         ) from None
 
 
@@ -95,7 +95,7 @@ def to_graph(
     from paceline_lab.plan.tensorflow_sizes import Sizes
 
     if not graph_def.node:
-        raise InvalidArgumentError(f"{source}: has no nodes; is it a GraphDef?")
+        raise InvalidArgumentError(f"{source}: has no nodes", remedy="a GraphDef")
     patterns = (*KNOWN_ALL_REDUCES, *([options.all_reduce] if options.all_reduce else []))
 
     def is_all_reduce(kind: str, node: str) -> bool:
@@ -111,9 +111,9 @@ def to_graph(
         needed = {parent for operation in operations for parent in operation.parents}
         last = [operation.name for operation in operations if operation.name not in needed]
         raise InvalidArgumentError(
-            f"{source}: name the nodes from which it is traversed backward, by --fetch; nothing needs "
-            f"{', '.join(last[:5])}"
-            f"{' …' if len(last) > 5 else ''}"
+            f"{source}: needs the nodes from which it is traversed backward",
+            remedy=f"--fetch {last[0] if last else 'NAME'}"
+            + (f" (nothing needs {', '.join(last[:5])}{' …' if len(last) > 5 else ''})" if last else ""),
         )
     all_reduces = {operation.name for operation in operations if is_all_reduce(operation.kind, operation.name)}
     sizes = Sizes(graph_def, all_reduces, options.unknown_size_bytes, source)
@@ -128,7 +128,8 @@ def to_graph(
         nodes.append(node)
     if options.unknown_size_bytes is not None and not sizes.used_unknown:
         raise InvalidArgumentError(
-            f"--unknown-size: has no effect on {source}, all of whose all-reduces have shapes; leave it out"
+            f"--unknown-size has no effect on {source}, all of whose all-reduces have shapes",
+            remedy="drop --unknown-size",
         )
     document: dict[str, Any] = {
         "format": "paceline-graph",
@@ -146,7 +147,8 @@ def to_graph(
 def _check_pattern(pattern: str | None, nodes: list[tuple[str, str]], source: str) -> None:
     if pattern and not any(fnmatch.fnmatchcase(word, pattern) for node in nodes for word in node):
         raise InvalidArgumentError(
-            f"--all-reduce: no operation and no node of {source} matches '{pattern}'; * matches any characters"
+            f"--all-reduce: no operation and no node of {source} matches '{pattern}'",
+            remedy="--all-reduce '*AllReduce*' (* matches any characters)",
         )
 
 
@@ -179,14 +181,14 @@ def _graph_def_of(function: Any, example: Sequence[Any]) -> tuple[Any, str, list
     if not hasattr(function, "graph"):
         if not hasattr(function, "get_concrete_function"):
             raise InvalidArgumentError(
-                f"plan_tensorflow takes a tf.function, a concrete function, a tf.Graph or a GraphDef, not "
-                f"{type(function).__name__}"
+                f"plan_tensorflow: {type(function).__name__} is no graph",
+                remedy="a tf.function, a concrete function, a tf.Graph or a GraphDef",
             )
         try:
             function = function.get_concrete_function(*example)
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(
-                f"plan_tensorflow: this tf.function needs arguments to be traced; give example=: {error}"
+                f"plan_tensorflow: this tf.function needs arguments to be traced: {error}", remedy="example=(…)"
             ) from None
     graph = function.graph
     done = [*(output.op.name for output in graph.outputs), *(operation.name for operation in graph.control_outputs)]

@@ -37,8 +37,8 @@ class Sizes:
         if self._unknown_bytes is None:
             why = f" ({self._why_not})" if self._why_not else ""
             raise InvalidArgumentError(
-                f"{self._source}: the all-reduce '{operation.name}' has no known shape{why}; save the graph with "
-                "shapes (as_graph_def(add_shapes=True)), or give --unknown-size"
+                f"{self._source}: the all-reduce '{operation.name}' has no known shape{why}",
+                remedy="--unknown-size 4MB, or as_graph_def(add_shapes=True)",
             )
         self.used_unknown = True
         return dtype.name, self._unknown_bytes
@@ -51,8 +51,8 @@ class Sizes:
                 if len(types) == 1:
                     return types.pop()
         raise InvalidArgumentError(
-            f"{self._source}: the all-reduce '{operation.name}' ({operation.kind}) does not have one dtype in an "
-            "attribute T, dtype or Tout; choose other nodes with --all-reduce"
+            f"{self._source}: the all-reduce '{operation.name}' ({operation.kind}) does not have one dtype",
+            remedy="--all-reduce '*AllReduce*' (nodes with T, dtype or Tout)",
         )
 
     def _infer(self) -> dict[str, list[Shape]]:

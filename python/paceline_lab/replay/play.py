@@ -125,16 +125,14 @@ def _scenario(ranks: Job, spec: ReplaySpec, cluster: Cluster) -> Scenario:
     if spec.sharded:
         for name in ("pull", "barrier", "overlap"):
             if getattr(spec, name) is not None:
-                raise InvalidArgumentError("has no effect with sharding; leave it out", setting=name)
+                raise InvalidArgumentError("has no effect with sharding", setting=name, remedy="drop {this}")
         cluster = load_cluster(None, gpus_per_node=ranks.local_size or 1)
         options.update(spec.sharded)
     elif "servers" in find_strategy(strategy).knobs:
         options["servers"] = settings.servers
         options["pull"] = spec.pull or os.environ.get("PACELINE_PULL") or "layer"
     elif spec.pull is not None:
-        raise InvalidArgumentError(
-            "--pull: has no effect without parameter servers; name a strategy that has them, such as ps"
-        )
+        raise InvalidArgumentError("--pull needs parameter servers", remedy="--strategy ps, or drop --pull")
     if spec.overlap is not None:
         options["overlap"] = spec.overlap
     return Scenario.of(

@@ -78,7 +78,7 @@ def boundary(*, servers: bool, exchange_only: bool, barrier: bool) -> Boundary:
 def measured(ranks: Sequence[Played]) -> list[Measured]:
     """Return the iterations after the warm-up. Raises InvalidArgumentError for ranks with different clocks."""
     if len({one.clock for one in ranks}) > 1:
-        raise InvalidArgumentError("replay: these ranks have no common clock; they belong to different runs")
+        raise InvalidArgumentError("replay: these ranks have no common clock", remedy="ranks of one run")
     first = ranks[0]
     begin = max(first.warmup, 0 if first.boundary == "start" else 1)
     return [_measured(ranks, number) for number in range(begin, len(first.iterations))]

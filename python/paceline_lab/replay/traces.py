@@ -16,7 +16,7 @@ def shrunk(trace: Trace, divisor: float) -> Trace:
         return trace
     if not 1 <= divisor <= MOST_SHRINK:
         raise InvalidArgumentError(
-            f"shrink: {divisor:g} is not between 1 and {MOST_SHRINK}; 4 means a quarter of the bytes"
+            f"shrink: must be 1-{MOST_SHRINK}, not {divisor:g}", remedy="{shrink=4} (a quarter of the bytes)"
         )
     element = DTYPES[trace.dtype]
 

@@ -86,7 +86,7 @@ def _timeline(number: int, chapter: Chapter, groups: Sequence[Group]) -> tuple[R
     if not pairs:
         wanted = units.listed([str(word) for word in (strategy, workers) if word is not None])
         raise InvalidArgumentError(
-            f"chapter {number}: timeline: {wanted}: the chapter has no such run; name one of its runs"
+            f"chapter {number}: timeline: {wanted}: the chapter has no such run", remedy="one of its runs"
         )
     scenario, result = min(pairs, key=lambda pair: pair[1].iteration_s)
     return result, traced(scenario, MOST_LANES)[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal.documents import read_small
-from paceline._internal.files import why_unread
+from paceline._internal.files import unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.strategies import find_strategy
@@ -53,20 +53,24 @@ def read(path: Path) -> Spec:
     try:
         document = tomllib.loads(read_small(path, _MOST_BYTES))
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
+        raise unread(f"{path}", error, path) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InvalidArgumentError(f"{path}: is not TOML: {error}") from None
+        raise InvalidArgumentError(
+            f"{path}: is not TOML: {error}", remedy='[[chapter]] with trace = "resnet-50"'
+        ) from None
     except ValueError:  # Python's limit on the digits of an integer
-        raise InvalidArgumentError(f"{path}: is not TOML: a number has too many digits") from None
+        raise InvalidArgumentError(
+            f"{path}: is not TOML: a number has too many digits", remedy="a smaller number"
+        ) from None
     _known(f"{path}", document, ("title", "text", "chapter"))
     chapters = document.get("chapter")
     if not isinstance(chapters, list) or not chapters or not all(isinstance(entry, dict) for entry in chapters):
         raise InvalidArgumentError(
-            f'{path}: chapter: write one [[chapter]] or more, each with trace = "resnet-50" or a file'
+            f"{path}: chapter: is missing", remedy='[[chapter]] with trace = "resnet-50" or a file'
         )
     if len(chapters) > _MOST_CHAPTERS:
         raise InvalidArgumentError(
-            f"{path}: chapter: {len(chapters)} are too many for a page; at most {_MOST_CHAPTERS}"
+            f"{path}: chapter: must be at most {_MOST_CHAPTERS}, not {len(chapters)}", remedy="fewer chapters"
         )
     made = tuple(_chapter(f"{path}: chapter {number}", entry) for number, entry in enumerate(chapters, start=1))
     return Spec(_text(str(path), document, "title") or path.stem, _text(str(path), document, "text"), made)
@@ -87,10 +91,12 @@ def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
     _known(where, entry, (*_OWN, *settings))
     trace = _text(where, entry, "trace")
     if not trace:
-        raise InvalidArgumentError(f'{where}: trace: is missing; give a file, or a name such as "resnet-50"')
+        raise InvalidArgumentError(f"{where}: trace: is missing", remedy='trace = "resnet-50" (or a file)')
     explained = entry.get("explain", False)
     if not isinstance(explained, bool):
-        raise InvalidArgumentError(f"{where}: explain: {shown(explained, repr)} is neither true nor false")
+        raise InvalidArgumentError(
+            f"{where}: explain: must be true or false, not {shown(explained, repr)}", remedy="explain = true"
+        )
     given = {name: value for name, value in entry.items() if name in settings}
     try:
         prepared = prepare(Sweep.of(trace, given, "report", "key", where=where))
@@ -112,25 +118,31 @@ def _shown(where: str, value: object) -> tuple[str | None, int | None] | None:
     if value is False:
         return None
     if not isinstance(value, dict):
-        raise InvalidArgumentError(f'{where}: timeline: write false, or {{ strategy = "ring", workers = 8 }}')
+        raise InvalidArgumentError(
+            f"{where}: timeline: must be false or a run", remedy='timeline = { strategy = "ring", workers = 8 }'
+        )
     _known(f"{where}: timeline", value, _TIMELINE)
     strategy, workers = value.get("strategy"), value.get("workers")
     if strategy is not None and not isinstance(strategy, str):
-        raise InvalidArgumentError(f"{where}: timeline: strategy: {shown(strategy, repr)} is not a name")
+        raise InvalidArgumentError(
+            f"{where}: timeline: strategy: {shown(strategy, repr)} is not a name", remedy='strategy = "ring"'
+        )
     if strategy is not None:
         try:
             find_strategy(strategy)
         except InvalidArgumentError as error:
             raise error.within(f"{where}: timeline: strategy") from None
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool)):
-        raise InvalidArgumentError(f"{where}: timeline: workers: {shown(workers, repr)} is not a number")
+        raise InvalidArgumentError(
+            f"{where}: timeline: workers: {shown(workers, repr)} is not a number", remedy="workers = 8"
+        )
     return strategy, workers
 
 
 def _text(where: str, entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name, "")
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{where}: {name}: {shown(value, repr)} is not text; put it in quotation marks")
+        raise InvalidArgumentError(f"{where}: {name}: {shown(value, repr)} is not text", remedy=f'{name} = "…"')
     return value
 
 
@@ -138,5 +150,5 @@ def _known(where: str, entry: Mapping[str, Any], names: tuple[str, ...]) -> None
     for name in entry:
         if name not in names:
             near = nearest(name, list(names))
-            hint = f"did you mean '{near}'?" if near else f"there are {', '.join(names)}"
-            raise InvalidArgumentError(f"{where}: unknown field '{name[:80]}'; {hint}")
+            hint = near or f"one of {', '.join(names)}"
+            raise InvalidArgumentError(f"{where}: unknown field '{name[:80]}'", remedy=hint)

@@ -73,15 +73,17 @@ def run_study(
     """
     if name not in STUDIES:
         near = nearest(name, list(STUDIES))
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise InvalidArgumentError(f"unknown study '{name[:80]}'{hint}; there are: {', '.join(STUDIES)}")
+        hint = near or next(iter(STUDIES))
+        raise InvalidArgumentError(
+            f"unknown study '{name[:80]}'", remedy=f"paceline study {hint} (one of {', '.join(STUDIES)})"
+        )
     if anchor and name != "published":
-        raise InvalidArgumentError(f"--anchor: has no effect on {name}; it is for published")
+        raise InvalidArgumentError(f"--anchor has no effect on {name}", remedy="paceline study published --anchor")
     module = importlib.import_module(STUDIES[name][0])
     if anchor:
         return cast("StudyOutput", module.run(plots, progress, data, anchor=True))
     if data is None:
         return cast("StudyOutput", module.run(plots, progress))
     if name not in WITH_DATA:
-        raise InvalidArgumentError(f"data: has no effect on {name}; it is for {', '.join(sorted(WITH_DATA))}")
+        raise InvalidArgumentError(f"data has no effect on {name}", remedy=f"one of {', '.join(sorted(WITH_DATA))}")
     return cast("StudyOutput", module.run(plots, progress, data))

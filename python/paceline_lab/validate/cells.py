@@ -160,7 +160,8 @@ def cells(wanted: Iterable[Selection], network: Network) -> list[Cell]:
     for one in wanted:
         if too_many := [count for count in one.workers if count > MOST_RANKS]:
             raise InvalidArgumentError(
-                f"--workers: {too_many[0]} ranks do not fit on one machine; give at most {MOST_RANKS}"
+                f"--workers: must be at most {MOST_RANKS} ranks on one machine, not {too_many[0]}",
+                remedy=f"--workers {MOST_RANKS}",
             )
         strategies = strategies_of(one.strategies)
         if one.shardings != (None,):
@@ -198,7 +199,7 @@ def _only_able(strategies: Sequence[Strategy], compressed: str | None, *, named:
     for strategy, why in obstacles.items():
         if why and named:
             raise InvalidArgumentError(
-                f"{strategy.name} {why}; use ring, or leave out --compression", setting="strategy"
+                f"{strategy.name} {why}", setting="strategy", remedy="{strategy=ring}, or drop {compression}"
             )
     return [strategy for strategy, why in obstacles.items() if not why]
 
@@ -210,20 +211,22 @@ def _sizes(
     if compressed in (None, NONE):
         return chosen(trace, workers, bandwidth_bps, network.shrink, network.scale)
     if not trace.computes:
-        raise InvalidArgumentError(f"has no effect on {trace.name}, which computes nothing", setting="compression")
+        raise InvalidArgumentError(
+            f"needs computation, and {trace.name} computes nothing", setting="compression", remedy="drop {this}"
+        )
     if compressions.gpu_of(trace.device) is None:
         raise InvalidArgumentError(
-            f"what {compressed} takes to compute on the device of {trace.name} is not known; choose a trace of a "
-            "GPU that `paceline list gpus` lists",
+            f"nobody measured what {compressed} takes to compute on the device of {trace.name}",
             setting="compression",
+            remedy="a trace of a GPU (list: paceline list gpus)",
         )
     if parse(compressed or NONE).method != "powersgd":
         return chosen(trace, workers, bandwidth_bps, network.shrink, network.scale)
     if network.shrink not in (None, 1):
         raise InvalidArgumentError(
-            f"{compressed} sends what the shapes of tensors decide, which are lost when bytes are divided; leave out "
-            "--shrink",
+            f"{compressed} needs the shapes of tensors, which are lost when bytes are divided",
             setting="compression",
+            remedy="drop --shrink",
         )
     return chosen(trace, workers, bandwidth_bps, 1.0, network.scale)
 
@@ -250,8 +253,8 @@ def auto_shrink(trace: Trace, bandwidth_bps: float, scale: float = 1.0) -> float
     shrink = max(1, math.ceil(bits / (bandwidth_bps * LINK_S * scale)))
     if shrink > MOST_SHRINK:
         raise InvalidArgumentError(
-            f"--bandwidth: at {units.rate(bandwidth_bps)} the trace's bytes would be divided by {shrink:,}, which "
-            f"is more than {MOST_SHRINK:,}; give more"
+            f"--bandwidth: {units.rate(bandwidth_bps)} would shrink the trace by {shrink:,}, more than {MOST_SHRINK:,}",
+            remedy="a higher --bandwidth",
         )
     return float(shrink)
 
@@ -282,6 +285,6 @@ def strategies_of(names: Sequence[str]) -> list[Strategy]:
         chosen |= dict.fromkeys(all_strategies() if name == ALL else [find_strategy(name)])
     if ALL not in names and any(strategy.is_offloaded for strategy in chosen):
         raise InvalidArgumentError(
-            "--strategy: native is a library's own all-reduce and is not run here; choose another"
+            "--strategy: native is a library's own all-reduce and is not run here", remedy="--strategy ring"
         )
     return [strategy for strategy in chosen if not strategy.is_offloaded]

@@ -50,8 +50,8 @@ class Here:
         expected, found = self.cluster.gpus_per_node, self.layout.ranks_per_host
         if expected != found:
             raise InvalidArgumentError(
-                f"--cluster: gpus_per_node is {expected}, and this job has {found} on each host; start {expected}, or "
-                "probe this job"
+                f"--cluster: gpus_per_node is {expected}, and this job has {found} on each host",
+                remedy=f"{expected} ranks on each host, or paceline probe",
             )
 
 
@@ -106,7 +106,9 @@ def _knobs(cell: Cell, settings: Settings) -> dict[str, Any]:
     if cell.servers and settings.placement in PLACEMENTS:
         wanted["placement"] = settings.placement
     elif cell.servers:
-        raise InvalidArgumentError("PACELINE_PLACEMENT: a file cannot be compared here; name round-robin or even")
+        raise InvalidArgumentError(
+            "PACELINE_PLACEMENT: a file cannot be compared here", remedy="PACELINE_PLACEMENT=round-robin (or even)"
+        )
     return {name: value for name, value in wanted.items() if value is not None}
 
 

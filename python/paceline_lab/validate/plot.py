@@ -25,13 +25,16 @@ def check(path: Path) -> None:
     """Raise InvalidArgumentError if no plot could be written to this file."""
     plotting.check_plot(path)
     if path.suffix.lower() not in SUFFIXES:
-        raise InvalidArgumentError(f"--plot {path}: name a file that ends with .png, .svg or .pdf")
+        raise InvalidArgumentError(
+            f"--plot {path}: unknown kind of file",
+            remedy=f"--plot {path.with_suffix('.svg')} (one of .png, .svg or .pdf)",
+        )
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Draw the rows. Raises InvalidArgumentError if there are none."""
     if not rows:
-        raise InvalidArgumentError("--plot: nothing was compared, so there is nothing to draw")
+        raise InvalidArgumentError("--plot: nothing was compared, so there is nothing to draw", remedy="drop --plot")
     drawn = figure(rows)
     with replaced(path) as temporary:
         plotting.save(drawn, temporary, path.suffix.lower().removeprefix("."))

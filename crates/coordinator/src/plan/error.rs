@@ -8,7 +8,7 @@ const SHOWN: usize = 6;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PlanError {
     /// Two nodes have the same name, by which ranks and users refer to nodes.
-    #[error("nodes {first} and {second} are both named '{name}'; give each a name of its own")]
+    #[error("nodes {first} and {second} are both named '{name}'")]
     DoubleName {
         /// The name of both.
         name: String,
@@ -18,7 +18,7 @@ pub enum PlanError {
         second: usize,
     },
     /// An edge from or to a missing node.
-    #[error("edge {edge} names node {node}, but the graph has {nodes} nodes")]
+    #[error("edge {edge} names node {node}, and the graph has {nodes} nodes")]
     UnknownNode {
         /// Index of the edge.
         edge: usize,
@@ -36,16 +36,16 @@ pub enum PlanError {
         nodes: usize,
     },
     /// No fetches, so there is nothing to plan.
-    #[error("no fetch is given; name at least one node, from which the graph is traversed backward")]
+    #[error("no fetch is given")]
     NoFetch,
     /// Nodes that depend on each other.
-    #[error("the graph has a cycle: {}; a plan needs a graph without one", path(.0))]
+    #[error("the graph has a cycle: {}", path(.0))]
     Cycle(
         /// Names along the cycle, each needed by the next and the last by the first.
         Vec<String>,
     ),
     /// The list's order was requested, but the graph cannot run in that order.
-    #[error("'{node}' comes before '{parent}', which it needs; list parents before children, or number by depth")]
+    #[error("'{node}' comes before '{parent}', which it needs")]
     NotListedInOrder {
         /// The node that comes too early.
         node: String,
@@ -53,13 +53,28 @@ pub enum PlanError {
         parent: String,
     },
     /// Too many nodes or edges.
-    #[error("the graph has {nodes} nodes and {edges} edges, but at most {} of each can be planned", u32::MAX - 2)]
+    #[error("the graph has {nodes} nodes and {edges} edges, more than the {} that can be planned", u32::MAX - 2)]
     TooLarge {
         /// Number of nodes.
         nodes: usize,
         /// Number of edges.
         edges: usize,
     },
+}
+
+impl PlanError {
+    /// What to write or type instead, in a few words.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            PlanError::DoubleName { .. } => "a name of its own for each node",
+            PlanError::UnknownNode { .. } | PlanError::UnknownFetch { .. } => "a node of the graph",
+            PlanError::NoFetch => "--fetch NAME (a node from which the graph is traversed backward)",
+            PlanError::Cycle(_) => "the graph without one of these edges",
+            PlanError::NotListedInOrder { .. } => "--ids depth, or parents before children",
+            PlanError::TooLarge { .. } => "the graph of one step, without the forward pass",
+        }
+    }
 }
 
 fn path(names: &[String]) -> String {

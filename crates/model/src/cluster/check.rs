@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{Cluster, Fabric, IntraLink, PartCosts, Shape, Switch};
 use crate::document::fields::{check_delay, check_name, check_text};
-use crate::document::{DocumentError, Problem};
+use crate::document::{DocumentError, Problem, with_value};
 use crate::units::Rate;
 
 /// Allowed values of fields.
@@ -126,12 +126,13 @@ impl Cluster {
     /// Checks that involve several fields.
     pub(super) fn check_together(&self) -> Result<(), Problem> {
         if self.fabric.is_some() && self.racks.is_some() {
-            return Err(Problem::new("fabric", "describes the racks, too; leave out one of fabric and racks"));
+            return Err(Problem::new("fabric", "describes the racks, too").remedy("drop \"racks\", or \"fabric\""));
         }
         if let Some(Fabric { shape, .. }) = &self.fabric {
             let wrong = |feature: &str, places: &str| {
                 let name = shape.name();
-                Err(Problem::new("switch", format!("{feature} is modeled in {places}, not in {name}; set it to false")))
+                let message = format!("{feature} is modeled in {places}, not in {name}");
+                Err(Problem::new("switch", message).remedy(format!("\"{feature}\": false")))
             };
             if self.switch.multicast && !shape.can_multicast() {
                 return wrong("multicast", "one switch, racks and leaf-spine fabrics");
@@ -140,39 +141,42 @@ impl Cluster {
                 return wrong("aggregation", "one switch, racks, leaf-spine fabrics and fat trees");
             }
             if self.nics_per_node != 1 && matches!(shape, Shape::Rails { .. }) {
-                return Err(Problem::new(
-                    "nics_per_node",
-                    "has no effect with rails, where each GPU has a NIC; leave it out",
-                ));
+                return Err(Problem::new("nics_per_node", RAILS).remedy("drop \"nics_per_node\""));
             }
         }
         if self.intra_link == Some(IntraLink::Pcie) && self.mesh.is_some() {
-            return Err(Problem::new(
-                "mesh",
-                "describes NVLinks between GPUs; leave it out, or set intra_link to \"nvlink\"",
-            ));
+            return Err(Problem::new("mesh", "needs NVLinks between GPUs").remedy("\"intra_link\": \"nvlink\""));
         }
         let mut places: HashMap<u32, usize> = HashMap::new();
         for (at, &(rank, _)) in self.stragglers.iter().enumerate() {
             if let Some(before) = places.insert(rank, at) {
-                let message = format!("rank {rank} has a factor already, stragglers[{before}]; keep one");
-                return Err(Problem::new(format!("stragglers[{at}].rank"), message));
+                let message = format!("rank {rank} has a factor already, stragglers[{before}]");
+                return Err(Problem::new(format!("stragglers[{at}].rank"), message).remedy("one of the two"));
             }
         }
         Ok(())
     }
 }
 
+/// Why the number of a node's NICs is refused.
+pub(super) const RAILS: &str = "has no effect with rails, where each GPU has a NIC";
+
 /// Why less than [`range::LEAST_LEFT`] of a link is refused.
 pub(super) fn too_little_left(factor: f64) -> Option<String> {
     let least = range::LEAST_LEFT;
     let is_little = factor > 0.0 && factor < least;
-    is_little.then(|| format!("is {factor:e} and must be at least {least:e}, or 0, which removes the link"))
+    is_little.then(|| {
+        with_value(
+            format!("must be at least {least:e}, or 0, not {factor:e}"),
+            format!("{least:e} (0 removes the link)"),
+        )
+    })
 }
 
 fn within<T: PartialOrd + std::fmt::Display>(place: &str, value: T, range: &RangeInclusive<T>) -> Result<(), Problem> {
     if range.contains(&value) {
         return Ok(());
     }
-    Err(Problem::new(place, format!("is {value} and must lie between {} and {}", range.start(), range.end())))
+    let message = format!("must be {}-{}, not {value}", range.start(), range.end());
+    Err(Problem::new(place, message).value(if value > *range.end() { range.end() } else { range.start() }))
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 
-use super::check::{range, too_little_left};
+use super::check::{RAILS, range, too_little_left};
 use super::{
     Channel, Cluster, CompressionCosts, Degraded, Fabric, IntraLink, Jitter, Mesh, PartCosts, Racks, Routing,
     ServerPlace, Shape, Switch,
@@ -13,7 +13,7 @@ use crate::document::fields::{
     name, name_of_file, number, optional_delay, optional_name, optional_rate, optional_size, rate, text, whole,
 };
 use crate::document::strict::{object, objects};
-use crate::document::{DocumentError, Format, Problem, parse, read, shown};
+use crate::document::{DocumentError, Format, Problem, parse, read, shown, with_value};
 use crate::nearest;
 use crate::units::{Rate, Time};
 
@@ -191,7 +191,9 @@ const MAX_SWITCHES: u64 = 65_536;
 
 impl FabricFile {
     fn checked(self) -> Result<Fabric, Problem> {
-        let problem = |field: &str, message: String| Err(Problem::new(format!("fabric.{field}"), message));
+        let problem = |field: &str, message: String, remedy: String| {
+            Err(Problem::new(format!("fabric.{field}"), message).remedy(remedy))
+        };
         let Kind(kind) = self.kind;
         let of_kind: &[&str] = match kind {
             "leaf-spine" | "rails" => &["nodes_per_leaf", "spines", "oversubscription"],
@@ -212,21 +214,20 @@ impl FabricFile {
         ];
         for (field, given) in given {
             if given && !of_kind.contains(&field) {
-                return problem(field, format!("is no field of a {kind}, which has {}", of_kind.join(", ")));
+                let remedy = format!("drop \"{field}\" (it has {})", of_kind.join(", "));
+                return problem(field, format!("is no field of a {kind}"), remedy);
             }
         }
         let needed = |field: &str, value: Option<u32>| match value {
             Some(value) => Ok(value),
-            None => Err(Problem::new(
-                format!("fabric.{field}"),
-                format!("is missing; give {}", hint(field).unwrap_or("a number")),
-            )),
+            None => Err(Problem::new(format!("fabric.{field}"), "is missing").value(hint(field).unwrap_or("a number"))),
         };
         let oversubscription = self.oversubscription.unwrap_or(1.0);
         let shape = match kind {
             "leaf-spine" | "rails" => {
                 if self.oversubscription.is_some() && self.link_bandwidth.is_some() {
-                    return problem("link_bandwidth", "follows from oversubscription; give one of the two".into());
+                    let message = "follows from oversubscription".into();
+                    return problem("link_bandwidth", message, "drop \"link_bandwidth\"".into());
                 }
                 let (nodes_per_leaf, spines) =
                     (needed("nodes_per_leaf", self.nodes_per_leaf)?, needed("spines", self.spines)?);
@@ -241,17 +242,16 @@ impl FabricFile {
                 if radix % 2 != 0 || !(2..=128).contains(&radix) {
                     return problem(
                         "radix",
-                        format!("is {radix}; half of a switch's ports lead up, so give an even number from 2 to 128"),
+                        format!("must be even and 2-128, not {radix}, as half of a switch's ports lead up"),
+                        format!("\"radix\": {}", (radix / 2 * 2).clamp(2, 128)),
                     );
                 }
                 let nodes = f64::from(radix / 2) * oversubscription;
                 if (nodes - nodes.round()).abs() > 1e-9 {
                     return problem(
                         "oversubscription",
-                        format!(
-                            "would put {nodes} nodes on an edge switch with {} uplinks; give a ratio of whole numbers of ports",
-                            radix / 2
-                        ),
+                        format!("would put {nodes} nodes on an edge switch with {} uplinks", radix / 2),
+                        "\"oversubscription\": 1 (whole ports, up and down)".into(),
                     );
                 }
                 Shape::FatTree { radix, oversubscription }
@@ -265,13 +265,15 @@ impl FabricFile {
                 if groups > most {
                     return problem(
                         "groups",
-                        format!("is {groups}, but a group's {} global links reach only {}", most - 1, most - 1),
+                        format!("must be at most {most}, as a group has {} global links", most - 1),
+                        format!("\"groups\": {most}"),
                     );
                 }
                 if groups * u64::from(routers_per_group) > MAX_SWITCHES {
                     return problem(
                         "groups",
                         format!("{groups} groups of {routers_per_group} routers are more than {MAX_SWITCHES} routers"),
+                        format!("\"groups\": {}", MAX_SWITCHES / u64::from(routers_per_group).max(1)),
                     );
                 }
                 Shape::Dragonfly { nodes_per_router, routers_per_group, global_links, groups: groups as u32 }
@@ -279,11 +281,14 @@ impl FabricFile {
             _ => {
                 let dimensions = match self.dimensions {
                     Some(dimensions) if !dimensions.is_empty() => dimensions,
-                    _ => return problem("dimensions", "is missing; give a list such as [4, 4, 4]".into()),
+                    _ => {
+                        return problem("dimensions", "is missing".into(), "\"dimensions\": [4, 4, 4]".into());
+                    }
                 };
                 let nodes = dimensions.iter().fold(1u64, |all, &size| all.saturating_mul(u64::from(size)));
                 if nodes == 0 || nodes > MAX_SWITCHES {
-                    return problem("dimensions", format!("make {nodes} nodes; 1 to {MAX_SWITCHES} are possible"));
+                    let message = format!("must make 1-{MAX_SWITCHES} nodes, not {nodes}");
+                    return problem("dimensions", message, "\"dimensions\": [4, 4, 4]".into());
                 }
                 Shape::Torus { dimensions }
             }
@@ -336,10 +341,7 @@ impl ClusterFile {
         let fabric = self.fabric.map(FabricFile::checked).transpose()?;
         let one_switch = fabric.is_none();
         if self.nics_per_node.is_some() && matches!(&fabric, Some(Fabric { shape: Shape::Rails { .. }, .. })) {
-            return Err(Problem::new(
-                "nics_per_node",
-                "has no effect with rails, where each GPU has a NIC; leave it out",
-            ));
+            return Err(Problem::new("nics_per_node", RAILS).remedy("drop \"nics_per_node\""));
         }
         let cluster = Cluster {
             name: self.name.or_else(|| name_of_file(source)).unwrap_or(default.name),
@@ -487,8 +489,9 @@ fn one_of<'de, D: Deserializer<'de>, T: Copy>(
         return Ok(value);
     }
     let names: Vec<&str> = known.iter().map(|&(name, _)| name).collect();
-    let hint = nearest(&found, names.iter().copied()).map_or(String::new(), |near| format!("did you mean '{near}'? "));
-    Err(D::Error::custom(format!("unknown {what} {}; {hint}valid are {}", shown(&found), names.join(", "))))
+    let near = nearest(&found, names.iter().copied()).or(names.first().copied()).unwrap_or_default();
+    let value = format!("\"{near}\" (one of {})", names.join(", "));
+    Err(D::Error::custom(with_value(format!("unknown {what} {}", shown(&found)), value)))
 }
 
 /// The expected value of each field, for errors.
@@ -496,27 +499,27 @@ fn hint(field: &str) -> Option<&'static str> {
     Some(match field {
         "name" => "a name for tables, in quotes",
         "bandwidth" | "intra_bandwidth" | "host_bandwidth" | "reduction_bandwidth" | "stream_bandwidth" | "bridge" => {
-            "a rate with its unit in quotes, such as \"25Gbps\""
+            "\"25Gbps\" (a rate)"
         }
-        "latency" | "message_overhead" | "intra_latency" => "a time with its unit in quotes, such as \"10us\"",
+        "latency" | "message_overhead" | "intra_latency" => "\"10us\" (a time)",
         "channel" => "\"tcp\", \"rdma\", \"auto\" or \"none\"",
-        "efficiency" => "a share such as 0.94",
-        "mesh" => "an object such as {\"peers\": 4, \"bridge\": \"40Gbps\"}",
+        "efficiency" => "0.94 (a share)",
+        "mesh" => "{\"peers\": 4, \"bridge\": \"40Gbps\"}",
         "peers" => "how many GPUs each one has a link to, a whole number of at least 1",
-        "node_contention" => "a share such as 0.04",
+        "node_contention" => "0.04 (a share)",
         "gpus_per_node" => "a whole number of at least 1",
-        "gpu" => "a GPU's name in quotes, such as \"H100\"",
+        "gpu" => "\"H100\" (a GPU's name)",
         "nics_per_node" => "how many NICs share the node's bandwidth evenly, a whole number from 1 to 128",
         "intra_link" => "\"pcie\", \"nvlink\" or \"nvswitch\"",
         "compression_costs" => "a list of what `paceline probe --compression` measures",
-        "method" => "a way of compressing, such as \"powersgd:4\"",
-        "compress" | "between" | "decompress" => "an object such as {\"bucket_s\": 2e-5, \"element_s\": 1e-9}",
+        "method" => "\"powersgd:4\" (a way of compressing)",
+        "compress" | "between" | "decompress" => "{\"bucket_s\": 2e-5, \"element_s\": 1e-9}",
         "bucket_s" | "tensor_s" | "element_s" | "received_s" => "seconds, from 0 to 60",
         "servers" => "\"own-nodes\" or \"colocated\"",
-        "racks" => "an object such as {\"nodes_per_rack\": 16, \"oversubscription\": 4}",
+        "racks" => "{\"nodes_per_rack\": 16, \"oversubscription\": 4}",
         "nodes_per_rack" => "how many nodes share an uplink, a whole number of at least 1",
         "oversubscription" => "the nodes' rates over the uplink's, a number of at least 1",
-        "fabric" => "an object such as {\"kind\": \"leaf-spine\", \"nodes_per_leaf\": 16, \"spines\": 4}",
+        "fabric" => "{\"kind\": \"leaf-spine\", \"nodes_per_leaf\": 16, \"spines\": 4}",
         "kind" => "\"leaf-spine\", \"rails\", \"fat-tree\", \"dragonfly\" or \"torus\"",
         "nodes_per_leaf" => "how many nodes are on a leaf, a whole number of at least 1",
         "spines" => "how many spines there are, a whole number of at least 1",
@@ -524,22 +527,22 @@ fn hint(field: &str) -> Option<&'static str> {
         "routers_per_group" => "how many routers are in a group, a whole number of at least 1",
         "global_links" => "how many links of a router lead to other groups, a whole number of at least 1",
         "groups" => "how many groups there are, a whole number of at least 1",
-        "dimensions" => "a list such as [4, 4, 4]",
-        "link_bandwidth" => "a rate with its unit in quotes, such as \"100Gbps\"",
-        "hop_latency" => "a time with its unit in quotes, such as \"500ns\"",
+        "dimensions" => "[4, 4, 4]",
+        "link_bandwidth" => "\"100Gbps\" (a rate)",
+        "hop_latency" => "\"500ns\" (a time)",
         "routing" => "\"ecmp\" or \"adaptive\"",
-        "degraded" => "a list such as [{\"link\": \"leaf0-spine1\", \"factor\": 0.5}]",
-        "link" => "a link's name, such as \"node3\" or \"leaf0-spine1\"",
-        "switch" => "an object such as {\"multicast\": true, \"aggregation\": false}",
-        "memory" => "a size with its unit in quotes, such as \"10MB\"",
+        "degraded" => "[{\"link\": \"leaf0-spine1\", \"factor\": 0.5}]",
+        "link" => "\"node3\" or \"leaf0-spine1\" (a link's name)",
+        "switch" => "{\"multicast\": true, \"aggregation\": false}",
+        "memory" => "\"10MB\" (a size)",
         "radix" => {
             "how many workers one aggregation takes (in a fat tree: ports of a switch), a whole number of at least 2"
         }
-        "stragglers" => "a list such as [{\"rank\": 3, \"factor\": 1.5}]",
+        "stragglers" => "[{\"rank\": 3, \"factor\": 1.5}]",
         "rank" => "a rank, a whole number of at least 0",
         "factor" => "by how much the rank is slower, such as 1.5, or what is left of a link, such as 0.5",
-        "jitter" => "an object such as {\"sigma\": 0.05}",
-        "sigma" => "the standard deviation of the factor's logarithm, such as 0.05",
+        "jitter" => "{\"sigma\": 0.05}",
+        "sigma" => "0.05 (the standard deviation of the factor's logarithm)",
         _ => return None,
     })
 }

@@ -1,4 +1,6 @@
-//! The error type of all documents: one line that names the source and the place, and says what to do.
+//! The error type of all documents: one line that names the source and the place, and what to write instead.
+use std::fmt::Display;
+
 use thiserror::Error;
 
 /// Longest text of each part of a message; with separators they stay below 400 characters, a few lines of a terminal.
@@ -7,23 +9,44 @@ const MAX_PLACE: usize = 90;
 const MAX_MESSAGE: usize = 210;
 const MAX_NAME: usize = 60;
 
-/// Why a document could not be read: one line that names the source and the place in it, and says what to do.
+/// Between a message and its remedy. Messages pass through serde's errors, which are text; no document can put this into
+/// one, as control characters are replaced.
+const REMEDY: char = '\u{1f}';
+
+/// A message with what to write or type instead.
+pub(crate) fn with_remedy(message: impl Display, remedy: impl Display) -> String {
+    format!("{message}{REMEDY}{remedy}")
+}
+
+/// A message with the JSON to write as the value of the field that it is about.
+pub(crate) fn with_value(message: impl Display, value: impl Display) -> String {
+    format!("{message}{REMEDY}{REMEDY}{value}")
+}
+
+/// Why a document could not be read: one line that names the source and the place in it, and a remedy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{text}")]
 pub struct DocumentError {
     text: String,
     place: String,
+    remedy: Option<String>,
 }
 
 impl DocumentError {
     /// An error at a place; an empty `place` means the whole document.
     pub(crate) fn at(source: &str, place: &str, message: &str) -> DocumentError {
         let source = if source.is_empty() { "document".into() } else { shorten(source, MAX_SOURCE) };
+        let (message, remedy) = message.split_once(REMEDY).map_or((message, None), |(it, remedy)| (it, Some(remedy)));
         let message = shorten(message, MAX_MESSAGE);
         let place = shorten(place, MAX_PLACE);
+        let remedy = remedy.map(|remedy| match remedy.strip_prefix(REMEDY) {
+            Some(value) if field(&place).is_empty() => shorten(value, MAX_MESSAGE),
+            Some(value) => shorten(&format!("\"{}\": {value}", field(&place)), MAX_MESSAGE),
+            None => shorten(remedy, MAX_MESSAGE),
+        });
         let text =
             if place.is_empty() { format!("{source}: {message}") } else { format!("{source}: {place}: {message}") };
-        DocumentError { text, place }
+        DocumentError { text, place, remedy }
     }
 
     /// The place in the document, such as `workers[0].batch`; empty: all of it.
@@ -31,6 +54,18 @@ impl DocumentError {
     pub fn place(&self) -> &str {
         &self.place
     }
+
+    /// What to write or type instead, in a few words.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+}
+
+/// The name of the field at a place: `bytes` of `workers[0].gradients[2].bytes`.
+fn field(place: &str) -> &str {
+    let last = place.rsplit('.').next().unwrap_or_default();
+    if last.contains(['[', ' ']) { "" } else { last }
 }
 
 /// An error and its place, before the file is known.
@@ -43,6 +78,16 @@ pub(crate) struct Problem {
 impl Problem {
     pub fn new(place: impl Into<String>, message: impl Into<String>) -> Problem {
         Problem { place: place.into(), message: message.into() }
+    }
+
+    /// The same problem, with what to write instead.
+    pub fn remedy(self, remedy: impl Display) -> Problem {
+        Problem { message: with_remedy(self.message, remedy), ..self }
+    }
+
+    /// The same problem, with the JSON to write as the value of its field.
+    pub fn value(self, value: impl Display) -> Problem {
+        Problem { message: with_value(self.message, value), ..self }
     }
 
     pub fn of(self, source: &str) -> DocumentError {
@@ -87,6 +132,16 @@ mod tests {
         assert_eq!(shorten("abcdefg", 6), "ab…efg");
         let error = DocumentError::at(&"s".repeat(999), &"p".repeat(999), &"ü".repeat(999)).to_string();
         assert!(error.chars().count() < 400, "{error}");
+    }
+
+    #[test]
+    fn a_remedy_is_no_part_of_the_message() {
+        let error = DocumentError::at("a.json", "workers[0].batch", &with_value("must be 1-8, not 0", 1));
+        assert_eq!(error.to_string(), "a.json: workers[0].batch: must be 1-8, not 0");
+        assert_eq!(error.remedy(), Some("\"batch\": 1"));
+        assert_eq!(DocumentError::at("a", "b[0]", &with_value("is 0", 1)).remedy(), Some("1"));
+        assert_eq!(DocumentError::at("a", "", &with_remedy("is empty", "ls")).remedy(), Some("ls"));
+        assert_eq!(DocumentError::at("a", "", "is empty").remedy(), None);
     }
 
     #[test]

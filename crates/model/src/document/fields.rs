@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;
 
 use super::error::is_unprintable;
-use super::{seconds, shown};
+use super::{seconds, shown, with_remedy, with_value};
 use crate::units::{Rate, Time, UnitError, parse_rate, parse_size, parse_time};
 
 /// Most bytes of a tensor, and of all tensors together: a petabyte. Sums over thousands of workers still fit in 64
@@ -22,7 +22,7 @@ pub(crate) const MAX_SPREAD: f64 = 10.0;
 /// A non-empty name that is safe to show on a terminal; the error is a message for the user.
 pub(crate) fn check_name(name: String) -> Result<String, String> {
     if name.is_empty() {
-        return Err("is empty; give a name".into());
+        return Err(with_value("is empty", "\"a name\""));
     }
     check_text(name)
 }
@@ -31,7 +31,8 @@ pub(crate) fn check_name(name: String) -> Result<String, String> {
 pub(crate) fn check_text(text: String) -> Result<String, String> {
     match text.chars().find(|&c| is_unprintable(c)) {
         Some(c) => {
-            Err(format!("holds the control character U+{:04X}, which corrupts terminals; remove it", u32::from(c)))
+            let message = format!("has the control character U+{:04X}, which corrupts terminals", u32::from(c));
+            Err(with_remedy(message, "the text without it"))
         }
         None => Ok(text),
     }
@@ -71,7 +72,7 @@ pub(crate) fn optional_time<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
 /// For `deserialize_with`: the bytes of a tensor.
 pub(crate) fn tensor_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     match u64::deserialize(deserializer)? {
-        0 => Err(D::Error::custom("is 0; a tensor has at least one element")),
+        0 => Err(D::Error::custom(with_value("must be at least one element, not 0", 4))),
         bytes => plausible_bytes(bytes, "bytes"),
     }
 }
@@ -79,7 +80,8 @@ pub(crate) fn tensor_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result
 /// Refuses more bytes than anything has. `what`: what they should be.
 pub(crate) fn plausible_bytes<E: Error>(bytes: u64, what: &str) -> Result<u64, E> {
     if bytes > MAX_TENSOR_BYTES {
-        return Err(E::custom(format!("{bytes} is more than 1e15 (a petabyte); are they {what}?")));
+        let message = format!("must be at most 1e15 (a petabyte), not {bytes}");
+        return Err(E::custom(with_remedy(message, format!("the number in {what}"))));
     }
     Ok(bytes)
 }
@@ -88,7 +90,11 @@ pub(crate) fn plausible_bytes<E: Error>(bytes: u64, what: &str) -> Result<u64, E
 pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D, range: RangeInclusive<u32>) -> Result<u32, D::Error> {
     let number = u64::deserialize(deserializer)?;
     u32::try_from(number).ok().filter(|number| range.contains(number)).ok_or_else(|| {
-        D::Error::custom(format!("is {number} and must lie between {} and {}", range.start(), range.end()))
+        let message = format!("must be {}-{}, not {number}", range.start(), range.end());
+        D::Error::custom(with_value(
+            message,
+            if number < u64::from(*range.start()) { range.start() } else { range.end() },
+        ))
     })
 }
 
@@ -96,11 +102,12 @@ pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D, range: RangeIncl
 pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D, range: RangeInclusive<f64>) -> Result<f64, D::Error> {
     let text = <&RawValue>::deserialize(deserializer)?.get();
     let Ok(number) = text.parse::<f64>() else {
-        return Err(D::Error::custom(format!("{} is not a number; give one", shown(text))));
+        return Err(D::Error::custom(with_value(format!("{} is not a number", shown(text)), range.start())));
     };
     if !range.contains(&number) {
-        let range = format!("{} and {}", range.start(), range.end());
-        return Err(D::Error::custom(format!("is {} and must lie between {range}", shown(text))));
+        let message = format!("must be {}-{}, not {}", range.start(), range.end(), shown(text));
+        let nearest = if number < *range.start() { range.start() } else { range.end() };
+        return Err(D::Error::custom(with_value(message, nearest)));
     }
     // -0 is in the range, but would be written back with its sign.
     Ok(number + 0.0)
@@ -111,7 +118,7 @@ fn quantity<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     parse: fn(&str) -> Result<T, UnitError>,
 ) -> Result<T, D::Error> {
-    parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    parse(&String::deserialize(deserializer)?).map_err(|error| D::Error::custom(with_remedy(&error, &error.remedy)))
 }
 
 /// For `deserialize_with`: a rate such as "25Gbps".
@@ -138,7 +145,7 @@ pub(crate) fn optional_delay<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
 pub(crate) fn check_delay(delay: Time) -> Result<Time, String> {
     const LONGEST: Time = Time(60 * crate::units::PS_PER_S);
     if delay > LONGEST {
-        return Err(format!("is {delay}, longer than a minute; is the unit right?"));
+        return Err(with_value(format!("must be at most a minute, not {delay}"), "\"10us\""));
     }
     Ok(delay)
 }

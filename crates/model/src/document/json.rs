@@ -5,7 +5,7 @@ use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 use super::strict::Object;
-use super::{DocumentError, MAX_BYTES, shorten};
+use super::{DocumentError, MAX_BYTES, shorten, with_remedy, with_value};
 
 /// The differences between kinds of documents.
 pub(crate) struct Format {
@@ -48,29 +48,42 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// The text of a document, which may be anything: compressed, binary, empty.
 fn decode<'a>(document: &'a [u8], source: &str, format: &Format) -> Result<&'a str, DocumentError> {
-    let wrong = |message: &str| Err(DocumentError::at(source, "", message));
+    let wrong = |message: &str, remedy: &str| Err(DocumentError::at(source, "", &with_remedy(message, remedy)));
     if document.len() as u64 > MAX_BYTES {
-        return wrong(&format!("is larger than {} MB, the most that is read", MAX_BYTES / 1_000_000));
+        return wrong(&format!("is larger than the {} MB that are read", MAX_BYTES / 1_000_000), "a smaller file");
     }
     match document {
-        [0x1f, 0x8b, ..] => return wrong("is compressed with gzip; decompress it first"),
-        [b'P', b'K', 3, 4, ..] => return wrong("is a zip archive (as torch.save writes), and JSON is expected"),
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => return wrong("is UTF-16; save it as UTF-8"),
+        [0x1f, 0x8b, ..] => return wrong("is compressed with gzip", &format!("gunzip {source}")),
+        [b'P', b'K', 3, 4, ..] => {
+            return wrong("is a zip archive (as torch.save writes), not JSON", "paceline list traces (what there is)");
+        }
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            return wrong("is UTF-16, not UTF-8", &format!("iconv -f UTF-16 -t UTF-8 {source}"));
+        }
         _ => {}
     }
     let text = match std::str::from_utf8(document) {
         Ok(text) => text,
         Err(error) => {
-            return wrong(&format!("is binary or not UTF-8 (at byte {}), and JSON is expected", error.valid_up_to()));
+            let message = format!("is binary or not UTF-8 (at byte {}), not JSON", error.valid_up_to());
+            return wrong(&message, &format!("a file that begins with {}", beginning(format)));
         }
     };
     // Editors on Windows write a byte order mark; RFC 8259, section 8.1, allows a parser to ignore it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match text.trim_start().chars().next() {
         Some('{') => Ok(text),
-        None => wrong(&format!("is empty; a document begins with {}", beginning(format))),
-        Some(_) => wrong(&format!("is not a JSON object; it must begin with {}", beginning(format))),
+        None => wrong("is empty", &format!("a file that begins with {}", beginning(format))),
+        Some(_) => {
+            let message = format!("is not {} (no \"format\": \"{}\")", kind_of(format.name), format.name);
+            wrong(&message, &format!("a file that begins with {}", beginning(format)))
+        }
     }
+}
+
+/// A format in words: `a trace`.
+fn kind_of(name: &str) -> &str {
+    KINDS.iter().find(|kind| kind.0 == name).map_or(name, |kind| kind.1)
 }
 
 fn beginning(format: &Format) -> String {
@@ -89,28 +102,30 @@ struct Header<'a> {
 /// that far is left to the full parser, whose error names the place.
 fn check_header(text: &str, source: &str, format: &Format) -> Result<(), DocumentError> {
     let Ok(header) = serde_json::from_str::<Header>(text) else { return Ok(()) };
-    let wrong = |place: &str, message: &str| Err(DocumentError::at(source, place, message));
+    let wrong =
+        |place: &str, message: &str, value: &str| Err(DocumentError::at(source, place, &with_value(message, value)));
     let (name, version) = (format.name, format.version);
     let Some(found) = header.format.map(RawValue::get) else {
-        return wrong("format", &format!("is missing; the document must begin with {}", beginning(format)));
+        return wrong("format", "is missing", &quoted(name));
     };
     let found_name: String = serde_json::from_str(found).unwrap_or_default();
     if found_name != name {
-        let is = KINDS
-            .iter()
-            .find(|kind| kind.0 == found_name)
-            .map_or(String::new(), |kind| format!("this is {}; ", kind.1));
-        return wrong("format", &format!("{is}found {}, expected \"{name}\"", shorten(found, 60)));
+        let is = match KINDS.iter().find(|kind| kind.0 == found_name) {
+            Some(kind) => format!("this is {}, not {}", kind.1, kind_of(name)),
+            None => format!("must be \"{name}\", not {}", shorten(found, 60)),
+        };
+        return wrong("format", &is, &quoted(name));
     }
     let Some(found) = header.version.map(RawValue::get) else {
-        return wrong("version", &format!("is missing; write \"version\": {version}"));
+        return wrong("version", "is missing", &version.to_string());
     };
     match serde_json::from_str::<u64>(found) {
         Ok(found) if found == version => Ok(()),
         Ok(found) if found > version => {
-            wrong("version", &format!("is {found}, and this paceline reads {version}; update paceline"))
+            let message = format!("is {found}, newer than this paceline, which reads {version}");
+            Err(DocumentError::at(source, "version", &with_remedy(message, "a newer paceline")))
         }
-        _ => wrong("version", &format!("found {}, expected {version}", shorten(found, 60))),
+        _ => wrong("version", &format!("must be {version}, not {}", shorten(found, 60)), &version.to_string()),
     }
 }
 
@@ -127,9 +142,13 @@ fn explain(error: &serde_json::Error, path: &str, text: &str, source: &str, form
         Category::Eof | Category::Syntax => {
             let place = if path.is_empty() { String::new() } else { format!(" ({path})") };
             let message = match non_finite(text, line, column) {
-                Some(literal) => format!("{literal} is not JSON (Python's json.dumps writes it); give a finite number"),
-                None if error.is_eof() => "the document ends here, unfinished; was the file cut off?".into(),
-                None => format!("{message}; correct the JSON here"),
+                Some(literal) => {
+                    with_remedy(format!("{literal} is not JSON (Python's json.dumps writes it)"), "a finite number")
+                }
+                None if error.is_eof() => {
+                    with_remedy("the document ends here, unfinished", format!("the whole file (see: tail {source})"))
+                }
+                None => with_remedy(message, format!("JSON (see: python -m json.tool {source})")),
             };
             DocumentError::at(source, &format!("line {line} column {column}{place}"), &message)
         }
@@ -142,17 +161,18 @@ fn explain_data(message: &str, path: &str, format: &Format) -> (String, String) 
     if let Some(field) = backquoted("missing field `") {
         let place = if path.is_empty() { field.into() } else { format!("{path}.{field}") };
         let hint = (format.hint)(field).unwrap_or("it");
-        return (place, format!("is missing; give {hint}"));
+        return (place, with_remedy("is missing", format!("\"{field}\": {hint}")));
     }
     if let Some(field) = backquoted("duplicate field `") {
-        return (path.into(), format!("has '{field}' twice; keep one"));
+        return (path.into(), with_remedy(format!("has '{field}' twice"), format!("one \"{field}\"")));
     }
     let mistyped = ["invalid type: ", "invalid value: "].iter().find_map(|start| message.strip_prefix(start));
     if let Some((found, expected)) = mistyped.and_then(|rest| rest.rsplit_once(", expected ")) {
         let field = path.rsplit('.').next().and_then(|last| last.split('[').next()).unwrap_or_default();
         // The hint is about the field's value; an entry of a list in it is something else.
         let hint = if path.ends_with(']') { None } else { (format.hint)(field) };
-        return (path.into(), format!("found {}, expected {}", shorten(found, 80), hint.unwrap_or(expected)));
+        let expected = hint.unwrap_or(expected);
+        return (path.into(), with_value(format!("is {}", shorten(found, 80)), expected));
     }
     (path.into(), message.into())
 }

@@ -10,7 +10,7 @@ pub(crate) mod seconds;
 pub(crate) mod strict;
 
 pub use error::DocumentError;
-pub(crate) use error::{Problem, shorten, shown};
+pub(crate) use error::{Problem, shorten, shown, with_remedy, with_value};
 pub(crate) use json::{Format, parse, quoted};
 pub(crate) use read::read;
 

@@ -3,29 +3,32 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-use super::{DocumentError, MAX_BYTES};
+use super::{DocumentError, MAX_BYTES, with_remedy};
 
 /// Reads a regular file of at most [`MAX_BYTES`].
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, DocumentError> {
     let source = path.to_string_lossy();
-    let wrong = |message: &str| DocumentError::at(&source, "", message);
+    let wrong = |message: &str, remedy: &str| DocumentError::at(&source, "", &with_remedy(message, remedy));
     let io = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => wrong("there is no such file; check the path"),
-        ErrorKind::PermissionDenied => wrong("may not be read; check the permissions of the file and of its folders"),
-        _ => wrong(&format!("cannot be read: {error}")),
+        ErrorKind::NotFound => wrong("no such file", &list_of(path)),
+        ErrorKind::PermissionDenied => wrong("permission denied", &format!("chmod a+r {source}")),
+        _ => wrong(&format!("cannot be read: {error}"), &list_of(path)),
     };
     // Checked before opening, because opening a pipe without a writer would hang.
     let metadata = fs::metadata(path).map_err(io)?;
     if metadata.is_dir() {
-        return Err(wrong("is a directory; name a file in it"));
+        return Err(wrong("is a directory", &format!("a file in it (list: ls {source})")));
     }
     if !metadata.is_file() {
-        return Err(wrong("is a pipe or a device; write its content to a regular file first"));
+        return Err(wrong("is a pipe or a device", &format!("a regular file: cat {source} > copy.json")));
     }
     let too_large = |bytes: u64| {
         #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
         let megabytes = bytes as f64 / 1e6;
-        wrong(&format!("has {megabytes:.1} MB, and at most {} MB are read", MAX_BYTES / 1_000_000))
+        wrong(
+            &format!("has {megabytes:.1} MB, more than the {} MB that are read", MAX_BYTES / 1_000_000),
+            "a smaller file",
+        )
     };
     if metadata.len() > MAX_BYTES {
         return Err(too_large(metadata.len()));
@@ -75,5 +78,14 @@ mod tests {
         // A sparse file: it takes no space, and reading it would take a second.
         File::create(&path).unwrap().set_len(MAX_BYTES + 100_000).unwrap();
         assert!(error(path).ends_with("large.json: has 256.1 MB, and at most 256 MB are read"));
+    }
+}
+
+/// What lists the files among which the wanted one may be.
+fn list_of(path: &Path) -> String {
+    let folder = path.ancestors().skip(1).find(|folder| folder.as_os_str().is_empty() || folder.is_dir());
+    match folder.map(Path::to_string_lossy) {
+        Some(folder) if !folder.is_empty() => format!("another path (list: ls {folder})"),
+        _ => "another path (list: ls)".into(),
     }
 }

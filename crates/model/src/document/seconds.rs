@@ -1,6 +1,6 @@
 //! Seconds, parsed from their digits. A 64-bit float holds every picosecond only up to a quarter of an hour; digits
 //! hold them all, so that a written value is read back unchanged.
-use super::shown;
+use super::{shown, with_remedy, with_value};
 use crate::units::{MAX_SECONDS, PS_PER_S, Time};
 
 /// Why digits are not a valid time.
@@ -65,13 +65,13 @@ pub(crate) fn parse(text: &str) -> Result<Time, String> {
             None => Err(too_long(text)),
         },
         Err(Wrong::TooLarge) => Err(too_long(text)),
-        Err(Wrong::Negative) => Err(format!("{} is negative; give seconds of at least 0", shown(text))),
-        Err(Wrong::NotANumber) => Err(format!("{} is not a number; give seconds, such as 0.004", shown(text))),
+        Err(Wrong::Negative) => Err(with_value(format!("{} is negative", shown(text)), "0.004")),
+        Err(Wrong::NotANumber) => Err(with_value(format!("{} is not a number", shown(text)), "0.004")),
     }
 }
 
 fn too_long(text: &str) -> String {
-    format!("{} is longer than a day; times are in seconds: is the unit right?", shown(text))
+    with_remedy(format!("must be at most a day, not {}", shown(text)), "times in seconds")
 }
 
 /// `None` if it is longer than a day.

@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAcces
 use serde::forward_to_deserialize_any;
 
 use super::fields::check_name;
-use super::{MAX_ENTRIES, shown};
+use super::{MAX_ENTRIES, shown, with_remedy};
 use crate::nearest;
 
 /// A `T` that is an object in the document. (serde's derive also accepts an array of the fields' values.)
@@ -77,10 +77,10 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownFields<A> {
         let Some(key) = self.map.next_key::<String>()? else { return Ok(None) };
         if !self.fields.contains(&key.as_str()) {
             let hint = match nearest(&key, self.fields.iter().copied()) {
-                Some(known) => format!("did you mean '{known}'?"),
-                None => format!("the known ones are {}", self.fields.join(", ")),
+                Some(known) => format!("\"{known}\""),
+                None => format!("one of {}", self.fields.join(", ")),
             };
-            return Err(A::Error::custom(format!("unknown field {}; {hint}", shown(&key))));
+            return Err(A::Error::custom(with_remedy(format!("unknown field {}", shown(&key)), hint)));
         }
         let key: StringDeserializer<A::Error> = key.into_deserializer();
         seed.deserialize(key).map(Some)
@@ -134,7 +134,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
         let mut list = Vec::new();
         while let Some(entry) = entries.next_element()? {
             if list.len() == MAX_ENTRIES {
-                return Err(A::Error::custom(format!("has more than {MAX_ENTRIES} entries, the most that are read")));
+                let message = format!("has more than {MAX_ENTRIES} entries");
+                return Err(A::Error::custom(with_remedy(message, "a file with fewer")));
             }
             list.push(entry);
         }

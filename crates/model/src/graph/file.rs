@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error, IgnoredAny};
 use super::{AllReduce, Dtype, Graph, Node};
 use crate::document::fields::{name, name_of_file, optional_name, tensor_bytes, text};
 use crate::document::strict::{list, names, object, objects};
-use crate::document::{DocumentError, Format, Problem, parse, read, shown};
+use crate::document::{DocumentError, Format, Problem, parse, quoted, read, shown, with_remedy, with_value};
 use crate::nearest;
 
 const FORMAT: Format = Format { name: "paceline-graph", version: 1, hint };
@@ -75,10 +75,8 @@ struct Edge([String; 2]);
 impl<'de> Deserialize<'de> for Edge {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wrong = |names: Vec<String>| {
-            D::Error::custom(format!(
-                "has {} names; give two, the parent's and the child's: [\"conv\", \"relu\"]",
-                names.len()
-            ))
+            let message = format!("must have two names, the parent's and the child's, not {}", names.len());
+            D::Error::custom(with_remedy(message, "[\"conv\", \"relu\"]"))
         };
         names(deserializer)?.try_into().map(Edge).map_err(wrong)
     }
@@ -89,25 +87,23 @@ impl GraphFile {
         let mut places: HashMap<&str, u32> = HashMap::with_capacity(self.nodes.len());
         for (at, node) in (0..).zip(&self.nodes) {
             if let Some(before) = places.insert(&node.name, at) {
-                let message = format!("{} is nodes[{before}] already; give each a name of its own", shown(&node.name));
-                return Err(Problem::new(format!("nodes[{at}].name"), message));
+                let message = format!("{} is nodes[{before}] already", shown(&node.name));
+                return Err(Problem::new(format!("nodes[{at}].name"), message).remedy("a name of its own"));
             }
             if let Some(AllReduceFile { dtype, bytes }) = &node.all_reduce
                 && !bytes.is_multiple_of(dtype.size())
             {
-                let message = format!(
-                    "{bytes} is not a multiple of {}, the size of an element of {}; are they elements?",
-                    dtype.size(),
-                    dtype.name()
-                );
-                return Err(Problem::new(format!("nodes[{at}].all_reduce.bytes"), message));
+                let size = dtype.size();
+                let message = format!("{bytes} is not a multiple of {size}, the size of a {}", dtype.name());
+                let place = format!("nodes[{at}].all_reduce.bytes");
+                return Err(Problem::new(place, message).value(bytes.next_multiple_of(size)));
             }
         }
         let find = |name: &str, place: &dyn Fn() -> String| {
             places.get(name).copied().ok_or_else(|| {
                 let near = nearest(name, places_in_order(&self.nodes));
-                let hint = near.map_or("add it to nodes".into(), |near| format!("did you mean {}?", shown(near)));
-                Problem::new(place(), format!("no node is called {}; {hint}", shown(name)))
+                let remedy = near.map_or(format!("{{\"name\": {}}} in nodes", quoted(name)), quoted);
+                Problem::new(place(), format!("no node is called {}", shown(name))).remedy(remedy)
             })
         };
         let mut edges = Vec::with_capacity(self.edges.len());
@@ -141,10 +137,10 @@ fn dtype<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dtype, D::Error> 
     let found = String::deserialize(deserializer)?;
     Dtype::parse(&found).ok_or_else(|| {
         let hint = match nearest(&found, Dtype::names()) {
-            Some(known) => format!("did you mean '{known}'?"),
-            None => format!("valid are {}", Dtype::names().join(", ")),
+            Some(known) => quoted(known),
+            None => format!("one of {}", Dtype::names().join(", ")),
         };
-        D::Error::custom(format!("unknown dtype {}; {hint}", shown(&found)))
+        D::Error::custom(with_value(format!("unknown dtype {}", shown(&found)), hint))
     })
 }
 

@@ -1,7 +1,7 @@
 //! The trace without a model: `allreduce:100MB` is one all-reduce of that size and nothing else, for comparison with
 //! closed forms and with the benchmarks of libraries (nccl-tests, osu_allreduce).
 use super::{Dtype, Gradient, Layer, Tensor, Trace, WorkerTrace};
-use crate::document::{DocumentError, MAX_ENTRIES, shown};
+use crate::document::{DocumentError, MAX_ENTRIES, shown, with_remedy};
 use crate::units::{Time, parse_size};
 
 const PREFIX: &str = "allreduce:";
@@ -16,20 +16,23 @@ impl Trace {
         let name = if count == 1 { size(bytes) } else { format!("{}/{count}", size(bytes)) };
         let name = format!("{PREFIX}{name}");
         let dtype = Dtype::Float32;
-        let wrong = |message: &str| Err(DocumentError::at(&name, "", message));
+        let wrong = |message: &str, remedy: &str| Err(DocumentError::at(&name, "", &with_remedy(message, remedy)));
+        let most = crate::document::fields::MAX_TENSOR_BYTES;
         if count == 0 || count as usize > MAX_ENTRIES {
-            return wrong(&format!("the number of tensors must lie between 1 and {MAX_ENTRIES}"));
+            return wrong(&format!("must have 1-{MAX_ENTRIES} tensors"), "allreduce:100MB/161");
         }
-        if bytes > crate::document::fields::MAX_TENSOR_BYTES {
-            return wrong("is more than 1000TB, the maximum of a forecast");
+        if bytes > most {
+            return wrong("must be at most 1000TB", "allreduce:1000TB");
         }
         if !bytes.is_multiple_of(dtype.size()) {
-            return wrong("is not a whole number of float32 elements; give a multiple of 4B");
+            let whole = bytes.next_multiple_of(dtype.size()).min(most);
+            return wrong("is not a whole number of float32 elements", &format!("{PREFIX}{}", size(whole)));
         }
         let elements = bytes / dtype.size();
         let count64 = u64::from(count);
         if elements < count64 {
-            return wrong(&format!("has fewer elements than tensors; give at least {}B", dtype.size() * count64));
+            let least = size(dtype.size() * count64);
+            return wrong("has fewer elements than tensors", &format!("{PREFIX}{least}/{count}"));
         }
         let tensor = |index: u32| {
             let larger = u64::from(u64::from(index) < elements % count64);
@@ -66,18 +69,19 @@ impl Trace {
 /// # Errors
 /// Anything else, or what [`Trace::all_reduce`] refuses.
 pub fn parse_all_reduce(spec: &str) -> Result<Trace, DocumentError> {
-    let wrong = |message: &str| Err(DocumentError::at(&shown(spec), "", message));
+    let wrong = |message: &str, remedy: &str| Err(DocumentError::at(&shown(spec), "", &with_remedy(message, remedy)));
     let Some(rest) = spec.strip_prefix(PREFIX) else {
-        return wrong("write allreduce:SIZE or allreduce:SIZE/COUNT, such as allreduce:100MB/161");
+        return wrong("is not allreduce:SIZE or allreduce:SIZE/COUNT", "allreduce:100MB/161");
     };
     let (size, count) = rest.split_once('/').unwrap_or((rest, "1"));
     // Rust's own parser would accept a sign.
     let Some(count) = count.parse::<u32>().ok().filter(|_| !count.starts_with('+')) else {
-        return wrong("after the slash comes the number of tensors, a whole number, such as allreduce:100MB/161");
+        let remedy = format!("{PREFIX}{size}/161");
+        return wrong("must end with the number of tensors", &remedy);
     };
     match parse_size(size) {
         Ok(bytes) => Trace::all_reduce(bytes, count),
-        Err(error) => wrong(&error.to_string()),
+        Err(error) => wrong(&error.reason, &format!("sizes as {}", error.remedy)),
     }
 }
 

@@ -5,8 +5,12 @@ use std::mem;
 use super::file::{Distributed, GradientFile, LayerFile, SizedTensor, TraceFile, WorkerFile};
 use super::{Dtype, Gradient, Layer, Tensor, Trace, WorkerTrace};
 use crate::document::fields::MAX_TENSOR_BYTES;
-use crate::document::{MAX_ENTRIES, Problem, seconds, shown};
+use crate::document::{MAX_ENTRIES, Problem, quoted, seconds, shown, with_remedy};
 use crate::units::Time;
+
+/// Remedies of workers that differ, and of what is there twice.
+const SAME: &str = "the same tensors in all workers";
+const ONE: &str = "one of the two";
 
 impl TraceFile {
     /// The trace, with tensors in the order in which the first worker's forward pass needs them.
@@ -32,7 +36,7 @@ impl TraceFile {
             workers.push(checked.trace);
         }
         let Some(first) = workers.first() else {
-            return Err(Problem::new("workers", "is empty; give at least one recorded worker"));
+            return Err(Problem::new("workers", "is empty").remedy("at least one recorded worker"));
         };
         check_frozen(&self.frozen, self.dtype, &mut tensors)?;
         let distribution = check_distribution(&self.distribution, self.dtype, &mut tensors)?;
@@ -77,7 +81,8 @@ impl Tensors {
         match self.find(name) {
             Some(index) => Ok(index),
             None => self.add(name.to_owned()).ok_or_else(|| {
-                Problem::new(place, format!("more than {MAX_ENTRIES} tensors; fuse some of them into one"))
+                Problem::new(place, format!("more than {MAX_ENTRIES} tensors"))
+                    .remedy("fewer: fuse some of them into one")
             }),
         }
     }
@@ -90,19 +95,17 @@ impl Tensors {
         // Indices are in the order of the forward pass, so this also finds the first layer that needs a tensor.
         for (at, layer) in first.forward.iter().enumerate() {
             if let Some(&index) = layer.tensors.iter().find(|&&index| self.list[index as usize].most_bytes() == 0) {
-                let message = format!(
-                    "needs {}, which has no gradient; add one, or its bytes in distribution or, of a parameter that is not \
-                     trained, in frozen: {{\"tensor\": …, \"bytes\": …}}",
-                    self.name(index)
-                );
-                return Err(Problem::new(format!("workers[0].forward[{at}]"), message));
+                let name = &self.list[index as usize].name;
+                let message = format!("needs {}, which has no gradient", self.name(index));
+                let remedy =
+                    format!("\"frozen\": [{{\"tensor\": {}, \"bytes\": …}}] if it is not trained", quoted(name));
+                return Err(Problem::new(format!("workers[0].forward[{at}]"), message).remedy(remedy));
             }
         }
         let total: u128 = self.list.iter().map(|tensor| u128::from(tensor.most_bytes())).sum();
         if total > u128::from(MAX_TENSOR_BYTES) {
-            let message =
-                format!("all tensors together have {total} bytes, more than 1e15 (a petabyte); are they bytes?");
-            return Err(Problem::new("", message));
+            let message = format!("all tensors together must be at most 1e15 bytes (a petabyte), not {total}");
+            return Err(Problem::new("", message).remedy("sizes in bytes"));
         }
         Ok(())
     }
@@ -134,16 +137,14 @@ fn check_worker(
     let last = gradients.last().map_or(Time::ZERO, |gradient| gradient.ready);
     let backward = backward_s.unwrap_or(last);
     if backward < last {
-        let message = format!(
-            "is {}, before the last gradient at {}; raise it, or leave it out",
-            seconds::write(backward),
-            seconds::write(last)
-        );
-        return Err(Problem::new(format!("{place}.backward_s"), message));
+        let message = format!("must be at least {}, the last gradient's time", seconds::write(last));
+        return Err(Problem::new(format!("{place}.backward_s"), message).value(seconds::write(last)));
     }
     // Times read from a file have been checked individually; scaled and shifted ones have not.
     if backward.max(optimizer_s) > seconds::longest() {
-        return Err(Problem::new(place, "its backward pass or optimizer takes longer than a day"));
+        return Err(
+            Problem::new(place, "its backward pass or optimizer takes longer than a day").remedy("times in seconds")
+        );
     }
     let trace = WorkerTrace { forward, gradients, backward, optimizer: optimizer_s };
     Ok(CheckedWorker { trace, sizes, needed })
@@ -166,17 +167,14 @@ fn check_forward(
                 Some(index) => index,
                 None if first => tensors.find_or_add(name, &here())?,
                 None => {
-                    let message = format!(
-                        "needs {}, which no layer of workers[0] needs; all workers must have the same tensors",
-                        shown(name)
-                    );
-                    return Err(Problem::new(here(), message));
+                    let message = format!("needs {}, which no layer of workers[0] needs", shown(name));
+                    return Err(Problem::new(here(), message).remedy(SAME));
                 }
             };
             indices.push(index);
         }
         if let Some(index) = repeated(&indices) {
-            return Err(Problem::new(here(), format!("names {} twice; name it once", tensors.name(index))));
+            return Err(Problem::new(here(), format!("names {} twice", tensors.name(index))).remedy("the name once"));
         }
         total += u128::from(layer.duration_s.0);
         layers.push(Layer {
@@ -188,8 +186,8 @@ fn check_forward(
         });
     }
     if seconds::within_a_day(total).is_none() {
-        let message = "all layers together are longer than a day; times are in seconds: is the unit right?";
-        return Err(Problem::new(format!("{place}.forward"), message));
+        let message = "all layers together must be at most a day";
+        return Err(Problem::new(format!("{place}.forward"), message).remedy("times in seconds"));
     }
     Ok(layers)
 }
@@ -222,28 +220,26 @@ fn check_gradients(
     for (at, gradient) in gradients.into_iter().enumerate() {
         let here = || format!("{place}.gradients[{at}]");
         let Some(tensor) = tensors.find(&gradient.tensor).filter(|&tensor| needed[tensor as usize]) else {
-            let message = format!(
-                "no layer needs {}; add it to the `tensors` of the layer that uses it, or remove the gradient",
-                shown(&gradient.tensor)
-            );
-            return Err(Problem::new(here(), message));
+            let message = format!("no layer needs {}", shown(&gradient.tensor));
+            let remedy = format!("\"tensors\": [{}] in the layer that uses it", quoted(&gradient.tensor));
+            return Err(Problem::new(here(), message).remedy(remedy));
         };
         if let Some(before) = seen[tensor as usize].replace(at) {
-            let message = format!("{} has a gradient already, gradients[{before}]; keep one", tensors.name(tensor));
-            return Err(Problem::new(here(), message));
+            let message = format!("{} has a gradient already, gradients[{before}]", tensors.name(tensor));
+            return Err(Problem::new(here(), message).remedy(ONE));
         }
         dtype.whole_elements(gradient.bytes).map_err(|message| Problem::new(here() + ".bytes", message))?;
         list.push(Gradient { tensor, ready: gradient.ready_s });
         if let Some(shape) = &gradient.shape {
             let elements = shape.iter().fold(1u64, |all, &size| all.saturating_mul(size));
             if elements != gradient.bytes / dtype.size() {
+                let whole = gradient.bytes / dtype.size();
                 let message = format!(
-                    "{shape:?} has {elements} elements, and {} bytes of {} are {}",
+                    "{shape:?} has {elements} elements, and {} bytes of {} are {whole}",
                     gradient.bytes,
-                    dtype.name(),
-                    gradient.bytes / dtype.size()
+                    dtype.name()
                 );
-                return Err(Problem::new(here() + ".shape", message));
+                return Err(Problem::new(here() + ".shape", message).value(format!("[{whole}]")));
             }
         }
         sizes.push(Size { tensor, bytes: gradient.bytes, shape: gradient.shape });
@@ -260,13 +256,13 @@ impl Dtype {
             return Ok(bytes);
         }
         let (name, size) = (self.name(), self.size());
-        Err(format!("{bytes} bytes are not a whole number of {name} elements of {size} bytes; is the dtype right?"))
+        let message = format!("{bytes} bytes are not whole {name} elements of {size} bytes");
+        Err(with_remedy(message, format!("{} bytes, or another dtype", bytes.next_multiple_of(size))))
     }
 }
 
 /// Checks that every further worker has the tensors of the first, with the same bytes.
 fn same_tensors(worker: &CheckedWorker, sizes: &[Size], tensors: &Tensors, place: &str) -> Result<(), Problem> {
-    const SAME: &str = "all workers must have the same tensors";
     let mut own: Vec<Option<u64>> = vec![None; tensors.list.len()];
     for size in &worker.sizes {
         own[size.tensor as usize] = Some(size.bytes);
@@ -276,22 +272,22 @@ fn same_tensors(worker: &CheckedWorker, sizes: &[Size], tensors: &Tensors, place
         match own[tensor as usize].take() {
             Some(same) if same == bytes => {}
             Some(other) => {
-                let message =
-                    format!("{name} has {other} bytes here and {bytes} in workers[0]; {SAME}, of the same size");
-                return Err(Problem::new(place, message));
+                let message = format!("{name} has {other} bytes here and {bytes} in workers[0]");
+                return Err(Problem::new(place, message).remedy(SAME));
             }
             None => {
-                return Err(Problem::new(place, format!("{name} has no gradient here and one in workers[0]; {SAME}")));
+                let message = format!("{name} has no gradient here and one in workers[0]");
+                return Err(Problem::new(place, message).remedy(SAME));
             }
         }
     }
     if let Some(tensor) = (0..).zip(&own).find_map(|(tensor, bytes)| bytes.map(|_| tensor)) {
         let name = tensors.name(tensor);
-        return Err(Problem::new(place, format!("{name} has a gradient here and none in workers[0]; {SAME}")));
+        return Err(Problem::new(place, format!("{name} has a gradient here and none in workers[0]")).remedy(SAME));
     }
     if let Some(tensor) = (0..).zip(&worker.needed).find_map(|(tensor, &needed)| (!needed).then_some(tensor)) {
         let name = tensors.name(tensor);
-        return Err(Problem::new(place, format!("no layer needs {name}, which one of workers[0] does; {SAME}")));
+        return Err(Problem::new(place, format!("no layer needs {name}, which one of workers[0] does")).remedy(SAME));
     }
     Ok(())
 }
@@ -302,17 +298,15 @@ fn check_frozen(file: &[SizedTensor], dtype: Dtype, tensors: &mut Tensors) -> Re
         let here = || format!("frozen[{at}]");
         let name = shown(tensor);
         let Some(index) = tensors.find(tensor) else {
-            return Err(Problem::new(
-                here(),
-                format!("no layer needs {name}; add it to the `tensors` of one, or remove it"),
-            ));
+            let remedy = format!("\"tensors\": [{}] in the layer that uses it", quoted(tensor));
+            return Err(Problem::new(here(), format!("no layer needs {name}")).remedy(remedy));
         };
         let tensor = &mut tensors.list[index as usize];
         if tensor.bytes > 0 {
-            return Err(Problem::new(here(), format!("{name} has a gradient, so it is trained; keep one of the two")));
+            return Err(Problem::new(here(), format!("{name} has a gradient, so it is trained")).remedy(ONE));
         }
         if tensor.frozen_bytes > 0 {
-            return Err(Problem::new(here(), format!("{name} is listed twice; keep one")));
+            return Err(Problem::new(here(), format!("{name} is listed twice")).remedy(ONE));
         }
         dtype.whole_elements(*bytes).map_err(|message| Problem::new(here() + ".bytes", message))?;
         tensor.frozen_bytes = *bytes;
@@ -330,23 +324,21 @@ fn check_distribution(file: &[Distributed], dtype: Dtype, tensors: &mut Tensors)
         let found = tensors.find(&entry.tensor);
         let has_gradient = found.is_some_and(|index| tensors.list[index as usize].bytes > 0);
         if found.is_some_and(|index| tensors.list[index as usize].frozen_bytes > 0) {
-            let message = format!("{name} is frozen, so servers do not distribute it; remove one of the two");
-            return Err(Problem::new(here(), message));
+            let message = format!("{name} is frozen, so servers do not distribute it");
+            return Err(Problem::new(here(), message).remedy(ONE));
         }
         if found.is_some_and(|index| placed[index as usize]) {
-            return Err(Problem::new(here(), format!("{name} is distributed twice; keep one")));
+            return Err(Problem::new(here(), format!("{name} is distributed twice")).remedy(ONE));
         }
         let index = match entry.bytes {
             None if has_gradient => tensors.find_or_add(&entry.tensor, &here())?,
             None => {
-                let message = format!(
-                    "{name} has no gradient; check its name, or give its bytes: {{\"tensor\": …, \"bytes\": …}}"
-                );
-                return Err(Problem::new(here(), message));
+                let remedy = format!("{{\"tensor\": {}, \"bytes\": …}}", quoted(&entry.tensor));
+                return Err(Problem::new(here(), format!("{name} has no gradient")).remedy(remedy));
             }
             Some(_) if has_gradient => {
-                let message = format!("{name} has a gradient, which gives its bytes; write only the name here");
-                return Err(Problem::new(here(), message));
+                let message = format!("{name} has a gradient, which gives its bytes");
+                return Err(Problem::new(here(), message).remedy(quoted(&entry.tensor)));
             }
             Some(bytes) => {
                 dtype.whole_elements(bytes).map_err(|message| Problem::new(here() + ".bytes", message))?;

@@ -9,8 +9,8 @@ use crate::document::fields::{
     MAX_DIMENSIONS, MAX_SPREAD, check_name, name, number, optional_time, plausible_bytes, tensor_bytes, text, time,
     whole,
 };
-use crate::document::shown;
 use crate::document::strict::{from_map, list, names, object, objects};
+use crate::document::{shown, with_remedy, with_value};
 use crate::nearest;
 use crate::units::Time;
 
@@ -175,7 +175,10 @@ fn bytes_of_sample<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 fn shape<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u64>>, D::Error> {
     let shape: Vec<u64> = list(deserializer)?;
     if shape.len() > MAX_DIMENSIONS {
-        return Err(D::Error::custom(format!("{} dimensions are more than {MAX_DIMENSIONS}", shape.len())));
+        return Err(D::Error::custom(with_remedy(
+            format!("must have at most {MAX_DIMENSIONS} dimensions, not {}", shape.len()),
+            "the shape without some",
+        )));
     }
     Ok(Some(shape))
 }
@@ -188,8 +191,9 @@ fn dtype<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dtype, D::Error> 
     let found = String::deserialize(deserializer)?;
     let names = Dtype::ALL.map(Dtype::name);
     Dtype::ALL.into_iter().find(|dtype| dtype.name() == found).ok_or_else(|| {
-        let hint = nearest(&found, names).map_or(String::new(), |known| format!("did you mean '{known}'? "));
-        D::Error::custom(format!("unknown dtype {}; {hint}valid are {}", shown(&found), names.join(", ")))
+        let near = nearest(&found, names).unwrap_or(names[0]);
+        let value = format!("\"{near}\" (one of {})", names.join(", "));
+        D::Error::custom(with_value(format!("unknown dtype {}", shown(&found)), value))
     })
 }
 

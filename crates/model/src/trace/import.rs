@@ -10,7 +10,7 @@ use super::file::{Distributed, GradientFile, LayerFile, TraceFile, WorkerFile};
 use super::sends::{Send, rows};
 use super::{Dtype, Trace};
 use crate::document::fields::check_name;
-use crate::document::{DocumentError, Problem, read, seconds, shown};
+use crate::document::{DocumentError, Problem, read, seconds, shown, with_remedy};
 use crate::units::Time;
 
 /// Information that sends do not contain.
@@ -108,7 +108,11 @@ pub fn read_sends(aggregation: &Path, distribution: &Path, options: ImportOption
         let source = path.to_string_lossy().into_owned();
         match String::from_utf8(read(path)?) {
             Ok(text) => Ok((text, source)),
-            Err(_) => Err(DocumentError::at(&source, "", "is binary or not UTF-8, and CSV is expected")),
+            Err(_) => Err(DocumentError::at(
+                &source,
+                "",
+                &with_remedy("is binary or not UTF-8, not CSV", super::sends::HEADER),
+            )),
         }
     };
     let (aggregation, aggregation_source) = text(aggregation)?;
@@ -124,10 +128,14 @@ fn check_options(options: &ImportOptions) -> Result<(), DocumentError> {
         }
     }
     if options.batch == 0 {
-        return Err(DocumentError::at("import", "batch", "is 0; give the samples per worker and iteration"));
+        return Err(DocumentError::at("import", "batch", &with_remedy("must be at least 1, not 0", "{batch=32}")));
     }
     if options.forward.max(options.first_gradient) > seconds::longest() {
-        return Err(DocumentError::at("import", "", "the forward time or the first gradient's is longer than a day"));
+        return Err(DocumentError::at(
+            "import",
+            "",
+            &with_remedy("the forward time or the first gradient's is longer than a day", "times in seconds"),
+        ));
     }
     Ok(())
 }
@@ -170,27 +178,21 @@ fn workers(sends: &[Send]) -> Result<Vec<Vec<&Send>>, Problem> {
     }
     for source in workers.keys() {
         if let Some(tensor) = sizes.keys().filter(|tensor| !sent.contains_key(&(*source, **tensor))).min() {
-            let message =
-                format!("{} never sends {}; all workers must send the same tensors", shown(source), shown(tensor));
-            return Err(Problem::new("", message));
+            let message = format!("{} never sends {}", shown(source), shown(tensor));
+            return Err(Problem::new("", message).remedy("the same tensors from all workers"));
         }
     }
     Ok(workers.into_values().collect())
 }
 
 fn twice(send: &Send, before: &Send, whom: &str) -> Problem {
-    let message = format!(
-        "{} is sent {whom} a second time (first: line {}); keep one iteration",
-        shown(&send.tensor),
-        before.line
-    );
-    send.problem("tensor", message)
+    let message = format!("{} is sent {whom} a second time (first: line {})", shown(&send.tensor), before.line);
+    send.problem("tensor", message).remedy("the rows of one iteration")
 }
 
 fn other_size(send: &Send, before: &Send) -> Problem {
-    let message =
-        format!("is {}, and {} in line {}, for the same tensor; correct one", send.bytes, before.bytes, before.line);
-    send.problem("bytes", message)
+    let message = format!("is {}, and {} in line {}, for the same tensor", send.bytes, before.bytes, before.line);
+    send.problem("bytes", message).remedy("the same bytes in both lines")
 }
 
 /// Checks that every tensor with a gradient is distributed, with the same bytes.
@@ -200,16 +202,12 @@ fn all_are_distributed(workers: &[Vec<&Send>], parameters: &[&Send], file: &str)
         match parameters.get(gradient.tensor.as_str()) {
             Some(send) if send.bytes == gradient.bytes => {}
             Some(send) => {
-                let message =
-                    format!("is {}, and {} in line {} of {file}; correct one", gradient.bytes, send.bytes, send.line);
-                return Err(gradient.problem("bytes", message));
+                let message = format!("is {}, and {} in line {} of {file}", gradient.bytes, send.bytes, send.line);
+                return Err(gradient.problem("bytes", message).remedy("the same bytes in both files"));
             }
             None => {
-                let message = format!(
-                    "{} is not in {file}; a tensor must have the same name in both files",
-                    shown(&gradient.tensor)
-                );
-                return Err(gradient.problem("tensor", message));
+                let message = format!("{} is not in {file}", shown(&gradient.tensor));
+                return Err(gradient.problem("tensor", message).remedy("the same names in both files"));
             }
         }
     }
@@ -222,7 +220,7 @@ fn worker(sends: &[&Send], parameters: &[&Send], options: &ImportOptions) -> Res
     let gradient = |send: &&Send| {
         let ps = send.ps - first + u128::from(options.first_gradient.0);
         let ready_s = seconds::within_a_day(ps).ok_or_else(|| {
-            send.problem("time_s", "is more than a day after the worker's first send; is the unit right?")
+            send.problem("time_s", "is more than a day after the worker's first send").remedy("times in seconds")
         })?;
         Ok(GradientFile { tensor: send.tensor.clone(), ready_s, bytes: send.bytes, shape: None })
     };

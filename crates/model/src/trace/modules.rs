@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 use super::Trace;
 use super::file::{Distributed, GradientFile, LayerFile, TraceFile, WorkerFile};
-use crate::document::{DocumentError, shown};
+use crate::document::{DocumentError, shown, with_remedy};
 use crate::nearest;
 use crate::units::{MAX_SECONDS, Time};
 
@@ -148,16 +148,17 @@ impl ModuleKind {
 /// # Errors
 /// Anything else.
 pub fn parse_modules(spec: &str) -> Result<(ModuleKind, u32), DocumentError> {
-    let wrong = |message: &str| DocumentError::at(&shown(spec), "", message);
-    let (kind, count) = spec.split_once(':').ok_or_else(|| wrong("write compute:COUNT or network:COUNT"))?;
+    let wrong = |message: &str, remedy: &str| DocumentError::at(&shown(spec), "", &with_remedy(message, remedy));
+    let (kind, count) =
+        spec.split_once(':').ok_or_else(|| wrong("is not compute:COUNT or network:COUNT", "compute:2"))?;
     let kinds = [ModuleKind::Compute, ModuleKind::Network];
     let Some(kind) = kinds.into_iter().find(|known| known.name() == kind) else {
-        let hint = nearest(kind, kinds.map(ModuleKind::name)).map_or(String::new(), |k| format!("did you mean {k}? "));
-        return Err(wrong(&format!("unknown module; {hint}write compute:COUNT or network:COUNT")));
+        let near = nearest(kind, kinds.map(ModuleKind::name)).unwrap_or("compute");
+        return Err(wrong("unknown module", &format!("{near}:2 (compute or network)")));
     };
     match count.parse() {
         Ok(count) if count <= MOST_MODULES => Ok((kind, count)),
-        _ => Err(wrong(&format!("after the colon comes their number, a whole number up to {MOST_MODULES}"))),
+        _ => Err(wrong(&format!("must have 0-{MOST_MODULES} modules"), &format!("{}:2", kind.name()))),
     }
 }
 
@@ -177,7 +178,14 @@ impl Trace {
     pub fn with_modules(self, kind: ModuleKind, count: u32) -> Result<Trace, DocumentError> {
         let name = self.name.clone();
         if count > MOST_MODULES {
-            return Err(DocumentError::at(&name, "", &format!("at most {MOST_MODULES} modules can be added")));
+            return Err(DocumentError::at(
+                &name,
+                "",
+                &with_remedy(
+                    format!("must have at most {MOST_MODULES} modules"),
+                    format!("{{add_modules={}:{MOST_MODULES}}}", kind.name()),
+                ),
+            ));
         }
         if count == 0 {
             return Ok(self);
@@ -201,7 +209,11 @@ impl Trace {
             };
             let share = kind.activation_share();
             if forward.max(backward) * share * f64::from(count) > MAX_SECONDS {
-                return Err(DocumentError::at(&name, "", "the added modules would take longer than a day; add fewer"));
+                return Err(DocumentError::at(
+                    &name,
+                    "",
+                    &with_remedy("the added modules would take longer than a day", "fewer of {add_modules}"),
+                ));
             }
             added.insert(worker, Time::from_seconds(forward * share), Time::from_seconds(backward * share));
         }

@@ -1,8 +1,8 @@
 //! Adapts a trace to the speed of another device, another batch or another element type.
 use super::file::TraceFile;
 use super::{Dtype, Trace};
-use crate::document::DocumentError;
 use crate::document::seconds::longest;
+use crate::document::{DocumentError, with_remedy};
 use crate::units::{PS_PER_S, Time};
 
 impl Trace {
@@ -13,21 +13,20 @@ impl Trace {
     /// A rate that is not positive, a trace without computation, or times that become longer than a day.
     pub fn scaled_to_rate(mut self, samples_per_s: f64) -> Result<Trace, DocumentError> {
         let name = self.name.clone();
-        let wrong = |message: &str| DocumentError::at(&name, "", message);
+        let wrong = |message: &str, remedy: &str| DocumentError::at(&name, "", &with_remedy(message, remedy));
         if !(samples_per_s.is_finite() && samples_per_s > 0.0) {
-            return Err(wrong(&format!("{samples_per_s} samples/s is not a rate; give a number above 0")));
+            return Err(wrong(&format!("{samples_per_s} samples/s is not above 0"), "{samples_per_s=400}"));
         }
         let total: u128 = self.workers.iter().map(|worker| u128::from(worker.compute_time().0)).sum();
         if total == 0 {
-            return Err(wrong("computes nothing, so it has no rate to be scaled; leave the samples/s out"));
+            return Err(wrong("computes nothing, so it has no rate to scale", "drop {samples_per_s}"));
         }
         #[expect(clippy::cast_precision_loss, reason = "a factor needs no more than 53 bits")]
         let mean = total as f64 / self.workers.len() as f64 / PS_PER_S as f64;
         let factor = f64::from(self.batch) / samples_per_s / mean;
         if self.is_too_long(factor) {
-            return Err(wrong(&format!(
-                "at {samples_per_s} samples/s an iteration takes longer than a day; is it right?"
-            )));
+            let message = format!("at {samples_per_s} samples/s an iteration takes longer than a day");
+            return Err(wrong(&message, "{samples_per_s=400}"));
         }
         self.scale(factor, factor);
         self.checked()
@@ -40,16 +39,16 @@ impl Trace {
     /// A batch of 0, a trace without computation, or times that become longer than a day.
     pub fn with_batch(mut self, batch: u32) -> Result<Trace, DocumentError> {
         let name = self.name.clone();
-        let wrong = |message: &str| DocumentError::at(&name, "", message);
+        let wrong = |message: &str, remedy: &str| DocumentError::at(&name, "", &with_remedy(message, remedy));
         if batch == 0 {
-            return Err(wrong("a batch has at least 1 sample"));
+            return Err(wrong("a batch has at least 1 sample", "{batch=32}"));
         }
         if self.workers.iter().all(|worker| worker.compute_time() == Time::ZERO) {
-            return Err(wrong("computes nothing, so a batch changes nothing; leave it out"));
+            return Err(wrong("computes nothing, so a batch changes nothing", "drop {batch}"));
         }
         let factor = f64::from(batch) / f64::from(self.batch);
         if self.is_too_long(factor) {
-            return Err(wrong(&format!("an iteration of {batch} samples takes longer than a day; is it right?")));
+            return Err(wrong(&format!("an iteration of {batch} samples takes longer than a day"), "{batch=32}"));
         }
         self.scale(factor, 1.0);
         self.batch = batch;

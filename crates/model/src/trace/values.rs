@@ -6,7 +6,7 @@ use serde::de::value::Error as Message;
 use super::file::{LayerFile, TraceFile, WorkerFile};
 use super::{Dtype, Trace};
 use crate::document::fields::{MAX_DIMENSIONS, MAX_SPREAD, check_name, check_text, plausible_bytes};
-use crate::document::{DocumentError, MAX_ENTRIES, Problem};
+use crate::document::{DocumentError, MAX_ENTRIES, Problem, with_remedy, with_value};
 
 impl TraceFile {
     /// A trace without optional fields.
@@ -47,7 +47,7 @@ impl TraceFile {
             check_text(text.clone()).map_err(at(place))?;
         }
         if self.batch == 0 {
-            return Err(at("batch")("is 0 and must lie between 1 and 4294967295".into()));
+            return Err(at("batch")(with_value("must be 1-4294967295, not 0", 1)));
         }
         for (number, worker) in self.workers.iter().enumerate() {
             worker.check_values(&format!("workers[{number}]"))?;
@@ -62,7 +62,7 @@ impl TraceFile {
         match &self.variation {
             Some(variation) if !(0.0..=MAX_SPREAD).contains(&variation.backward_spread) => {
                 let spread = variation.backward_spread;
-                Err(at("backward_spread")(format!("is {spread} and must lie between 0 and {MAX_SPREAD}")))
+                Err(at("backward_spread")(with_value(format!("must be 0-{MAX_SPREAD}, not {spread}"), 0)))
             }
             _ => Ok(()),
         }
@@ -72,7 +72,7 @@ impl TraceFile {
 impl WorkerFile {
     fn check_values(&self, place: &str) -> Result<(), Problem> {
         if self.forward.len().max(self.gradients.len()) > MAX_ENTRIES {
-            return Err(Problem::new(place, format!("has more than {MAX_ENTRIES} layers or gradients")));
+            return Err(Problem::new(place, format!("has more than {MAX_ENTRIES} layers or gradients")).remedy("fewer"));
         }
         for (at, layer) in self.forward.iter().enumerate() {
             layer.check_values().map_err(|message| Problem::new(format!("{place}.forward[{at}]"), message))?;
@@ -80,7 +80,10 @@ impl WorkerFile {
         for (at, gradient) in self.gradients.iter().enumerate() {
             let dimensions = gradient.shape.as_ref().map_or(0, Vec::len);
             let checked = check_name(gradient.tensor.clone()).and_then(|_| sized(gradient.bytes)).and_then(|()| {
-                let message = format!("{dimensions} dimensions are more than {MAX_DIMENSIONS}");
+                let message = with_remedy(
+                    format!("must have at most {MAX_DIMENSIONS} dimensions, not {dimensions}"),
+                    "the shape without some",
+                );
                 if dimensions > MAX_DIMENSIONS { Err(message) } else { Ok(()) }
             });
             checked.map_err(|message| Problem::new(format!("{place}.gradients[{at}]"), message))?;
@@ -103,7 +106,7 @@ impl LayerFile {
 /// The bytes of a tensor: at least 1.
 fn sized(bytes: u64) -> Result<(), String> {
     if bytes == 0 {
-        return Err("has 0 bytes; a tensor has at least one element".into());
+        return Err(with_remedy("has 0 bytes", "the bytes of at least one element"));
     }
     plausible(bytes, "bytes")
 }

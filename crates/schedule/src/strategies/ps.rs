@@ -52,23 +52,25 @@ fn build(
     if block && !knobs.barrier {
         return Err(PlanError::about(
             "distribution",
-            "block sends everything to one worker before the next, which needs the barrier; \
-             leave out --no-barrier or use round-robin",
-        ));
+            "block needs the barrier, as it sends everything to one worker before the next",
+        )
+        .remedy("{distribution=round-robin}"));
     }
     if knobs.placement == Placement::Even && knobs.chunk.is_some() {
         return Err(PlanError::about(
             "chunk",
-            "placement even already cuts every tensor into servers x workers pieces; leave one of them out",
-        ));
+            "needs whole tensors, and placement even cuts each into servers x workers pieces",
+        )
+        .remedy("drop {chunk}"));
     }
     if let Placement::Table(table) = &knobs.placement
         && let Some(server) = table.iter().find(|&&server| server >= topology.servers)
     {
         return Err(PlanError::about(
             "placement",
-            format!("server {server} does not exist; {} servers are numbered from 0", topology.servers),
-        ));
+            format!("server {server} must be below the number of servers, {}", topology.servers),
+        )
+        .remedy(format!("{{servers={}}}", server.saturating_add(1))));
     }
     let group = topology.switch_radix.unwrap_or(u32::MAX).min(topology.workers);
     Ok(Box::new(Ps {

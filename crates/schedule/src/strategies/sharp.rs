@@ -34,7 +34,8 @@ fn build(topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanEr
     };
     let fits = topology.switch_memory.map_or(u64::MAX, |memory| (memory / SUMS_IN_MEMORY).max(1));
     if topology.switch_memory == Some(0) {
-        return Err(PlanError::new("switch.memory: a sum of one element does not fit; give more"));
+        return Err(PlanError::new("switch.memory: a sum of one element does not fit")
+            .remedy("\"memory\": \"10MB\" in the cluster's switch"));
     }
     let tree = switches(topology);
     Ok(Box::new(Sharp {

@@ -104,7 +104,7 @@ impl<'a> Collective<'a> {
                 "strategy",
                 format!(
                     "{} has no closed form {}, and {messages} messages of a bucket between {workers} workers are more \
-                 than are simulated ({MOST_MESSAGES}, {MOST_RANKS}); use native, ring or hierarchical, or fewer workers",
+                 than are simulated ({MOST_MESSAGES}, {MOST_RANKS})",
                     made.strategy,
                     if made.needs_events() {
                         "on such a network (racks, fabric, degraded links, host copies, fluid)"
@@ -112,7 +112,8 @@ impl<'a> Collective<'a> {
                         "here"
                     },
                 ),
-            ));
+            )
+            .remedy("{strategy=native}, ring or hierarchical, or fewer {workers}"));
         }
         Ok(made)
     }

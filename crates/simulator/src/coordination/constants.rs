@@ -1,4 +1,5 @@
 //! Every constant of the model: name, unit, value and source. The documentation prints this table.
+use paceline_schedule::Refusal;
 use serde::Deserialize;
 
 /// A constant for the documentation.
@@ -115,15 +116,18 @@ impl Constants {
 
     /// # Errors
     /// A constant is out of range; the message names the first.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Refusal> {
         for (constant, value) in Constants::TABLE.iter().zip(self.values()) {
             let (least, most) = constant.range;
             if !(least..=most).contains(&value) {
-                return Err(format!("{}: {value} is not between {least} and {most}", constant.name));
+                let reason = format!("{}: must be {least}-{most}, not {value}", constant.name);
+                let nearest = value.clamp(least, most);
+                return Err(Refusal::new(reason).remedy(format!("\"{}\": {nearest}", constant.name)));
             }
         }
         if self.pipeline_cores > self.cores {
-            return Err(format!("pipeline_cores: {} are more than cores, {}", self.pipeline_cores, self.cores));
+            let reason = format!("pipeline_cores: must be at most cores, {}, not {}", self.cores, self.pipeline_cores);
+            return Err(Refusal::new(reason).remedy(format!("\"pipeline_cores\": {}", self.cores)));
         }
         Ok(())
     }

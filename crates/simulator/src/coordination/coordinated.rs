@@ -148,29 +148,30 @@ pub fn unreachable(trace: &Trace, cluster: &Cluster, options: &Options) -> Resul
 }
 
 fn check(trace: &Trace, options: &Options, coordination: &Coordination) -> Result<(), SimulationError> {
-    let wrong = |setting, reason: String| Err(SimulationError::about(setting, reason));
-    coordination.constants.check().map_err(SimulationError::new)?;
+    let wrong = |setting, reason: String, remedy: &str| Err(SimulationError::about(setting, reason).remedy(remedy));
+    coordination.constants.check()?;
     if options.workers == 0 {
-        return wrong("workers", "there must be at least one".into());
+        return wrong("workers", "must be at least 1, not 0".into(), "{workers=8}");
     }
     if options.iterations.is_some_and(|it| !(1..=MOST_ITERATIONS).contains(&it)) {
-        return wrong("iterations", format!("give a number from 1 to {MOST_ITERATIONS}"));
+        return wrong("iterations", format!("must be 1-{MOST_ITERATIONS}"), "{iterations=10}");
     }
     if trace.tensors.iter().all(|tensor| tensor.bytes == 0) || trace.workers[0].gradients.is_empty() {
         return Err(SimulationError::new(format!(
             "{}: has no gradients, so there is nothing to coordinate",
             trace.name
-        )));
+        ))
+        .remedy("drop {coordinator}"));
     }
     if let Some(seconds) = coordination.contention_s
         && !(0.0..=86_400.0).contains(&seconds)
     {
-        return Err(SimulationError::new(format!("contention: {seconds} s is not between 0 and a day")));
+        return Err(SimulationError::new(format!("contention: must be 0 s to a day, not {seconds} s")).remedy("0.001"));
     }
     if let Some(nodes) = coordination.graph_nodes
         && !(0.0..=1e9).contains(&nodes)
     {
-        return Err(SimulationError::new(format!("graph_nodes: {nodes} is not between 0 and 1e9")));
+        return Err(SimulationError::new(format!("graph_nodes: must be 0-1e9, not {nodes}")).remedy("1000"));
     }
     Ok(())
 }

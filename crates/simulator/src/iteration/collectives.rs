@@ -85,12 +85,13 @@ impl<'a> Collectives<'a> {
                 "strategy",
                 format!(
                     "{} has no closed form {}, and {messages} messages of one collective between {} workers are \
-                 more than the {MOST_MESSAGES} between {MAX_ROLES} that are simulated; use ring, or fewer workers",
+                 more than the {MOST_MESSAGES} between {MAX_ROLES} that are simulated",
                     self.programs.entry.name,
                     if self.needs_events() { "on such a network" } else { "here" },
                     self.world
                 ),
-            )),
+            )
+            .remedy("{strategy=ring}, or fewer {workers}")),
         }
     }
 

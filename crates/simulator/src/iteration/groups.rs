@@ -167,11 +167,11 @@ fn part(
                 return Err(SimulationError::about(
                     "strategy",
                     format!(
-                        "{} adds up between nodes that are {apart} apart, and a switch has {each} nodes, which is no \
-                     multiple; shard over other numbers of ranks (hsdp:RANKS), or use native",
+                        "{} adds up between nodes that are {apart} apart, which do not divide the {each} of a switch",
                         entry.name
                     ),
-                ));
+                )
+                .remedy("{strategy=native}, or {sharding=hsdp:8}"));
             }
             let in_pods = cluster.fabric.as_ref().and_then(Fabric::switches_per_pod);
             topology = topology.in_racks(Some(each / apart)).in_pods(in_pods);

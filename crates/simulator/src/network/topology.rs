@@ -183,6 +183,11 @@ impl NetworkLinks {
     ///
     /// # Errors
     /// Nodes that do not fit or are cut off, or a degraded link that does not exist.
+    /// Workers that fill so many nodes.
+    fn most_workers(cluster: &Cluster, nodes: u64) -> u64 {
+        nodes * u64::from(cluster.gpus_per_node)
+    }
+
     #[cfg(test)]
     pub fn new(cluster: &Cluster, roles: Roles, fluid: bool, seed: u64) -> Result<NetworkLinks, SimulationError> {
         NetworkLinks::of(cluster, roles, Vec::new(), None, fluid, seed)
@@ -226,9 +231,8 @@ impl NetworkLinks {
         };
         let rails = cluster.has_rails();
         if rails && placed.is_some() {
-            return Err(SimulationError::new(
-                "fabric: rails are simulated for one job at a time; use leaf-spine for several",
-            ));
+            return Err(SimulationError::new("fabric: rails are simulated for one job at a time")
+                .remedy("\"kind\": \"leaf-spine\""));
         }
         let (worker_cards, cards) = match (rails, colocated) {
             (false, _) => (worker_nodes, nodes),
@@ -283,7 +287,11 @@ impl NetworkLinks {
                             cluster.name,
                             fabric.capacity().unwrap_or_default()
                         ),
-                    ));
+                    )
+                    .remedy(format!(
+                        "{{workers={}}}",
+                        fabric.capacity().unwrap_or_default() * u64::from(cluster.gpus_per_node)
+                    )));
                 }
                 let link = fabric.link_rate(cluster.bandwidth);
                 // As with racks: many messages at a NIC's rate pass a faster link at the same time.
@@ -294,10 +302,11 @@ impl NetworkLinks {
                 if edges.saturating_mul(u64::from(channels)) > MOST_LINKS {
                     return Err(SimulationError::new(format!(
                         "fabric: the {} of cluster '{}' has {edges} links between switches, {channels} of a NIC's rate \
-                         each, and at most {MOST_LINKS} are simulated; describe one with fewer switches",
+                         each, and at most {MOST_LINKS} are simulated",
                         fabric.shape.name(),
                         cluster.name
-                    )));
+                    ))
+                    .remedy("a fabric with fewer switches"));
                 }
                 let graph = Graph::new(fabric, nodes, cluster.gpus_per_node);
                 for edge in &graph.edges {
@@ -365,16 +374,18 @@ impl NetworkLinks {
                         network.card_name(card),
                         network.card_name(other)
                     ),
-                ));
+                )
+                .remedy("a factor above 0, such as 0.1, or drop {degraded}"));
             }
             let uses_trees = cluster.switch.aggregation || cluster.switch.multicast;
             if uses_trees && !cluster.degraded.is_empty() {
                 fabric.prefer_fast_trees(|link| network.links[link as usize].ps_per_byte);
             }
             if uses_trees && fabric.tree(0).is_none() {
-                let message = "no switch is left that reaches all others, for multicasts and aggregation; remove \
-                               fewer links, or set switch.multicast and switch.aggregation to false";
-                return Err(SimulationError::about("degraded", message));
+                let message = "no switch is left that reaches all others, for multicasts and aggregation";
+                let remedy =
+                    "fewer removed links, or \"multicast\": false and \"aggregation\": false in the cluster's switch";
+                return Err(SimulationError::about("degraded", message).remedy(remedy));
             }
             network.fabric = Some(fabric);
         }
@@ -407,8 +418,9 @@ impl NetworkLinks {
                 if one.factor == 0.0 && !matches!(name, LinkName::Between { .. }) {
                     return Err(SimulationError::about(
                         "degraded",
-                        format!("{wanted} is cut off without its only link; leave it out, or give a factor above 0"),
-                    ));
+                        format!("{wanted} is cut off without its only link"),
+                    )
+                    .remedy(format!("{{degraded={wanted}:0.5}} (a factor above 0)")));
                 }
                 if one.factor == 0.0 {
                     removed.push(link as u32);
@@ -425,14 +437,16 @@ impl NetworkLinks {
                 return Err(SimulationError::about(
                     "degraded",
                     format!(
-                        "cluster '{}' has no link '{}' with {} workers; it has {nodes}{}{}",
-                        cluster.name,
-                        one.link,
-                        self.roles.workers,
-                        racks.unwrap_or_default(),
-                        between.unwrap_or_default()
+                        "cluster '{}' has no link '{}' with {} workers",
+                        cluster.name, one.link, self.roles.workers
                     ),
-                ));
+                )
+                .remedy(format!(
+                    "{{degraded=node0:{}}} (it has {nodes}{}{})",
+                    one.factor,
+                    racks.unwrap_or_default(),
+                    between.unwrap_or_default()
+                )));
             }
         }
         Ok(removed)

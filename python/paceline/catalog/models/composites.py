@@ -88,8 +88,8 @@ def language_part(config: Config, kinds: tuple[str, ...]) -> Part:
 def _unknown(config: Config, kinds: tuple[str, ...], part: str = "") -> InvalidArgumentError:
     return config.wrong(
         "model_type",
-        f"'{config.kind[:80]}' is not known{part}; `paceline record --gpu GPU` estimates any script; known are "
-        f"{', '.join(kinds)}, and models with one of them as their text_config",
+        f"'{config.kind[:80]}' is not known{part}",
+        remedy="paceline record --gpu h100 -o mine.json -- python train.py (estimates any script)",
     )
 
 
@@ -126,7 +126,8 @@ def _with_head(whole: Config, part: Part, rest: str) -> Part:
         if end is None:
             raise whole.wrong(
                 "architectures",
-                f"{name!r:.80} is not a class of a known head; known are those that end in {', '.join(OF_COMPOSITES)}",
+                f"{name!r:.80} is not a class of a known head",
+                remedy=f"those that end in {', '.join(OF_COMPOSITES)}",
             )
         of_text = "ForCausalLM" if OF_COMPOSITES[end] == "words" else end
         fields["architectures"] = [architecture_of(family, of_text)]

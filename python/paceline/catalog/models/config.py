@@ -43,12 +43,15 @@ class Config:
         """The `model_type`."""
         found = self.fields.get("model_type")
         if not (isinstance(found, str) and found):
-            raise self.wrong("model_type", 'is missing; give the family, such as "llama"')
+            raise self.wrong("model_type", "is missing", remedy='the family, such as "llama"')
         return found
 
-    def wrong(self, field: str, problem: str) -> InvalidArgumentError:
-        """Return an error about a field."""
-        return InvalidArgumentError(f"{self.where}: {self.prefix}{field}: {problem}")
+    def wrong(self, field: str, problem: str, *, remedy: str = "") -> InvalidArgumentError:
+        """Return an error about a field; the default remedy is its value in the file that the authors publish."""
+        return InvalidArgumentError(
+            f"{self.where}: {self.prefix}{field}: {problem}",
+            remedy=remedy or f'"{field}" as in the published config.json',
+        )
 
     def largest_size(self) -> str:
         """Return the file, the field with the largest size of a layer, and that size; the file if there is none."""
@@ -65,11 +68,11 @@ class Config:
         value = self.fields.get(field)
         if value is None:
             if default is None:
-                raise self.wrong(field, f"is missing; a {self.fields.get('model_type', 'model')} needs it")
+                raise self.wrong(field, f"is missing, and a {self.fields.get('model_type', 'model')} needs it")
             return default
         least = 0 if default == 0 else 1
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.wrong(field, f"{as_json(value)} is not a whole number between {least} and {most}")
+            raise self.wrong(field, f"must be a whole number, {least}-{most}, not {as_json(value)}")
         return value
 
     def wholes(self, field: str, end: int) -> list[int]:
@@ -81,14 +84,14 @@ class Config:
             and len(found) < 16
             and all(one < other for one, other in zip([0, *found], [*found, end], strict=True))
         ):
-            raise self.wrong(field, f"{as_json(found)} are not growing whole numbers between 0 and {end}")
+            raise self.wrong(field, f"must be growing whole numbers, 0-{end}, not {as_json(found)}")
         return found
 
     def members(self, field: str, end: int) -> frozenset[int]:
         """Return whole numbers below `end`, in any order; none if the field is missing."""
         found = [] if self.fields.get(field) is None else self.fields[field]
         if not (isinstance(found, list) and all(type(one) is int and 0 <= one < end for one in found)):
-            raise self.wrong(field, f"{as_json(found)} are not whole numbers from 0 to {end - 1}")
+            raise self.wrong(field, f"must be whole numbers, 0-{end - 1}, not {as_json(found)}")
         return frozenset(found)
 
     def texts(self, field: str, known: tuple[str, ...], count: int) -> list[str]:
@@ -98,14 +101,14 @@ class Config:
             raise self.wrong(field, f"{as_json(found)} is not a list of {count}, one for each layer")
         for one in found:
             if one not in known:
-                raise self.wrong(field, f"{as_json(one)} is not known; known are {', '.join(known)}")
+                raise self.wrong(field, f"{as_json(one)} is not known", remedy=f"{', '.join(known)}")
         return found
 
     def number(self, field: str, default: float) -> float:
         """Return a number of at least 0."""
         value = self.fields.get(field, default)
         if not (is_number(value) and value >= 0):
-            raise self.wrong(field, f"{as_json(value)} is not a number of at least 0")
+            raise self.wrong(field, f"must be at least 0, not {as_json(value)}")
         return float(value)
 
     def flag(self, field: str, *, default: bool) -> bool:
@@ -114,7 +117,7 @@ class Config:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.wrong(field, f"{as_json(value)} is neither true nor false")
+            raise self.wrong(field, f"must be true or false, not {as_json(value)}")
         return value
 
     def text(self, field: str, default: str) -> str:
@@ -137,7 +140,7 @@ class Config:
             return self.whole("num_labels", default)
         table = self.part("id2label").fields
         if not table:
-            raise self.wrong("id2label", "has no labels; list them, or leave it out")
+            raise self.wrong("id2label", "has no labels", remedy='drop "id2label"')
         return len(table)
 
     def layers(self, field: str, default: int | None = None) -> int:
@@ -162,9 +165,9 @@ class Config:
         found = self.whole(field)
         if tokens > found:
             raise InvalidArgumentError(
-                f"{self.name} has learned positions for {found} tokens ({self.prefix}{field}), fewer than {tokens}; "
-                "give a shorter sequence",
+                f"{self.name} has learned positions for {found} tokens ({self.prefix}{field}), fewer than {tokens}",
                 setting="seq",
+                remedy=f"{{seq={found}}}",
             )
         return found
 
@@ -230,12 +233,15 @@ def read_config(path: Path) -> Config:
     """Read a config.json. Raises InvalidArgumentError, which names the file."""
     fields = read_json(path, _LARGEST_FILE)
     if not isinstance(fields, dict):
-        raise InvalidArgumentError(f"{path}: is not an object; give a config.json as Hugging Face's models have")
+        raise InvalidArgumentError(f"{path}: is not an object", remedy="a config.json as Hugging Face's models have")
     if str(fields.get("format", "")).startswith("paceline-"):
-        raise InvalidArgumentError(f"{path}: format: is a {str(fields['format'])[:40]}, not a model's configuration")
+        raise InvalidArgumentError(
+            f"{path}: format: is a {str(fields['format'])[:40]}, not a model's configuration",
+            remedy="a config.json as Hugging Face's models have",
+        )
     named = fields.get("_name_or_path")
     if isinstance(named, str) and not named.isprintable():
-        raise InvalidArgumentError(f"{path}: _name_or_path: has control characters; give a name in one line")
+        raise InvalidArgumentError(f"{path}: _name_or_path: has control characters", remedy="a name in one line")
     name = named.rsplit("/", 1)[-1] if isinstance(named, str) and named.strip("/ ") else path.stem
     if name == "config" and path.resolve().parent.name:
         name = path.resolve().parent.name

@@ -487,7 +487,9 @@ def _made(whole: Config, sequence: int | None) -> Model:
         tokens = (side // patch) ** 2 + 1
         if sequence is not None:
             raise InvalidArgumentError(
-                f"has no effect on {config.name}, whose images have {tokens} patches; leave it out", setting="seq"
+                f"needs a model of text, and images of {config.name} have {tokens} patches",
+                setting="seq",
+                remedy="drop {seq}",
             )
     else:
         field = _CONTEXT.get(config.kind, "max_position_embeddings")

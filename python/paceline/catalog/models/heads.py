@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline._internal.units import listed
 from paceline.catalog.models.blocks import Block, embedding_layer, final_norm, head_layers, linear, stack
 from paceline.catalog.models.config import Config, as_json
 from paceline.catalog.models.layers import Activations, Layer, Matmul, Tensor
@@ -156,11 +157,13 @@ def head_of(config: Config) -> Head:
             shown = [one for one in known if one.startswith(BASES[config.kind][0])]
             raise config.wrong(
                 "architectures",
-                f"{as_json(name)} is not a known class{of}, so its head is unknown; known are {', '.join(shown)}; "
-                "change it to the one with the same head, or `paceline record --gpu GPU` estimates any script",
+                f"{as_json(name)} is not a known class{of}, so its head is unknown",
+                remedy=f"the one with the same head: {listed(shown, 'or')}",
             )
     if len({known[name] for name in names}) > 1:
-        raise config.wrong("architectures", f"{as_json(names)} have different heads; leave the one that is trained")
+        raise config.wrong(
+            "architectures", f"{as_json(names)} have different heads", remedy="only the one that is trained"
+        )
     return Head(names[0], known[names[0]], is_assumed=False)
 
 

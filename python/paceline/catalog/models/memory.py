@@ -156,7 +156,7 @@ def memory_of(
         InvalidArgumentError: An unknown sharding.
     """
     if sharding not in SHARDINGS:
-        raise InvalidArgumentError(f"'{sharding[:80]}' is unknown; it is one of {', '.join(SHARDINGS)}")
+        raise InvalidArgumentError(f"unknown sharding '{sharding[:80]}'", remedy=f"one of {', '.join(SHARDINGS)}")
     size, count = element_bytes(computed.precision), model.parameters
     level = SHARDINGS.index(sharding)
     held = max(size, 4) if level >= 3 else size

@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
-from paceline._internal.files import NO_SUCH_FILE
-from paceline._internal.nearest import alike, did_you_mean, nearest
+from paceline._internal.files import NO_SUCH_FILE, list_of
+from paceline._internal.nearest import alike, nearest
 from paceline._internal.units import binary_count
 from paceline.catalog import names
 from paceline.catalog.builtin_names import built_in_trace, trace_names
-from paceline.catalog.gpus import Hardware, all_hardware, find_hardware
+from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.layers import Model
 from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.roofline import Links
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
 
 _PARALLEL = (
@@ -63,11 +64,7 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
         if default_gpu is not None:
             options["gpu"] = default_gpu
     if "gpu" not in options:
-        known = ", ".join(device.name for device in all_hardware())
-        raise InvalidArgumentError(
-            f"{config.name} is a configuration, not a recording: its times are computed for a GPU; name one, as in "
-            f"{named}@h100 or --gpu h100 (known are {known})"
-        )
+        raise InvalidArgumentError(f"{config.name} needs a GPU type", remedy="{gpu=h100} (list: paceline list gpus)")
     return workload_of(config, **options)
 
 
@@ -156,11 +153,9 @@ def workload_of(  # noqa: PLR0917
 def unknown_workload(named: str) -> InvalidArgumentError:
     """Return the error for a name that is neither a model nor a recording."""
     if named.endswith(".json"):
-        return InvalidArgumentError(f"{named:.200}: {NO_SUCH_FILE}")
-    hint = did_you_mean(alike(named.rpartition("/")[2], list(built_in_configs())))
-    return InvalidArgumentError(
-        f"unknown model '{named[:80]}'{hint}; give a config.json, or a name that `paceline list models` lists"
-    )
+        return InvalidArgumentError(f"{named:.200}: {NO_SUCH_FILE}", remedy=list_of(Path(named)))
+    near = alike(named.rpartition("/")[2], list(built_in_configs()))
+    return unknown("model", named, near, "paceline list models")
 
 
 def _check_parallel(
@@ -172,47 +167,59 @@ def _check_parallel(
     heads = {layer.attention.heads for layer in model.layers if layer.attention is not None}
     if any(count % tensor for count in heads):
         raise InvalidArgumentError(
-            f"{tensor} does not divide the {min(heads)} attention heads of {model.name}", setting="tensor_parallel"
+            f"{tensor} does not divide the {min(heads)} attention heads of {model.name}",
+            setting="tensor_parallel",
+            remedy=f"{{tensor_parallel={largest_divisor(min(heads), tensor)}}}",
         )
     blocks = {layer.block for layer in model.layers if layer.block}
     if not can_be_cut(len(blocks), pipeline):
         raise InvalidArgumentError(
-            f"{pipeline} stages are more than the {len(blocks)} blocks of {model.name}", setting="pipeline_parallel"
+            f"{pipeline} stages are more than the {len(blocks)} blocks of {model.name}",
+            setting="pipeline_parallel",
+            remedy=f"{{pipeline_parallel={len(blocks)}}}",
         )
     if pipeline > 1 and microbatches is None:
         raise InvalidArgumentError(
-            f"needs the number of microbatches of an iteration, each of --batch samples: --microbatches {4 * pipeline}",
-            setting="pipeline_parallel",
+            "needs a number of microbatches", setting="pipeline_parallel", remedy=f"{{microbatches={4 * pipeline}}}"
         )
     if pipeline == 1 and microbatches is not None:
         raise InvalidArgumentError(
-            "has no effect without --pipeline-parallel; --accumulate makes several passes without one",
+            "needs a pipeline",
             setting="microbatches",
+            remedy="{pipeline_parallel=2}, or drop {this} ({accumulate=4} makes passes without a pipeline)",
         )
     if parts is None or parts == 1:
         return
     if pipeline == 1:
-        raise InvalidArgumentError("has no effect without --pipeline-parallel; leave it out", setting="virtual_stages")
+        raise InvalidArgumentError(
+            "needs a pipeline", setting="virtual_stages", remedy="{pipeline_parallel=2}, or drop {virtual_stages}"
+        )
     if not can_be_cut(len(blocks), pipeline * parts):
         raise InvalidArgumentError(
             f"{pipeline} stages of {parts} parts are more than the {len(blocks)} blocks of {model.name}",
             setting="virtual_stages",
+            remedy=f"{{virtual_stages={max(1, len(blocks) // pipeline)}}}",
         )
     if microbatches is not None and microbatches % pipeline:
         raise InvalidArgumentError(
-            f"the interleaved schedule needs a multiple of the {pipeline} stages as microbatches, not {microbatches}; "
-            f"give --microbatches {-(-microbatches // pipeline) * pipeline}",
+            f"microbatches must be a multiple of the {pipeline} stages, not {microbatches}",
             setting="virtual_stages",
+            remedy=f"{{microbatches={-(-microbatches // pipeline) * pipeline}}}",
         )
+
+
+def largest_divisor(whole: int, most: int) -> int:
+    """Return the largest number up to `most` that divides a whole."""
+    return next(number for number in range(min(most, whole), 0, -1) if whole % number == 0)
 
 
 def _check_nvlink(hardware: Hardware, why: str, setting: str) -> None:
     """Raise InvalidArgumentError if a GPU has no NVLink; `why`: what for."""
     if hardware.bus_bandwidth is None:
         raise InvalidArgumentError(
-            f"{hardware.title} has no NVLink{why}; leave it out, or give a device file with bus_bandwidth "
-            "(`paceline list gpus NAME --json`)",
+            f"{hardware.title} has no NVLink{why}",
             setting=setting,
+            remedy="drop {this}, or a device file with bus_bandwidth (paceline list gpus NAME --json)",
         )
 
 
@@ -220,15 +227,20 @@ def _check_experts(model: Model, hardware: Hardware, tensor: int, expert: int) -
     """Raise InvalidArgumentError if a model's experts cannot be divided like this."""
     found = [tensor for tensor in model.tensors() if tensor.is_of_experts]
     if not found:
-        raise InvalidArgumentError(f"has no effect on {model.name}, which has no experts", setting="expert_parallel")
+        raise InvalidArgumentError(
+            f"needs experts, and {model.name} has none", setting="expert_parallel", remedy="drop {expert_parallel}"
+        )
     if found[0].shape[0] % expert:
         raise InvalidArgumentError(
-            f"{expert} does not divide the {found[0].shape[0]} experts of {model.name}", setting="expert_parallel"
+            f"{expert} does not divide the {found[0].shape[0]} experts of {model.name}",
+            setting="expert_parallel",
+            remedy=f"{{expert_parallel={largest_divisor(found[0].shape[0], expert)}}}",
         )
     if expert % tensor:
         raise InvalidArgumentError(
-            f"{expert} is not a multiple of the {tensor} tensor-parallel GPUs, each of which has a part of the experts",
+            f"must be a multiple of the {tensor} tensor-parallel GPUs, not {expert}",
             setting="expert_parallel",
+            remedy=f"{{expert_parallel={-(-expert // tensor) * tensor}}}",
         )
     _check_nvlink(hardware, ", over which tokens come to the experts of a node", "expert_parallel")
 
@@ -238,12 +250,15 @@ def _check_context(model: Model, hardware: Hardware, context: int) -> None:
     attentions = [layer.attention for layer in model.layers if layer.attention is not None]
     if model.family == "vit" or not all(one.exchanged for one in attentions):
         raise InvalidArgumentError(
-            f"is not modeled for {model.name}: it is for models of text whose attention is within one sequence",
+            f"needs text whose attention is within one sequence, unlike {model.name}",
             setting="context_parallel",
+            remedy="drop {context_parallel}",
         )
     if model.sequence % context:
         raise InvalidArgumentError(
-            f"{context} does not divide the {model.sequence} tokens of a sample", setting="context_parallel"
+            f"{context} does not divide the {model.sequence} tokens of a sample",
+            setting="context_parallel",
+            remedy=f"{{context_parallel={largest_divisor(model.sequence, context)}}}",
         )
     _check_nvlink(hardware, ", over which keys and values are passed in a node", "context_parallel")
 
@@ -275,16 +290,17 @@ def split_word(text: str) -> tuple[str, dict[str, Any]]:
         return text, {}
     gpu, colon, pairs = rest.partition(":")
     if not gpu:
-        raise InvalidArgumentError(f"'{text[:80]}' has no GPU after @; write {named}@h100")
+        raise InvalidArgumentError(f"'{text[:80]}' has no GPU after @", remedy=f"{named}@h100")
     options: dict[str, Any] = {"gpu": gpu}
     for pair in pairs.split(",") if colon else []:
         option, equals, value = pair.partition("=")
         if option not in _IN_WORDS or not (equals and value):
             raise InvalidArgumentError(
-                f"'{text[:80]}': '{pair[:40]}' is not an option; write OPTION=VALUE with {', '.join(_IN_WORDS)}"
+                f"'{text[:80]}': unknown option '{pair[:40]}'",
+                remedy=f"{named}@{gpu}:{_IN_WORDS[0]}=VALUE (or {', '.join(_IN_WORDS[1:])})",
             )
         if option in options:
-            raise InvalidArgumentError(f"'{text[:80]}': {option} is given twice")
+            raise InvalidArgumentError(f"'{text[:80]}': {option} is given twice", remedy=f"one {option}")
         options[option] = _whole(text, option, value) if option in ("seq", "batch") else value
     return named, options
 
@@ -303,7 +319,7 @@ def _whole(text: str, option: str, value: str) -> int:
         number = int(value)
     if not isinstance(number, int) or not 1 <= number <= _LONGEST:
         raise InvalidArgumentError(
-            f"'{text[:80]}': {option}: '{value[:40]}' is not a whole number from 1 to {_LONGEST}"
+            f"'{text[:80]}': {option}: '{value[:40]}' must be 1-{_LONGEST}", remedy=f"{option}=8"
         )
     return number
 
@@ -311,14 +327,13 @@ def _whole(text: str, option: str, value: str) -> int:
 def _merged(text: str, own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name in own and own[name] != value:
-            raise InvalidArgumentError(f"'{text[:80]}' says {own[name]}; give one of them", setting=name)
+            raise InvalidArgumentError(f"'{text[:80]}' says {own[name]}, too", setting=name, remedy="drop {this}")
     return given | own
 
 
 def _one_of(value: str, known: tuple[str, ...], setting: str) -> Any:  # noqa: ANN401 - a Literal
     if value not in known:
         near = nearest(value, list(known))
-        every = f"one of {', '.join(known)}"
-        hint = f"did you mean {near}? It is {every}" if near else f"it is {every}"
-        raise InvalidArgumentError(f"'{value[:80]}' is unknown; {hint}", setting=setting)
+        remedy = f"{{this={near or known[0]}}} (one of {', '.join(known)})"
+        raise InvalidArgumentError(f"unknown value '{value[:80]}'", setting=setting, remedy=remedy)
     return value

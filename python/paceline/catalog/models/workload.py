@@ -510,9 +510,10 @@ class Workload:
             sizes = f"batch {self.batch}" + (f" of {self.tokens} tokens (seq)" if self.is_text else "")
             if self.model.largest:
                 raise InvalidArgumentError(
-                    f"{self.model.largest}, the largest size of a model of which {takes}; is it right, and {sizes}?"
+                    f"{self.model.largest}, the largest size of a model of which {takes}",
+                    remedy=f"another size than {sizes}",
                 ) from None
-            raise InvalidArgumentError(f"{self.model.name}: {takes}; is {sizes} right?") from None
+            raise InvalidArgumentError(f"{self.model.name}: {takes}", remedy=f"another size than {sizes}") from None
 
     def _beyond_traces(self, error: InvalidArgumentError) -> str:
         """Return what of it exceeds what traces may have (docs/reference/trace-format.md); empty if nothing does."""

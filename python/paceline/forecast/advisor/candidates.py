@@ -178,8 +178,8 @@ class Space:
         if self.global_batch % groups:
             near = max(1, round(self.global_batch / groups)) * groups
             raise InvalidArgumentError(
-                f"--global-batch: {self.global_batch} samples are not a multiple of {several}; give "
-                f"--global-batch {near}, or other --gpus"
+                f"--global-batch: {self.global_batch} samples are not a multiple of {several}",
+                remedy=f"--global-batch {near}, or other --gpus",
             )
         own = self.global_batch // groups
         sizes = [
@@ -192,16 +192,15 @@ class Space:
             sizes = [(batch, passes) for batch, passes in sizes if passes % parallel.stages == 0]
             if not sizes:
                 raise InvalidArgumentError(
-                    f"--global-batch: {own} samples of each of {each} are not microbatches for "
-                    f"{parallel.stages} stages with {parallel.virtual} virtual stages, which need a multiple of "
-                    f"{parallel.stages} of them; leave out --virtual-stages, or give a larger --global-batch"
+                    f"--global-batch: virtual stages need a multiple of {parallel.stages} microbatches of {own}",
+                    remedy="drop --virtual-stages, or a larger --global-batch",
                 )
         if not sizes:
             given = [f"--batch {self.batch}"] * (self.batch is not None)
             given += [f"--accumulate {self.accumulate}"] * (self.accumulate is not None)
             raise InvalidArgumentError(
-                f"--global-batch: {own} samples of each of {each} cannot be made with {' and '.join(given)}; leave one "
-                "of them out"
+                f"--global-batch: {own} samples of each of {each} cannot be made with {' and '.join(given)}",
+                remedy=f"drop {given[0].split()[0]}",
             )
         yield from sizes
 

@@ -23,8 +23,8 @@ class Failures:
         """Raise InvalidArgumentError where no interval makes progress."""
         if self.checkpoint_s >= 2 * self.mtbf_s:
             raise InvalidArgumentError(
-                f"--checkpoint-seconds: {self.checkpoint_s:g} s are longer than twice the mean time to failure, "
-                f"{self.mtbf_s:g} s: nothing would ever be computed; give a longer --mtbf, or shorter checkpoints"
+                f"--checkpoint-seconds: must be less than twice --mtbf, {self.mtbf_s:g} s, not {self.checkpoint_s:g} s",
+                remedy=f"--checkpoint-seconds {max(1.0, self.mtbf_s / 10):g}, or a longer --mtbf",
             )
 
     @property

@@ -63,7 +63,7 @@ class Job:
         """Divide what was given into what is searched and what is not. Raises InvalidArgumentError."""
         values = sweep.values
         if "workers" not in values:
-            raise InvalidArgumentError("give the number of GPUs, such as --gpus 16,64")
+            raise InvalidArgumentError("advise needs the number of GPUs", remedy="--gpus 16")
         space = Space(
             **({"shardings": values["sharding"]} if "sharding" in values else {}),
             checkpointings=values.get("checkpointing", CHECKPOINTINGS),
@@ -73,7 +73,9 @@ class Job:
         )
         fixed = replace(sweep, values={name: value for name, value in values.items() if name not in SEARCHED})
         if fixed.workload(fixed.trace) is None:
-            raise InvalidArgumentError("name the GPU that times are computed for, such as h100", setting="gpu")
+            raise InvalidArgumentError(
+                "needs a GPU type", setting="gpu", remedy="{gpu=h100} (list: paceline list gpus)"
+            )
         job = cls(fixed, space, tuple(values["workers"]))
         return replace(job, space=replace(space, parallel=_parallel(job, values)))
 
@@ -112,10 +114,12 @@ class Job:
                 raise InvalidArgumentError(
                     f"{gpus} GPUs in nodes of {self.gpus_per_node} cannot be divided into groups of {what}",
                     setting="context_parallel" if least.experts == 1 else "expert_parallel",
+                    remedy=f"{{this={1 if least.experts == 1 else self.gpus_per_node}}}, or other {{gpus_per_node}}",
                 )
             raise InvalidArgumentError(
-                f"{gpus} GPUs are not a multiple of {least.gpus}, the GPUs of a data-parallel rank (tensor x pipeline)",
+                f"{gpus} GPUs are not a multiple of {least.gpus}, those of a data-parallel rank (tensor x pipeline)",
                 setting="tensor_parallel" if least.tensor > 1 else "pipeline_parallel",
+                remedy=f"--gpus {max(1, gpus // least.gpus) * least.gpus}, or another {{this}}",
             )
         return found
 
@@ -202,15 +206,20 @@ def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:
     if max(stages) > 1:
         if job.space.global_batch is None:
             raise InvalidArgumentError(
-                "needs --global-batch, of which the microbatches of a pipeline are made", setting="pipeline_parallel"
+                "needs a global batch, of which the microbatches are made",
+                setting="pipeline_parallel",
+                remedy="--global-batch 512, or drop {this}",
             )
         if job.space.accumulate is not None:
             raise InvalidArgumentError(
-                "has no effect on pipelines, whose microbatches are made of --global-batch with --batch; leave it out",
+                "has no effect on pipelines, whose microbatches are made of the global batch",
                 setting="accumulate",
+                remedy="drop {accumulate}",
             )
     elif max(parts) > 1:
-        raise InvalidArgumentError("has no effect without --pipeline-parallel; leave it out", setting="virtual_stages")
+        raise InvalidArgumentError(
+            "needs a pipeline", setting="virtual_stages", remedy="{pipeline_parallel=2}, or drop {virtual_stages}"
+        )
     for tensor in tensors:
         job.check(ModelParallel(tensor))
     for stage in stages:
@@ -224,8 +233,9 @@ def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:
     grouped = [one for one in values.get("sharding", ()) if in_groups(one)]
     if grouped and min(experts) > 1:
         raise InvalidArgumentError(
-            f"{grouped[0]} is not modeled with experts on several GPUs; leave it out, or add 1 to --expert-parallel",
+            f"{grouped[0]} is not modeled with experts on several GPUs",
             setting="sharding",
+            remedy="{sharding=zero3}, or {expert_parallel=1}",
         )
     product_of_all = product(tensors, stages, parts, experts, contexts)
     every = [ModelParallel(*one) for one in product_of_all if one[1] > 1 or one[2] == min(parts)]
@@ -252,7 +262,6 @@ def refuse_recording(named: str) -> None:
     is_file = Path(named).is_file() and not is_config(Path(named))
     if is_file or is_recorded(named) or named.partition(":")[0] in COLLECTIVES:
         raise InvalidArgumentError(
-            f"'{named:.80}' is no configuration of a model: batch and checkpointing of a recording cannot be searched; "
-            "advise takes models from `paceline list models` or a config.json, and `paceline simulate` forecasts "
-            "recordings"
+            f"'{named:.80}' is no configuration of a model, and a recording's batch cannot be searched",
+            remedy=f"paceline simulate {named:.80} (models: paceline list models)",
         )

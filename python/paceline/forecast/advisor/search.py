@@ -186,7 +186,7 @@ def start(job: Job) -> list[Found]:
         try:
             _check(job, gpus)
         except InvalidArgumentError as error:
-            found.refused = error.reason
+            found.refused = f"{error.reason} (try: {error.remedy_as('flag')})"
             errors.append(error)
         every.append(found)
     if len(errors) == len(every):
@@ -205,8 +205,11 @@ def _check(job: Job, gpus: int) -> None:
         else:
             return
     tensor = _tensor_for(job, gpus)
-    hint = "" if tensor is None else f"; or let GPUs share a rank: --tensor-parallel {tensor}"
-    raise InvalidArgumentError(f"{errors[0].reason}{hint}")
+    if tensor is None:
+        raise errors[0]
+    raise InvalidArgumentError(
+        errors[0].reason, remedy=f"--tensor-parallel {tensor} (GPUs share a rank), or {errors[0].remedy_as('flag')}"
+    )
 
 
 def _tensor_for(job: Job, gpus: int) -> int | None:
@@ -232,9 +235,9 @@ def setups(job: Job, gpus: int) -> list[Setup]:
             _check_groups(name, list(ranks.values()))
         [(workers, per_node), *_] = ranks.values()
         raise InvalidArgumentError(
-            f"{', '.join(job.space.shardings)} shards nothing on {workers} ranks in nodes of {per_node}, or is zero3 "
-            "there; add others",
+            f"{', '.join(job.space.shardings)} shards nothing, or is zero3, on {workers} ranks in nodes of {per_node}",
             setting="sharding",
+            remedy="{sharding=none,zero1,zero2,zero3}",
         )
     order = list(job.space.shardings)
     return sorted(dict.fromkeys(found), key=lambda one: (one.local, order.index(one.sharding), one.kept))
@@ -247,11 +250,15 @@ def _check_groups(name: str, ranks: Sequence[tuple[int, int]]) -> None:
     [(workers, per_node), *_] = ranks
     own = shard_ranks(name, workers, per_node)
     if ":" in name:
-        raise InvalidArgumentError(f"{name}: groups of {own} do not divide {workers} ranks", setting="sharding")
+        raise InvalidArgumentError(
+            f"{name}: groups of {own} do not divide {workers} ranks",
+            setting="sharding",
+            remedy=f"{{sharding={name.partition(':')[0]}:{workers}}}",
+        )
     raise InvalidArgumentError(
-        f"{name}: groups of {own}, the ranks of a node, do not divide {workers} ranks; write {name}:RANKS, or add "
-        "others",
+        f"{name}: groups of {own}, the ranks of a node, do not divide {workers} ranks",
         setting="sharding",
+        remedy=f"{{sharding={name}:{workers}}}, or zero3",
     )
 
 

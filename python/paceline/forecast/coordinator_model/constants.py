@@ -46,22 +46,26 @@ def read_constants(path: Path) -> dict[str, float]:
     except InvalidArgumentError as error:
         raise error.within(where) from None
     except RecursionError:
-        raise InvalidArgumentError(f"{where}: is nested too deeply") from None
+        raise InvalidArgumentError(f"{where}: is nested too deeply", remedy='{"cycle_ms": 1}') from None
     except ValueError as error:
-        raise InvalidArgumentError(f'{where}: not JSON ({error}); give an object such as {{"cycle_ms": 1}}') from None
+        raise InvalidArgumentError(f"{where}: is not JSON ({error})", remedy='{"cycle_ms": 1}') from None
     if not isinstance(values, dict):
-        raise InvalidArgumentError(f'{where}: not an object; give one such as {{"cycle_ms": 1}}')
+        raise InvalidArgumentError(f"{where}: is not an object", remedy='{"cycle_ms": 1}')
     for name, value in values.items():
         constant = all_constants().get(name)
         if name == "fusion_mib":
-            raise InvalidArgumentError(f"{where}: fusion_mib is not among the constants; give --bucket-size")
+            raise InvalidArgumentError(
+                f"{where}: fusion_mib is not among the constants",
+                remedy='drop "fusion_mib" (it is {bucket_size=64MiB})',
+            )
         if constant is None:
             near = nearest(name, list(all_constants()))
-            hint = f"did you mean '{near}'?" if near else f"there are: {', '.join(all_constants())}"
-            raise InvalidArgumentError(f"{where}: no constant '{name[:80]}'; {hint}")
+            hint = f'"{near}"' if near else f"one of {', '.join(all_constants())}"
+            raise InvalidArgumentError(f"{where}: unknown constant '{name[:80]}'", remedy=hint)
         least, most = constant.range
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
             raise InvalidArgumentError(
-                f"{where}: {name}: {shown(value, repr)} is not a number between {least:g} and {most:g}"
+                f"{where}: {name}: must be {least:g}-{most:g}, not {shown(value, repr)}",
+                remedy=f'"{name}": {least or most:g}',
             )
     return {name: float(value) for name, value in values.items()}

@@ -51,8 +51,7 @@ def coordinated(sweep: Sweep, trace: Trace, machine: Cluster) -> Coordinated:
     if not names:
         if sweep.get("coordinator_constants") is not None:
             raise InvalidArgumentError(
-                f"has no effect without a coordinator; add {sweep.spelling('coordinator')} or leave it out",
-                setting="coordinator_constants",
+                "needs a coordinator", setting="coordinator_constants", remedy="{coordinator=negotiate}, or drop {this}"
             )
         return Coordinated([None])
     _refuse_without_effect(sweep)
@@ -75,7 +74,11 @@ def _refuse_without_effect(sweep: Sweep) -> None:
     }
     for name, (given, reason) in reasons.items():
         if given:
-            raise InvalidArgumentError(f"has no effect under a coordinator: {reason}; leave it out", setting=name)
+            raise InvalidArgumentError(
+                f"has no effect under a coordinator: {reason}",
+                setting=name,
+                remedy="drop --no-barrier" if name == "barrier" else "drop {this}",
+            )
 
 
 def _constants(sweep: Sweep, trace: Trace, machine: Cluster) -> tuple[dict[str, float], int, list[str]]:

@@ -20,7 +20,9 @@ def check(path: Path) -> None:
     """Raise InvalidArgumentError if no plot could be written to this file."""
     check_plot(path)
     if path.suffix.lower() == ".html":
-        raise InvalidArgumentError(f"--plot {path}: several jobs are drawn as .png, .svg or .pdf")
+        raise InvalidArgumentError(
+            f"--plot {path}: several jobs are drawn as .png, .svg or .pdf", remedy=f"--plot {path.with_suffix('.svg')}"
+        )
 
 
 def draw(result: JobsResult, path: Path) -> None:

@@ -14,7 +14,7 @@ from paceline import _core
 from paceline._core import Cluster, written_rate
 from paceline._internal import units
 from paceline._internal.documents import read_small
-from paceline._internal.files import why_unread
+from paceline._internal.files import unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.builtin import fields_given, load_cluster
@@ -141,18 +141,25 @@ def read(path: Path, given: Mapping[str, object] | None = None) -> Mix:
     try:
         document = tomllib.loads(read_small(path, _MOST_BYTES))
     except OSError as error:
-        raise InvalidArgumentError(f"--jobs {path}: {why_unread(error)}") from None
+        raise unread(f"--jobs {path}", error, path) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InvalidArgumentError(f"--jobs {path}: is not TOML: {error}") from None
+        raise InvalidArgumentError(
+            f"--jobs {path}: is not TOML: {error}", remedy='[[job]] with trace = "resnet-50" and workers = 8'
+        ) from None
     except ValueError:  # Python's limit on the digits of an integer
-        raise InvalidArgumentError(f"--jobs {path}: is not TOML: a number has too many digits") from None
+        raise InvalidArgumentError(
+            f"--jobs {path}: is not TOML: a number has too many digits", remedy="a smaller number"
+        ) from None
     for name, value in (given or {}).items():
         source = SETTINGS[name].source("flag", value)
         checked = SETTINGS[name].check(value, source, SIMULATE)
         if isinstance(checked, list):
             if len(checked) > 1:
                 raise InvalidArgumentError(
-                    "several jobs are forecast with one value; give one", setting=name, source=source
+                    "several jobs are forecast with one value",
+                    setting=name,
+                    source=source,
+                    remedy="{this=" + str(value[0] if isinstance(value, list) else value) + "}",
                 )
             [checked] = checked
         document[name] = checked
@@ -165,27 +172,33 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
     entries = document.get("job")
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise InvalidArgumentError(
-            f'{where}: job: write one [[job]] or more, each with trace = "resnet-50" and workers = 8'
+            f"{where}: job: is missing", remedy='[[job]] with trace = "resnet-50" and workers = 8'
         )
     if len(entries) > MOST_JOBS:
-        raise InvalidArgumentError(f"{where}: job: {len(entries)} are too many; at most {MOST_JOBS} are simulated")
+        raise InvalidArgumentError(
+            f"{where}: job: must be at most {MOST_JOBS} jobs, not {len(entries)}", remedy="fewer jobs"
+        )
     shared = {name: _setting(where, name, document[name]) for name in _SHARED if name in document}
     if shared.get("iterations", 0) > _MOST_ITERATIONS:
         raise InvalidArgumentError(
-            f"{where}: iterations: {shared['iterations']} are too many; at most {_MOST_ITERATIONS} are simulated"
+            f"{where}: iterations: must be at most {_MOST_ITERATIONS}, not {shared['iterations']}",
+            remedy=f"iterations = {_MOST_ITERATIONS}",
         )
     cluster, own, assumed = _cluster(where, document, entries)
     if cluster.stragglers:
         raise InvalidArgumentError(
-            f"{where}: cluster: has stragglers by rank, but several jobs have a rank of each number; leave them out"
+            f"{where}: cluster: has stragglers by rank, and several jobs have a rank of each number",
+            remedy="a cluster without stragglers",
         )
     if cluster.jitter is None and "seed" in shared:
-        raise InvalidArgumentError(f"{where}: seed: has no effect on a cluster without jitter; leave it out")
+        raise InvalidArgumentError(f"{where}: seed: needs a cluster with jitter", remedy="drop seed")
     drafts = [_draft(f"{where}: job {number}", entry, cluster, own) for number, entry in enumerate(entries, start=1)]
     names = [draft.name for draft in drafts]
     for draft in drafts:
         if names.count(draft.name) > 1:
-            raise InvalidArgumentError(f"{draft.where}: name: there are two jobs '{draft.name}'; give each its own")
+            raise InvalidArgumentError(
+                f"{draft.where}: name: there are two jobs '{draft.name}'", remedy="a name of its own for each"
+            )
     nodes = _nodes(where, document.get("nodes"), drafts, cluster)
     jobs = tuple(_place(drafts, nodes, cluster))
     # What messages get of a link over the cluster's channel, as for one job.
@@ -307,7 +320,9 @@ def _cluster(where: str, document: Mapping[str, Any], entries: Sequence[Any]) ->
     """Return the cluster of bare schedules, the same as it was given, and notes on what is assumed of its nodes."""
     source = document.get("cluster")
     if source is not None and not isinstance(source, str):
-        raise InvalidArgumentError(f"{where}: cluster: {shown(source, repr)} is not text; give a file or a name")
+        raise InvalidArgumentError(
+            f"{where}: cluster: {shown(source, repr)} is not text", remedy='cluster = "dgx-h100"'
+        )
     fields = {name: document[name] for name in (*_CLUSTER, *_FIELDS) if name in document}
     if "servers_on" in fields:
         fields["servers"] = fields.pop("servers_on")
@@ -317,7 +332,7 @@ def _cluster(where: str, document: Mapping[str, Any], entries: Sequence[Any]) ->
         given = fields_given(source) | set(fields)
         return with_channel(found, bare=True, given=given), found, notes
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{where}: {error}") from None
+        raise error.within(where) from None
 
 
 def _nodes_of_jobs(
@@ -332,7 +347,8 @@ def _nodes_of_jobs(
     if len(assumed) > 1 and source is None:
         titles = units.listed([nodes.title for nodes, _ in assumed])
         raise InvalidArgumentError(
-            f"cluster: jobs are on {titles}, whose nodes differ; name the cluster that they share"
+            f"cluster: jobs are on {titles}, whose nodes differ",
+            remedy='cluster = "dgx-h100" (the one that they share)',
         )
     if source is None:
         return (assumed[0][0].cluster, assumed[0][1]) if assumed else (None, [])
@@ -345,8 +361,8 @@ def _nodes_of_jobs(
         if len(inside) > 1:
             titles = units.listed([nodes.title for nodes in inside.values()])
             raise InvalidArgumentError(
-                f"intra_bandwidth: jobs are on {titles}, whose nodes differ, and the cluster does not say what its "
-                "nodes are inside; give the rate that they share"
+                f"intra_bandwidth: jobs are on {titles}, whose nodes differ",
+                remedy='intra_bandwidth = "100Gbps" (the rate that they share)',
             )
         return next(iter(inside.values()), None)
 
@@ -378,30 +394,36 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
     _known(where, entry, (*_OWN, *allowed))
     name = entry.get("name", entry.get("trace"))
     if not isinstance(name, str) or not name.strip():
-        raise InvalidArgumentError(f"{where}: name: {shown(name, repr)} is not a name; give each job one")
+        raise InvalidArgumentError(f"{where}: name: {shown(name, repr)} is not a name", remedy='name = "vision"')
     if not name.isprintable():
-        raise InvalidArgumentError(f"{where}: name: {shown(name, ascii)} has control characters; leave them out")
+        raise InvalidArgumentError(
+            f"{where}: name: {shown(name, ascii)} has control characters", remedy='name = "vision"'
+        )
     where = f"{where} ({name[:40]})"
     trace, typed = entry.get("trace"), entry.get("workers")
     if not isinstance(trace, str) or not trace:
-        raise InvalidArgumentError(f'{where}: trace: is missing; give a file, or a name such as "resnet-50"')
+        raise InvalidArgumentError(f"{where}: trace: is missing", remedy='trace = "resnet-50"')
     workers = units.binary_count(typed) if isinstance(typed, str) else typed
     if isinstance(workers, bool) or not isinstance(workers, int):
-        raise InvalidArgumentError(f"{where}: workers: {shown(typed, repr)} is not a number of ranks, such as 8")
+        raise InvalidArgumentError(
+            f"{where}: workers: {shown(typed, repr)} is not a number of ranks", remedy="workers = 8"
+        )
     strategy = entry.get("strategy")
     if "strategy" in entry and (not isinstance(strategy, str) or strategy == "all" or "," in strategy):
-        raise InvalidArgumentError(f"{where}: strategy: {shown(strategy, repr)} is not one strategy, such as 'ring'")
+        raise InvalidArgumentError(
+            f"{where}: strategy: {shown(strategy, repr)} is not one strategy", remedy='strategy = "ring"'
+        )
     gpus = entry.get("gpus_per_node", min(cluster.gpus_per_node, max(workers, 1)))
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= cluster.gpus_per_node:
         raise InvalidArgumentError(
-            f"{where}: gpus_per_node: {shown(gpus, repr)} is not between 1 and the {cluster.gpus_per_node} of "
-            "the cluster's nodes"
+            f"{where}: gpus_per_node: must be 1-{cluster.gpus_per_node}, the GPUs of a node, not {shown(gpus, repr)}",
+            remedy=f"gpus_per_node = {cluster.gpus_per_node}",
         )
     given = {key: value for key, value in entry.items() if key in allowed}
     if given.get("pipeline_parallel", 1) != 1:
         raise InvalidArgumentError(
-            f"{where}: pipeline_parallel: is not modeled for several jobs, because one stage of a pipeline is "
-            "simulated; leave it out, and forecast the job by itself"
+            f"{where}: pipeline_parallel: is not modeled for several jobs",
+            remedy="drop pipeline_parallel, or forecast the job by itself",
         )
     used = own.replace(gpus_per_node=gpus) if "gpus_per_node" in entry else own
     given["workers"] = workers
@@ -410,7 +432,9 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
         own_sweep = Sweep.of(trace, given | {"cluster": used}, SIMULATE, "key", where=where, one_strategy=True)
         forecasts = prepare(own_sweep).scenarios
         if len(forecasts) != 1:
-            raise InvalidArgumentError(f"{where}: several values are given; a job has one of each")
+            raise InvalidArgumentError(
+                f"{where}: several values are given, and a job has one of each", remedy="one value"
+            )
         given["strategy"] = forecasts[0].strategy.name
         bare = given | {"cluster": cluster.replace(gpus_per_node=gpus), "library": NONE}
         if sharding.kind(str(given.get("sharding", NONE))) not in sharding.GATHERED:
@@ -446,14 +470,15 @@ def _wanted(where: str, nodes: object) -> str | tuple[int, ...]:
     if isinstance(nodes, list) and all(isinstance(node, int) and not isinstance(node, bool) for node in nodes):
         if (highest := max(nodes, default=0)) >= _MOST_NODES:
             raise InvalidArgumentError(
-                f"{where}: nodes: there is no node {shown(highest)}; a cluster has at most {_MOST_NODES}, from 0 to "
-                f"{_MOST_NODES - 1}"
+                f"{where}: nodes: there is no node {shown(highest)}, as a cluster has at most {_MOST_NODES}",
+                remedy=f"nodes = [0, …, {_MOST_NODES - 1}]",
             )
         if len(set(nodes)) == len(nodes) and all(node >= 0 for node in nodes):
             return tuple(nodes)
-        raise InvalidArgumentError(f"{where}: nodes: a node is below 0 or given twice")
+        raise InvalidArgumentError(f"{where}: nodes: a node is below 0 or given twice", remedy="nodes = [0, 1]")
     raise InvalidArgumentError(
-        f'{where}: nodes: {shown(nodes, repr)} is neither "packed" nor "spread" nor a list of nodes such as [0, 1]'
+        f'{where}: nodes: must be "packed", "spread" or a list of nodes, not {shown(nodes, repr)}',
+        remedy='nodes = "packed"',
     )
 
 
@@ -464,7 +489,7 @@ def _start(where: str, start: object) -> float:
         return _core.parse_time(start)  # type: ignore[arg-type]
     except (InvalidArgumentError, TypeError):
         raise InvalidArgumentError(
-            f'{where}: start: {shown(start, repr)} is not a time with its unit, such as "2s"'
+            f"{where}: start: {shown(start, repr)} is not a time with its unit", remedy='start = "2s"'
         ) from None
 
 
@@ -484,10 +509,13 @@ def _nodes(where: str, given: object, drafts: Sequence[_Draft], cluster: Cluster
         # In whole racks, unless these are larger than a cluster can be.
         return max(needed, highest, min(-(-max(needed, highest) // rack) * rack, _MOST_NODES))
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_NODES:
-        raise InvalidArgumentError(f"{where}: nodes: {shown(given, repr)} is not a number of nodes, such as 16")
+        raise InvalidArgumentError(
+            f"{where}: nodes: {shown(given, repr)} is not a number of nodes", remedy="nodes = 16"
+        )
     if given < max(needed, highest):
         raise InvalidArgumentError(
-            f"{where}: nodes: {given} are too few; the jobs and their servers need {max(needed, highest)}"
+            f"{where}: nodes: the jobs and their servers need {max(needed, highest)}, not {given}",
+            remedy=f"nodes = {max(needed, highest)}",
         )
     return given
 
@@ -497,7 +525,9 @@ def _place(drafts: Sequence[_Draft], nodes: int, cluster: Cluster) -> list[Place
     per_switch = cluster.nodes_per_switch or nodes
     for draft in drafts:
         if draft.nodes == SPREAD and (why := _why_not_spread(cluster, nodes)):
-            raise InvalidArgumentError(f'{draft.where}: nodes: "spread" has no effect: {why}')
+            raise InvalidArgumentError(
+                f'{draft.where}: nodes: "spread" has no effect: {why}', remedy='nodes = "packed"'
+            )
     free = dict.fromkeys(range(nodes))
     placed: list[PlacedJob] = []
     for draft in drafts:
@@ -506,9 +536,8 @@ def _place(drafts: Sequence[_Draft], nodes: int, cluster: Cluster) -> list[Place
         if len(draft.nodes) not in (draft.count, draft.count + draft.servers):
             besides = f" and {units.count(draft.servers, 'server')}" if draft.servers else ""
             raise InvalidArgumentError(
-                f"{draft.where}: nodes: {len(draft.nodes)} are given, but "
-                f"{draft.scenario.workers * draft.gpus_per_rank} workers with "
-                f"{units.count(draft.gpus_per_node, 'GPU')} on each node{besides} need {draft.count + draft.servers}"
+                f"{draft.where}: nodes: workers{besides} need {draft.count + draft.servers}, not {len(draft.nodes)}",
+                remedy=f"{draft.count + draft.servers} nodes",
             )
         for node in draft.nodes:
             free.pop(node, None)
@@ -545,11 +574,11 @@ def _why_not_spread(cluster: Cluster, nodes: int) -> str:
     """Return why nodes cannot be taken of several racks or switches; empty if they can."""
     per_switch = cluster.nodes_per_switch
     if per_switch is None:
-        return "one switch connects all nodes; leave it out, or give racks or a fabric"
+        return "one switch connects all nodes"
     if per_switch == 1:
-        return "every node has a switch of its own; leave it out, or give a list of nodes"
+        return "every node has a switch of its own"
     if per_switch >= nodes:
-        return f"a rack or switch has {per_switch} nodes, and there are {nodes}; leave it out, or give more at the top"
+        return f"a rack or switch has {per_switch} nodes, and there are {nodes}"
     return ""
 
 
@@ -575,5 +604,5 @@ def _known(where: str, entry: Mapping[str, Any], names: Sequence[str]) -> None:
     for key in entry:
         if key not in names:
             near = nearest(key, list(names))
-            hint = f"did you mean '{near}'?" if near else f"known are {', '.join(dict.fromkeys(names))}"
-            raise InvalidArgumentError(f"{where}: unknown key '{key[:80]}'; {hint}")
+            hint = near or f"one of {', '.join(dict.fromkeys(names))}"
+            raise InvalidArgumentError(f"{where}: unknown key '{key[:80]}'", remedy=hint)

@@ -66,11 +66,14 @@ def answers(words: Sequence[str], options: Mapping[str, Any]) -> list[Answer]:
         for name in sweep.values:
             if name not in _APPLICABLE:
                 raise InvalidArgumentError(
-                    f"has no effect on {words[0]}, whose time is that of NCCL's own algorithms; leave it out",
+                    f"has no effect on {words[0]}, whose time is that of NCCL's own algorithms",
                     setting=name,
+                    remedy="drop {this}",
                 )
         if sweep.get("cluster") is None:
-            raise InvalidArgumentError(f"{words[0]}: give the machines with --cluster, such as --cluster dgx-h100")
+            raise InvalidArgumentError(
+                f"{words[0]} needs a cluster", remedy="{cluster=dgx-h100} (list: paceline list clusters)"
+            )
         clusters = [load_cluster(sweep.machine(), bandwidth=rate) for rate in sweep.get("bandwidth") or (None,)]
         return [_answer(spec, cluster, workers) for spec in specs for cluster in clusters for workers in sweep.workers]
 
@@ -91,14 +94,15 @@ def _check_degraded(degraded: list[Degraded], group: Group) -> None:
         count = 0 if found is None else group.nodes if found[1] == "node" else group.ranks
         if group.nodes == 1:
             raise InvalidArgumentError(
-                f"has no effect on {units.count(group.ranks, 'GPU')} of one node, which use no NIC; leave it out",
+                f"has no effect on {units.count(group.ranks, 'GPU')} of one node, which use no NIC",
                 setting="degraded",
+                remedy="drop {this}",
             )
         if found is not None and int(found[2]) >= count:
             raise InvalidArgumentError(
-                f"there is no {one.link} with {units.count(group.ranks, 'GPU')}, only {found[1]}0 to "
-                f"{found[1]}{count - 1}",
+                f"there is no {one.link} with {units.count(group.ranks, 'GPU')}",
                 setting="degraded",
+                remedy=f"{{this={found[1]}0:{one.factor:g}}} ({found[1]}0 to {found[1]}{count - 1})",
             )
 
 
@@ -110,16 +114,16 @@ def parse(word: str) -> Spec:
     kind = _kind(word)
     if kind is None:
         raise InvalidArgumentError(
-            f"'{word:.80}' is not a collective, and NCCL's are forecast alone: "
-            f"{', '.join(f'{it}:SIZE' for it in COLLECTIVES)}"
+            f"'{word:.80}' is not a collective, and NCCL's are forecast alone",
+            remedy=f"paceline simulate {word:.80} (collectives: {', '.join(f'{it}:SIZE' for it in COLLECTIVES)})",
         )
     text = as_nccl_tests(word).partition(":")[2]
     if "/" in text:
-        raise InvalidArgumentError(f"{word:.80}: is cut into several tensors; leave out /COUNT, or give a --strategy")
+        raise InvalidArgumentError(f"{word:.80}: is cut into several tensors", remedy=f"{word.partition('/')[0]:.80}")
     first, dash, last = text.partition("-")
     start, end = _size(word, first), _size(word, last if dash else first)
     if end < start:
-        raise InvalidArgumentError(f"{word:.80}: the range ends below its start; write {kind}:8B-16GB")
+        raise InvalidArgumentError(f"{word:.80}: the range ends below its start", remedy=f"{kind}:8B-16GB")
     sizes = [start]
     while sizes[-1] * 2 <= end:
         sizes.append(sizes[-1] * 2)
@@ -129,12 +133,13 @@ def parse(word: str) -> Spec:
 
 
 def _size(word: str, text: str) -> int:
+    kind = f"{word.partition(':')[0]:.40}"
     try:
         size = _core.parse_size(text)
-    except ValueError as error:
-        raise InvalidArgumentError(f"{word:.80}: {error}; write a size or a range, such as 1GB or 8B-16GB") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{word:.80}: {error.reason}", remedy=f"{kind}:1GB or {kind}:8B-16GB") from None
     if not 1 <= size <= _MOST_BYTES:
-        raise InvalidArgumentError(f"{word:.80}: sizes must lie between 1 B and {units.size(_MOST_BYTES)}")
+        raise InvalidArgumentError(f"{word:.80}: sizes must be 1 B-{units.size(_MOST_BYTES)}", remedy=f"{kind}:1GB")
     return size
 
 

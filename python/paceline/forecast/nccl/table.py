@@ -67,7 +67,10 @@ def check_plot(path: Path) -> None:
     need_matplotlib("--plot")
     check_writable("--plot", path)
     if path.suffix.lower() not in _SUFFIXES:
-        raise InvalidArgumentError(f"--plot {path}: name a file that ends with {units.listed([*_SUFFIXES], 'or')}")
+        raise InvalidArgumentError(
+            f"--plot {path}: unknown kind of file",
+            remedy=f"--plot {path.with_suffix('.svg')} (one of {units.listed([*_SUFFIXES], 'or')})",
+        )
 
 
 def draw(answers: Sequence[Answer], path: Path) -> None:

@@ -65,7 +65,10 @@ def check_plot(path: Path) -> None:
     need_matplotlib("--plot")
     check_writable("--plot", path)
     if path.suffix.lower() not in SUFFIXES:
-        raise InvalidArgumentError(f"--plot {path}: name a file that ends with {units.listed([*SUFFIXES], 'or')}")
+        raise InvalidArgumentError(
+            f"--plot {path}: unknown kind of file",
+            remedy=f"--plot {path.with_suffix('.svg')} (one of {units.listed([*SUFFIXES], 'or')})",
+        )
 
 
 def plot(results: Result | Sequence[Result], path: str | Path | None = None) -> Figure:
@@ -88,7 +91,7 @@ def plot(results: Result | Sequence[Result], path: str | Path | None = None) -> 
     """
     results = [results] if isinstance(results, Result) else results
     if not results:
-        raise InvalidArgumentError("there are no results to plot")
+        raise InvalidArgumentError("there are no results to plot", remedy="results of paceline.sweep")
     if path is None:
         need_matplotlib("a plot")
         return figure(results)
@@ -232,7 +235,7 @@ def _lines(results: Sequence[Result], noun: str, axis: Axis, others: Sequence[An
 
 def _refuse_many(panels: dict[str, list[Result]]) -> None:
     if len(panels) > _MOST_PANELS:
-        raise InvalidArgumentError(f"--plot: {len(panels)} panels do not fit into one plot; sweep fewer values")
+        raise InvalidArgumentError(f"--plot: {len(panels)} panels do not fit into one plot", remedy="fewer values")
 
 
 def _panels(results: Sequence[Result], others: Sequence[Any]) -> dict[str, list[Result]]:

@@ -80,8 +80,8 @@ def _synchronize(state: State, member: Membership | None) -> None:
     here = current()
     if len(here.sets) > 1 or here.size != here.job.size:
         raise InvalidArgumentError(
-            "hvd.elastic.run works with all ranks of the job: their numbers change from world to world; leave process "
-            "sets and init(comm=) out"
+            "hvd.elastic.run works with all ranks of the job, as their numbers change",
+            remedy="hvd.init() without comm= and process sets",
         )
     state.sync()
     commit = member.place.commit if member is not None and member.place is not None else None

@@ -123,8 +123,8 @@ def _no_pickle(objects: dict[str, Any], error: Exception) -> Exception:
             dumped(value)
         except _PICKLES as why:
             return InvalidArgumentError(
-                f"the elastic state's {name}: {type(value).__name__} cannot be sent to other ranks: {why}; keep only "
-                "objects that can be pickled in the state, and create the rest anew"
+                f"the elastic state's {name}: {type(value).__name__} cannot be sent to other ranks: {why}",
+                remedy="only objects in the state that can be pickled",
             )
     return error
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline._internal.documents import read_limited
-from paceline._internal.files import why_unread
+from paceline._internal.files import list_of, why_unread
 from paceline.errors import InvalidArgumentError
 from paceline.interop.logs import nccl, osu, others, tf_cnn
 from paceline.interop.logs.contents import Read, ReadError
@@ -44,24 +44,23 @@ def read_log(path: Path) -> list[Read]:
     try:
         text = decoded(read_limited(path, _MOST))
     except OSError as error:
-        raise InvalidArgumentError(f"--read {path}: {why_unread(error)}") from None
+        raise InvalidArgumentError(f"--read {path}: {why_unread(error)}", remedy=list_of(path)) from None
     lines = cleaned(text)
     try:
         benchmarks = [
             one for recognized, read in _FORMATS if recognized(lines) for one in read(lines, ended=text[-1] in "\r\n")
         ]
     except ReadError as error:
-        raise InvalidArgumentError(f"--read {path}:{error.line}: {error}") from None
+        raise InvalidArgumentError(f"--read {path}:{error.line}: {error}", remedy=error.remedy_as("flag")) from None
     if not benchmarks and (other := others.named(lines)) is not None:
         raise InvalidArgumentError(
-            f"--read {path}: is a log of {other}, which is not read; read are logs of nccl-tests, OSU's benchmarks and "
-            "tf_cnn_benchmarks. A rate or latency of the network is an option of forecasts: `paceline simulate "
-            "--bandwidth RATE --latency TIME`"
+            f"--read {path}: is a log of {other}, which is not read",
+            remedy="paceline simulate --bandwidth RATE --latency TIME, or a log of nccl-tests",
         )
     if not benchmarks:
         raise InvalidArgumentError(
-            f"--read {path}: has none of the headings of tf_cnn_benchmarks ('images/sec:'), nccl-tests"
-            " ('# size count type …') and OSU's benchmarks ('# OSU …'): neither a log of these nor a whole one"
+            f"--read {path}: has no headings of tf_cnn_benchmarks, nccl-tests or OSU's benchmarks",
+            remedy="a whole log of one of them",
         )
     benchmarks.sort(key=lambda one: one.line)
     for one in benchmarks:

@@ -14,9 +14,9 @@ from paceline.errors import PacelineError
 class ReadError(PacelineError):
     """A line is invalid; `line` counts from 1."""
 
-    def __init__(self, line: int, message: str) -> None:
-        """Take the number of the line and what is wrong with it."""
-        super().__init__(message)
+    def __init__(self, line: int, message: str, *, remedy: str) -> None:
+        """Take the number of the line, what is wrong with it, and what to give instead."""
+        super().__init__(message, remedy=remedy)
         self.line = line
 
 
@@ -87,7 +87,7 @@ def number(text: str, line: int, what: str) -> float:
     """Return a finite, non-negative number. Raises ReadError."""
     value = figure(text, line, what)
     if value is None:
-        raise ReadError(line, f"{what}: '{text[:40]}' is not a number")
+        raise ReadError(line, f"{what}: '{text[:40]}' is not a number", remedy="the log as the benchmark wrote it")
     return value
 
 
@@ -98,7 +98,7 @@ def figure(text: str, line: int, what: str, unit: float = 1.0) -> float | None:
     except ValueError:
         value = -1.0
     if value < 0 and not math.isnan(value):
-        raise ReadError(line, f"{what}: '{text[:40]}' is not a number")
+        raise ReadError(line, f"{what}: '{text[:40]}' is not a number", remedy="the log as the benchmark wrote it")
     return finite(value * unit) if value <= _LARGEST else None
 
 
@@ -110,10 +110,16 @@ def finite(value: float) -> float | None:
 def whole(text: str, line: int, what: str) -> int:
     """Return a non-negative whole number. Raises ReadError."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise ReadError(line, f"{what}: '{text[:40]}' is not a whole number")
+        raise ReadError(
+            line, f"{what}: '{text[:40]}' is not a whole number", remedy="the log as the benchmark wrote it"
+        )
     return int(text)
 
 
 def truncated(line: int) -> ReadError:
     """Return the error of a last line that may have lost digits."""
-    return ReadError(line, "has no line end: the log is truncated; add a newline if it is complete")
+    return ReadError(
+        line,
+        "has no line end, so the log is truncated",
+        remedy="the whole log (or a line end, if it is complete)",
+    )

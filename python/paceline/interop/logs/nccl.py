@@ -82,7 +82,9 @@ def read(lines: list[str], *, ended: bool) -> list[Read]:
         elif match := _HEADING.search(line):
             words = [word for word in match[0].replace("#", " ").split() if word]
             if not {"time", "busbw"} <= {*words}:
-                raise ReadError(at, "the heading has no columns 'time' and 'busbw'")
+                raise ReadError(
+                    at, "the heading has no columns 'time' and 'busbw'", remedy="the log as nccl-tests wrote it"
+                )
             tables.append(_Table(at, words, named, ranks))
             named, starting, ranks = None, False, set()
         elif match := _STARTING.search(line):
@@ -100,7 +102,11 @@ def read(lines: list[str], *, ended: bool) -> list[Read]:
             _add(table, words, at)
     full = [table for table in tables if table.sizes]
     if not full:
-        raise ReadError(len(lines), "no sizes below the heading; did the benchmark fail?")
+        raise ReadError(
+            len(lines),
+            "no sizes below the heading",
+            remedy="the log of a benchmark that did not fail",
+        )
     return [one for table in full for one in _reads(table)]
 
 
@@ -126,7 +132,11 @@ def _add(table: _Table, words: list[str], at: int) -> None:
     """Read a row. Raises ReadError."""
     before = table.before_time
     if len(words) < before + 3:
-        raise ReadError(at, f"has {len(words)} columns; size, count, type, … time, algbw, busbw are expected")
+        raise ReadError(
+            at,
+            f"has {len(words)} columns, not those of nccl-tests",
+            remedy="size, count, type, … time, algbw, busbw",
+        )
     size = whole(words[0], at, "size")
     values = [
         figure(words[before + place], at, name, unit)
@@ -136,8 +146,8 @@ def _add(table: _Table, words: list[str], at: int) -> None:
     if size and any(one.size_bytes == size for one in of_this_kind):
         raise ReadError(
             at,
-            f"size {size} appears again with the same type, operation and root; use a separate log for each cycle and"
-            " process (without MPI=1, nccl-tests runs once per process)",
+            f"size {size} appears again with the same type, operation and root",
+            remedy="a log for each cycle and process (MPI=1: one process prints)",
         )
     of_this_kind.append(Size(size, *values))
     table.infinite += None in values

@@ -60,7 +60,11 @@ def read(lines: list[str], *, ended: bool) -> list[Read]:
                 table.read.devices = devices
         if match := _HEADING.search(line):
             if "MB/s" not in line and "us" not in line:
-                raise ReadError(at, "the heading names neither a latency in us nor a bandwidth in MB/s")
+                raise ReadError(
+                    at,
+                    "the heading names neither a latency in us nor a bandwidth in MB/s",
+                    remedy="the log as OSU's benchmark wrote it",
+                )
             tables.append(_table(line[: match.start()], match[0], at, Read("osu", what, at, devices)))
         elif table is not None and (words := _row(table, line, at)):
             if at == len(lines) and not ended and len(words[-1].partition(".")[2]) < 2 and words[-1].isascii():
@@ -68,7 +72,11 @@ def read(lines: list[str], *, ended: bool) -> list[Read]:
             _add(table, words, at)
     full = [table.read for table in tables if table.read.sizes]
     if not full:
-        raise ReadError(len(lines), "no sizes below the heading; did the benchmark fail?")
+        raise ReadError(
+            len(lines),
+            "no sizes below the heading",
+            remedy="the log of a benchmark that did not fail",
+        )
     for table in tables:
         if table.failed:
             table.read.notes.append(f"{count(table.failed, 'size')} had wrong results")
@@ -101,7 +109,9 @@ def _row(table: _Table, line: str, at: int) -> list[str]:
     if shape(prefix) == table.prefix and len(words) - before > table.place:
         return words[before:]
     if shape(prefix) == table.prefix:
-        raise ReadError(at, f"'{line.strip()[:60]}' is not a size and a value")
+        raise ReadError(
+            at, f"'{line.strip()[:60]}' is not a size and a value", remedy="the log as OSU's benchmark wrote it"
+        )
     return []
 
 
@@ -113,7 +123,11 @@ def _add(table: _Table, words: list[str], at: int) -> None:
     seconds = None if table.bandwidth else value
     rate = value if table.bandwidth else finite(size / seconds) if seconds else None
     if size and size in table.seen:
-        raise ReadError(at, f"size {size} appears again; use a separate log for each run")
+        raise ReadError(
+            at,
+            f"size {size} appears again",
+            remedy="a log for each run",
+        )
     table.seen.add(size)
     table.read.sizes.append(Size(size, seconds, rate, None))
     table.failed += "Fail" in words

@@ -69,7 +69,11 @@ def _step(read: Read, line: str, at: int) -> None:
     """Read a step. Raises ReadError."""
     step = _STEP.search(line)
     if step is None:
-        raise ReadError(at, f"'{line.strip()[:60]}' is not a step: '10<tab>images/sec: 123.4 +/- 1.2 (jitter = 3.4)'")
+        raise ReadError(
+            at,
+            f"'{line.strip()[:60]}' is not a step",
+            remedy="'10<tab>images/sec: 123.4 +/- 1.2 (jitter = 3.4)'",
+        )
     read.steps = whole(step[1], at, "Step")
     number(step[2], at, "images/sec")
     read.uncertainty = None if step[3] is None else figure(step[3], at, "+/-")
@@ -79,8 +83,16 @@ def _step(read: Read, line: str, at: int) -> None:
 def _check(run: _Run, last: int) -> None:
     """Require a total, and compute the number of devices. Raises ReadError."""
     if run.read.total_images_per_s is None:
-        raise ReadError(last, "the log ends without 'total images/sec:'; was the benchmark interrupted?")
+        raise ReadError(
+            last,
+            "the log ends without 'total images/sec:'",
+            remedy="the log of a benchmark that was not interrupted",
+        )
     if run.globally and run.read.batch:
         if run.globally % run.read.batch:
-            raise ReadError(run.sizes, f"{run.globally} images do not give {run.read.batch} per device")
+            raise ReadError(
+                run.sizes,
+                f"{run.globally} images do not give {run.read.batch} per device",
+                remedy="the log as tf_cnn_benchmarks wrote it",
+            )
         run.read.devices = run.globally // run.read.batch

@@ -46,11 +46,13 @@ class Replica(Actor):
         self._loss = task.loss or torch.nn.functional.cross_entropy
         trained = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
         if not trained:
-            raise InvalidArgumentError("model: has no trainable parameters")
+            raise InvalidArgumentError(
+                "model: has no trainable parameters", remedy="a model whose parameters require gradients"
+            )
         for name, parameter in trained:
             if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
                 raise InvalidArgumentError(
-                    f"model: {name} is {parameter.dtype} on {parameter.device}; use float32 on the CPU"
+                    f"model: {name} is {parameter.dtype} on {parameter.device}", remedy="model.float().cpu()"
                 )
         self._parameters = [parameter for _, parameter in trained]
         self._optimizer = task.optimizer(self._parameters)

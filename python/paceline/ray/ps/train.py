@@ -71,9 +71,11 @@ def train(
         >>> trained = train(make_model, make_optimizer, batch, steps=10, workers=4)  # doctest: +SKIP
     """
     if steps < 1:
-        raise InvalidArgumentError(f"steps: {steps} is too few; give one or more")
+        raise InvalidArgumentError(f"steps: must be at least 1, not {steps}", remedy="steps=100")
     if servers is not None and servers < 1:
-        raise InvalidArgumentError(f"servers: {servers} is too few; leave it out for one on each node")
+        raise InvalidArgumentError(
+            f"servers: must be at least 1, not {servers}", remedy="servers=1, or drop servers (one on each node)"
+        )
     layout = Layout(
         num_workers=workers, num_hosts=hosts, num_workers_per_host=workers_per_host, cpus_per_worker=cpus_per_worker
     )

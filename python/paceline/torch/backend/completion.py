@@ -75,7 +75,7 @@ def in_order(hook: Callable[P, R]) -> Callable[P, R]:
         >>> model.register_comm_hook(state, in_order(powerSGD_hook))  # doctest: +SKIP
     """
     if not callable(hook):
-        raise InvalidArgumentError(f"in_order: {hook!r:.80} is not a communication hook; pass a function")
+        raise InvalidArgumentError(f"in_order: {hook!r:.80} is not a communication hook", remedy="a function")
 
     @functools.wraps(hook)
     def ordered(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -174,7 +174,10 @@ class Completion:
                     self._thread(self._watch)
                 self._listen()
             except RuntimeError as error:
-                raise JobError(f"cannot complete a future: no thread can be started for it ({error})") from error
+                raise JobError(
+                    f"cannot complete a future: no thread can be started for it ({error})",
+                    remedy="ulimit -u (the most threads)",
+                ) from error
 
     def later(self, work: Awaited) -> None:
         """Complete the future of an operation that started before any future was requested, and so sends no notice."""
@@ -200,9 +203,8 @@ class Completion:
             lineage = None
         if lineage is not None and self._last.get(group) != lineage.last:
             raise JobError(
-                "a future's callback begins an operation, and another thread has begun one of the same group since: "
-                "other ranks may do so in another order. If this is a DDP communication hook (PowerSGD, quantization) "
-                "with more than one bucket, wrap it, paceline.torch.in_order(hook), or raise bucket_cap_mb"
+                "a future's callback begins an operation, and another thread has begun one of the same group since",
+                remedy="paceline.torch.in_order(hook), or a larger bucket_cap_mb",
             )
         number = self._last[group] = next(self._numbers)
         if lineage is not None:

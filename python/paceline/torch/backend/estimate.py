@@ -46,8 +46,8 @@ class Estimates:
         name = os.environ.get(VARIABLE)
         if not name:
             raise InvalidArgumentError(
-                f"_time_estimator: set {VARIABLE} to the cluster whose times are wanted, such as dgx-h100; `paceline "
-                "clusters` lists them"
+                "_time_estimator needs the cluster whose times are wanted",
+                remedy=f"{VARIABLE}=dgx-h100 (list: paceline list clusters)",
             )
         self._machine, self._seconds = Machine.of(load_cluster(name)), 0.0
 
@@ -58,7 +58,8 @@ class Estimates:
         if kind is None:
             self._machine = None  # torch does not end an estimate that an error leaves
             raise InvalidArgumentError(
-                f"_time_estimator: {call} has no estimate, only {', '.join(_KINDS)}; call it outside of the context"
+                f"_time_estimator: {call} has no estimate, only {', '.join(_KINDS)}",
+                remedy=f"{call} outside of the context",
             )
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         size *= len(ranks) if call in _SHARDED else 1

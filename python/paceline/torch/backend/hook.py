@@ -87,7 +87,7 @@ def _chooser(strategy: Choice) -> Callable[[GradBucket], str | None]:
     if isinstance(strategy, Mapping):
         limits = sorted((_limit(size), find_strategy(name).name) for size, name in strategy.items())
         if not limits or limits[-1][0] != math.inf:
-            raise InvalidArgumentError('no strategy is named for the largest buckets; add one for the size "inf"')
+            raise InvalidArgumentError("no strategy is named for the largest buckets", remedy='{"inf": "ring"}')
         return lambda bucket: next(name for limit, name in limits if bucket.buffer().nbytes <= limit)
     return strategy
 

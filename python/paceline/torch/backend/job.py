@@ -24,10 +24,8 @@ from paceline.torch.backend.completion import Completion
 from paceline.torch.backend.store_exchange import StoreExchange
 from paceline.torch.recorder.marks import Marks
 
-NOT_ELASTIC = (
-    "paceline run --elastic: torch.distributed has fixed ranks; use hvd.elastic.run instead of init_process_group "
-    "(docs/how-to/elastic.md), or leave --elastic out"
-)
+NOT_ELASTIC = "paceline run --elastic: torch.distributed has fixed ranks"
+INSTEAD_OF_ELASTIC = "hvd.elastic.run instead of init_process_group, or drop --elastic"
 
 
 class ProcessGroupJob:
@@ -68,12 +66,12 @@ class ProcessGroupJob:
         settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
         settings.refuse_coordinator()
         if os.environ.get(ADDRESS):
-            raise InvalidArgumentError(NOT_ELASTIC)
+            raise InvalidArgumentError(NOT_ELASTIC, remedy=INSTEAD_OF_ELASTIC)
         if settings.placed():
             raise InvalidArgumentError(
-                f"{settings.placement}: torch.distributed does not pass the names of tensors; use even, or "
-                "paceline.torch's DistributedOptimizer",
+                f"{settings.placement}: torch.distributed does not pass the names of tensors",
                 setting="placement",
+                remedy="{this=even}, or paceline.torch's DistributedOptimizer",
             )
         if group is not None:
             settings = _of_own(group, settings)
@@ -183,9 +181,9 @@ def _of_own(group: str, settings: Settings) -> Settings:
     """
     if settings.helpers:
         raise InvalidArgumentError(
-            f"group {group} has a store of its own, and the server processes of {settings.strategy} belong to the "
-            "default group; choose another strategy for this process, or make the group with new_group",
+            f"group {group} has a store of its own, and the servers of {settings.strategy} belong to the default group",
             setting="strategy",
+            remedy="{strategy=ring}, or new_group(…)",
         )
     return replace(settings, timeline=None)
 
@@ -202,8 +200,8 @@ def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
     place = rank_environment()
     if (rank, size) != (place.rank, place.size):
         raise InvalidArgumentError(
-            f"rank {rank} of {size} in a job of {place.size} with parameter servers: only the group of all ranks can "
-            "use them; make it the default group, with backend paceline"
+            f"rank {rank} of {size} in a job of {place.size}: only the group of all ranks can use parameter servers",
+            remedy="init_process_group('paceline') for all ranks",
         )
     settings = replace(settings, rendezvous=settings.rendezvous or place.rendezvous)
     return Engine.start(rank, size + settings.helpers, settings.to_json(), None)

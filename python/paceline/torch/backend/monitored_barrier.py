@@ -69,7 +69,7 @@ def _count(store: Store, size: int, limit_s: float, job: ProcessGroupJob, *, eve
     text = f"{limit_s * 1e3:.0f} ms"
     if limit_s <= 0:
         store.set("answer", "rank 0 has no time")
-        raise JobError(f"Rank 0 timed out in monitoredBarrier after {text}; give it a timeout above 0")
+        raise JobError(f"Rank 0 timed out in monitoredBarrier after {text}", remedy="timeout=timedelta(seconds=60)")
     reports = WaitReports(limit_s, "timeout= or PACELINE_TIMEOUT")
 
     def report() -> None:

@@ -32,7 +32,7 @@ from paceline.job.rank_environment import RankEnvironment, rank_environment
 from paceline.job.settings import BAIDU_RING, OVER_MPI, Settings
 from paceline.torch.backend.disable_dynamo import keep_out
 from paceline.torch.backend.group import explicit
-from paceline.torch.backend.job import NOT_ELASTIC, ProcessGroupJob
+from paceline.torch.backend.job import INSTEAD_OF_ELASTIC, NOT_ELASTIC, ProcessGroupJob
 from paceline.torch.backend.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
 
 _default: weakref.ref[ProcessGroupJob] | None = None
@@ -46,12 +46,13 @@ job), is a job of its own, whatever its size: its members are those who use that
 _MPIRUN = ("openmpi", "pmi")
 _LAUNCHERS = {"openmpi": "mpirun", "pmi": "mpiexec (PMI)", "slurm": "Slurm"}
 _NO_STEP_NODES = (
-    "SLURM_STEP_NODELIST is missing, from which ranks learn where rank 0 is: hand on all SLURM_* variables, or set "
-    "MASTER_ADDR and MASTER_PORT (of rank 0's host)"
+    "SLURM_STEP_NODELIST is missing, from which ranks learn where rank 0 is",
+    "all SLURM_* variables, or MASTER_ADDR=node1 MASTER_PORT=29500 (of rank 0's host)",
 )
+"""What is wrong, and the remedy."""
 _NO_ADDRESS = (
-    "mpirun does not set a rendezvous address: set PACELINE_TRANSPORT=mpi, so that ranks find each other over MPI, or "
-    "MASTER_ADDR and MASTER_PORT (of rank 0's host; docs/how-to/mpirun.md)"
+    "mpirun does not set a rendezvous address",
+    "PACELINE_TRANSPORT=mpi, or MASTER_ADDR=node1 MASTER_PORT=29500 (of rank 0's host)",
 )
 
 
@@ -70,8 +71,8 @@ def check_torch(version: TorchVersion) -> None:
     """
     if version < OLDEST_TORCH:
         raise InvalidArgumentError(
-            f"this is torch {version}, and the backend paceline needs torch {OLDEST_TORCH} or newer: over older ones "
-            f"DDP hangs; upgrade with: pip install 'torch>={OLDEST_TORCH}'"
+            f"torch {version}: the backend paceline needs torch {OLDEST_TORCH} or newer, as DDP hangs over older ones",
+            remedy=f"pip install 'torch>={OLDEST_TORCH}'",
         )
 
 
@@ -82,7 +83,7 @@ def register() -> None:
         store_address.restrict()  # torch may have been imported without its extensions
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
         if os.environ.get(ADDRESS):
-            _explain_missing_address(NOT_ELASTIC)
+            _explain_missing_address((NOT_ELASTIC, INSTEAD_OF_ELASTIC))
         launcher = "none"
         try:
             place = rank_environment()
@@ -90,7 +91,7 @@ def register() -> None:
             launcher = place.launcher
         except InvalidArgumentError as error:
             # Reported when the variables are needed: this may be an import in a process that is no rank.
-            _refuse_variables(str(error))
+            _refuse_variables(error)
         if os.environ.get("PACELINE_TRANSPORT") in OVER_MPI or os.environ.get("PACELINE_STRATEGY") == BAIDU_RING:
             _meet_over_mpi()
         elif launcher in _MPIRUN:
@@ -99,25 +100,25 @@ def register() -> None:
             _explain_missing_address(_NO_STEP_NODES)
 
 
-def _explain_missing_address(why: str) -> None:
+def _explain_missing_address(why: tuple[str, str]) -> None:
     """Explain how to start ranks where torch would ask for variables, which is not the best remedy."""
 
     def refuse() -> None:
         if not os.environ.get("MASTER_ADDR"):
             tell_launcher()
-            raise InvalidArgumentError(why)
+            raise InvalidArgumentError(why[0], remedy=why[1])
 
     _before_environment(refuse)
 
 
-def _refuse_variables(why: str) -> None:
+def _refuse_variables(why: InvalidArgumentError) -> None:
     """Say what is wrong with the launcher's variables where torch would name others, unless they have changed."""
 
     def refuse() -> None:
         complete = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
         if not complete:
             tell_launcher()
-            raise InvalidArgumentError(why)
+            raise why
 
     _before_environment(refuse)
 
@@ -161,8 +162,8 @@ def _tell_torch(place: RankEnvironment) -> None:
     for name, text in given.items():
         if text.strip() != launched[name]:
             raise InvalidArgumentError(
-                f"{name}={text[:80]} is set, and {_LAUNCHERS[place.launcher]} says {launched[name]}: unset {name}, "
-                "or start as many processes as there are ranks"
+                f"{name}={text[:80]} is set, and {_LAUNCHERS[place.launcher]} says {launched[name]}",
+                remedy=f"unset {name}, or as many processes as ranks",
             )
     known = {"MASTER_ADDR": place.master_address, "MASTER_PORT": place.master_port}
     for variable, value in {"RANK": place.rank, "WORLD_SIZE": place.size, **known}.items():

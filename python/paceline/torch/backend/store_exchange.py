@@ -64,8 +64,8 @@ class StoreExchange:
         if not wait_for(self._store, keys, time.monotonic() + self.timeout_s, report):
             remedy = "init_process_group(timeout=…) or PACELINE_START_TIMEOUT"
             raise JobError(
-                f"{self._waits(f'{self.timeout_s:g} s', self._missing(keys))}; check their output, or give them more "
-                f"time with {remedy if self._group is None else 'the timeout of the group'}"
+                self._waits(f"{self.timeout_s:g} s", self._missing(keys)),
+                remedy=f"their output, or more time: {remedy if self._group is None else 'the timeout of the group'}",
             )
         return [bytes.fromhex(self._store.get(key).decode()) for key in keys]
 

@@ -76,7 +76,10 @@ class Work(C10dWork):
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         began = self._completion.wait_begins()
         if not self._operation.wait(seconds if seconds > 0 else None):
-            raise JobError(f"{self._label}: has not finished within {seconds:g} s, and is still in flight")
+            raise JobError(
+                f"{self._label}: has not finished within {seconds:g} s, and is still in flight",
+                remedy="a longer timeout",
+            )
         self._hold()
         self._completion.waited(self._label, began)
         return True

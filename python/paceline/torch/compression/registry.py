@@ -75,7 +75,8 @@ def register(model: DistributedDataParallel, compression: str) -> None:
     """
     if not isinstance(model, DistributedDataParallel):
         raise InvalidArgumentError(
-            f"model is a {type(model).__name__}; give a DistributedDataParallel, whose gradients are exchanged"
+            f"model is a {type(model).__name__}, whose gradients are not exchanged",
+            remedy="DistributedDataParallel(model)",
         )
     if catalog.parse(compression).method != catalog.NONE:
         state, hook = hook_of(compression, model.process_group)

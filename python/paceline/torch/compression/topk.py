@@ -39,7 +39,7 @@ class TopKState:
             InvalidArgumentError: The density is out of range.
         """
         if not 0 < density <= 1:
-            raise InvalidArgumentError(f"density: {density} is not above 0 and up to 1")
+            raise InvalidArgumentError(f"density: must be above 0 and at most 1, not {density}", remedy="density=0.01")
         self.group, self.density, self.error_feedback = group, density, error_feedback
         self.residuals = Residuals()
 
@@ -67,7 +67,9 @@ def topk_hook(state: TopKState, bucket: GradBucket) -> Future[Tensor]:
     assert group is not None, "there is a default group in a job"
     buffer, world = bucket.buffer(), group.size()
     if len(buffer) > _MOST:
-        raise InvalidArgumentError(f"top-k: a bucket has {len(buffer)} values, more than 2^31; use smaller ones")
+        raise InvalidArgumentError(
+            f"top-k: a bucket has {len(buffer)} values, more than 2^31", remedy="a smaller bucket_cap_mb"
+        )
     kept = max(1, math.ceil(len(buffer) * state.density))
     if state.error_feedback:
         values = state.residuals.of(bucket)

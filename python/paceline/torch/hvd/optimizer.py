@@ -124,5 +124,5 @@ def _check_placed(names: Iterable[str]) -> None:
         near = nearest(missing[0], sorted(world.placed))
         hint = f"; is it '{near}' there?" if near else ""
         raise InvalidArgumentError(
-            f'{world.job.settings.placement}: "{missing[0]}": is missing; every tensor needs a server{hint}'
+            f'{world.job.settings.placement}: "{missing[0]}": is missing', remedy=hint or f'"{missing[0]}": 0'
         )

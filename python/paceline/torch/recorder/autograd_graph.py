@@ -63,7 +63,8 @@ def autograd_graph(loss: Tensor | Sequence[Tensor], model: nn.Module) -> Autogra
     roots = [tensor.grad_fn for tensor in losses if tensor.grad_fn is not None]
     if not roots:
         raise InvalidArgumentError(
-            "the loss has no graph: it depends on no parameter that requires a gradient, or was detached"
+            "the loss has no graph: it depends on no parameter that requires a gradient, or was detached",
+            remedy="the loss without detach()",
         )
     parameters = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     run = _order(roots)
@@ -146,9 +147,8 @@ def _order(roots: list[Any]) -> list[Any]:
         node = ahead.pop()
         if type(node).__name__ == _REENTRANT:
             raise InvalidArgumentError(
-                "the model uses reentrant checkpoints, which hide the graph inside them; use "
-                "torch.utils.checkpoint.checkpoint(…, use_reentrant=False), or observe the order in the first step "
-                "(paceline.torch.observed_order)"
+                "the model uses reentrant checkpoints, which hide the graph inside them",
+                remedy="torch.utils.checkpoint.checkpoint(…, use_reentrant=False), or paceline.torch.observed_order",
             )
         for child in _children(node):
             waits_for[child] = waits_for.get(child, 0) + 1

@@ -149,7 +149,7 @@ class Recorder:
             RecordingError: The recorder was used before.
         """
         if self._optimizer is None or self._phase is not _Phase.STOPPED:
-            raise RecordingError("a recorder can be used once; create a new one")
+            raise RecordingError("a recorder can be used once", remedy="paceline.torch.Recorder(…), a new one")
         self._handles = [
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
@@ -198,7 +198,7 @@ class Recorder:
         medians = self._combined()
         batch = self._batch or medians.batch
         if batch < 1:
-            raise RecordingError("the batch size cannot be inferred from the model's arguments: pass batch=")
+            raise RecordingError("the batch size cannot be inferred from the model's arguments", remedy="batch=32")
         worker = self._with_activations(medians.worker, batch)
         return {
             "format": "paceline-trace",
@@ -339,7 +339,7 @@ class Recorder:
             nonlocal calls
             calls += 1
             if calls > 1 and self._phase is not _Phase.STOPPED:
-                self._refused = RecordingError(CALLED_TWICE)
+                self._refused = RecordingError(CALLED_TWICE, remedy="one call of the model in a step")
                 self.stop()
                 if self._raises:
                     raise self._refused
@@ -407,7 +407,8 @@ class Recorder:
         if self._hooks is None or not self._logs:
             raise RecordingError(
                 f"no step was recorded: the loop ran {self.steps_seen} optimizer "
-                f"step{'s' if self.steps_seen != 1 else ''}, and the first {self.warmup} are warm-up"
+                f"step{'s' if self.steps_seen != 1 else ''}, and the first {self.warmup} are warm-up",
+                remedy=f"at least {self.warmup + 1} steps, or warmup=0",
             )
         table = self._hooks.table
         apart = self._hooks.take_apart if isinstance(self._hooks, RankStepHooks) else take_apart

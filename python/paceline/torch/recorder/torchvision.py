@@ -37,8 +37,8 @@ def resolve(name: str) -> str:
     if found is not None:
         return found
     near = difflib.get_close_matches(_key(name), by_key, n=3, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(by_key[key] for key in near)}?" if near else ""
-    raise UnknownModelError(f"torchvision has no classification model {name!r}{hint}")
+    hint = " or ".join(by_key[key] for key in near) or "resnet50 (list: torchvision.models.list_models())"
+    raise UnknownModelError(f"torchvision has no classification model {name!r}", remedy=hint)
 
 
 def default_image_size(name: str) -> int:

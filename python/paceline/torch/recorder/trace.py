@@ -51,7 +51,10 @@ def combine(
     `with_input`: the time between steps is the worker's first layer.
     """
     if not steps:
-        raise RecordingError("none of the recorded steps computed a gradient of the model's parameters")
+        raise RecordingError(
+            "none of the recorded steps computed a gradient of the model's parameters",
+            remedy="loss.backward() in the recorded steps",
+        )
     shapes = Counter(step.shape for step in steps)
     most = max(shapes.values())
     last = next(step for step in reversed(steps) if shapes[step.shape] == most)
@@ -128,7 +131,7 @@ def wire_dtype(gradients: Iterable[Gradient]) -> str:
     known = [(dtype, count) for dtype, count in elements.most_common() if dtype in DTYPE_BYTES]
     if not known:
         raise RecordingError(
-            f"the gradients are {', '.join(sorted(elements))}; a trace supports {', '.join(DTYPE_BYTES)}"
+            f"the gradients are {', '.join(sorted(elements))}", remedy=f"one of {', '.join(DTYPE_BYTES)}"
         )
     return known[0][0]
 

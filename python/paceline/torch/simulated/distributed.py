@@ -52,9 +52,8 @@ def _refuse(what: dict[str, str], module: ModuleType) -> None:
 
         def refused(*_: object, _name: str = name, _kind: str = kind, **__: object) -> None:
             raise RecordingError(
-                f"the script calls {_name}: {_kind} needs other ranks, which a recording without the device does not "
-                "have; leave it out of the script, and forecast it with --tensor-parallel or --pipeline-parallel "
-                "(paceline simulate --help)"
+                f"the script calls {_name}, and {_kind} needs other ranks, which this recording does not have",
+                remedy="the script without it, and paceline simulate --tensor-parallel 2 or --pipeline-parallel 2",
             )
 
         replace(module, name, refused)

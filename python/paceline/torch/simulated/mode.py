@@ -126,8 +126,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = func(*args, **given)
         except (DynamicOutputShapeException, DataDependentOutputException) as error:
             raise RecordingError(
-                f"{func} gives a result whose shape or value depends on data, which a recording without the device "
-                "does not have; record it on a device, or leave the operator out"
+                f"{func} gives a result that depends on data, which a recording without the device does not have",
+                remedy="a recording on a device, or the script without it",
             ) from error
         fuse = not simulation.updating and simulation.account.fuses()
         cost = simulation.timer.cost(func, args, given, out, fuse=fuse, streams=simulation.updating)

@@ -35,14 +35,15 @@ def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | No
     for name in names:
         if name not in NAMES and name != ALL:
             near = nearest(name[:80], [*NAMES, ALL])
-            hint = f"did you mean {near}? " if near else ""
+            hint = f"--engine {near or NAMES[0]}"
             raise InvalidArgumentError(
-                f"--engine: unknown engine '{name[:80]}'; {hint}known are {', '.join(NAMES)} and all"
+                f"--engine: unknown engine '{name[:80]}'", remedy=f"{hint} (one of {', '.join(NAMES)}, all)"
             )
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None or (ALL in names and len(names) > 1):
         raise InvalidArgumentError(
-            f"--engine: {f'{twice} is listed twice' if twice else 'all includes every engine'}; name each once"
+            f"--engine: {f'{twice} is listed twice' if twice else 'all includes every engine'}",
+            remedy=twice or "--engine all",
         )
     found: list[Engine] = []
     for name in NAMES if ALL in names else names:

@@ -58,8 +58,8 @@ class Ddp(Engine):
             if torch.cuda.device_count() < len(places.own):
                 has = count(torch.cuda.device_count(), "GPU")
                 raise EngineFailedError(
-                    f"this host has {has} for {count(len(places.own), 'rank')}; give a smaller -np, or set "
-                    f"{SEVERAL_RANKS}=1, which NCCL 2.30 and later know"
+                    f"this host has {has} for {count(len(places.own), 'rank')}",
+                    remedy=f"a smaller -np, or {SEVERAL_RANKS}=1 (NCCL 2.30 and later)",
                 )
         words = rank_words(self.options.python, "torch_rank", spec)
         return [

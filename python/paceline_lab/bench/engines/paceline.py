@@ -109,8 +109,7 @@ class PacelineTensorFlow(Paceline):
         super().__init__(options, strategy)
         if self.own_launcher:
             raise InvalidArgumentError(
-                f"--transport {options.transport}: {self.name} is not measured over MPI; leave it out, or use another "
-                "transport"
+                f"--transport {options.transport}: {self.name} is not measured over MPI", remedy="drop --transport"
             )
 
     def _python(self) -> str:

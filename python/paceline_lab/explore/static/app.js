@@ -120,7 +120,7 @@ async function ask() {
         headers: { "Content-Type": "application/json", "X-Paceline-Token": token },
       });
       const answer = await reply.json();
-      if (!reply.ok) throw new Error(answer.error);
+      if (!reply.ok) throw new Error(answer.remedy ? `${answer.error}\ntry: ${answer.remedy}` : answer.error);
       say(answer.answer);
       page.draw(answer);
       status.className = "";

@@ -37,8 +37,8 @@ def run(
         return collectives.run(plots, progress, data, anchor=anchor)
     if anchor:
         raise InvalidArgumentError(
-            "--anchor: is for --data with rows of sharded training; the rows here have their rate on one GPU, "
-            "base_1gpu_img_s"
+            "--anchor needs rows of sharded training, and the rows here have their rate on one GPU, base_1gpu_img_s",
+            remedy="--data FILE, or drop --anchor",
         )
     rows = read(data or BUILT_IN)
     forecasts, skipped = forecast_each(rows, forecast, progress)

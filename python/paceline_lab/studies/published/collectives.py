@@ -97,7 +97,7 @@ def read(path: Path) -> list[Row]:
 def _row(cells: Cells) -> Row:
     value = cells.number("value")
     if value is None:
-        raise InvalidArgumentError(f"{cells.path}, line {cells.line}, value: is empty")
+        raise InvalidArgumentError(f"{cells.path}, line {cells.line}, value: is empty", remedy="the published number")
     return Row(
         line=cells.line,
         id=cells.text("id"),
@@ -123,7 +123,7 @@ def _per_node(cells: Cells) -> int:
     found = re.fullmatch(r"(?:n/s)?\s*\(?([0-9]{1,4})?\)?", text)
     if found is None:
         raise InvalidArgumentError(
-            f"{cells.path}, line {cells.line}, gpus_per_node: '{text[:80]}' is no whole number; write 8, or n/s"
+            f"{cells.path}, line {cells.line}, gpus_per_node: '{text[:80]}' is no whole number", remedy="8 (or n/s)"
         )
     return min(max(1, int(found[1] or _GPUS_PER_NODE)), _MOST_GPUS_PER_NODE)
 
@@ -368,7 +368,7 @@ def run(
     Raises InvalidArgumentError for an invalid file.
     """
     if plots is not None:
-        raise InvalidArgumentError("--plots: the study of collectives has no figure; leave it out")
+        raise InvalidArgumentError("--plots: the study of collectives has no figure", remedy="drop --plots")
     rows = read(data or BUILT_IN)
     found, skipped = forecast_each(rows, forecast, progress)
     where = "published bandwidths of NCCL's collectives" if data is None else str(data)

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from paceline._internal.documents import read_small
-from paceline._internal.files import why_unread
+from paceline._internal.files import unread
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
@@ -130,15 +130,17 @@ def read_cells(path: Path, columns: Sequence[str], may_be_missing: frozenset[str
     lines = _lines(path, columns)
     header = _header(path, lines[0][1], columns, may_be_missing)
     if len(lines) == 1:
-        raise InvalidArgumentError(f"{path}: has no rows below its header")
+        raise InvalidArgumentError(f"{path}: has no rows below its header", remedy="a row for each measurement")
     if len(lines) > _MOST_ROWS:
-        raise InvalidArgumentError(f"{path}: {len(lines) - 1} rows are too many; at most {_MOST_ROWS}")
+        raise InvalidArgumentError(
+            f"{path}: must have at most {_MOST_ROWS} rows, not {len(lines) - 1}", remedy="fewer rows"
+        )
     found = []
     for line, fields in lines[1:]:
         if len(fields) != len(header):
             raise InvalidArgumentError(
-                f"{path}, line {line}: has {len(fields)} fields, the header {len(header)}; put text with a comma in "
-                "quotes"
+                f"{path}, line {line}: has {len(fields)} fields, the header {len(header)}",
+                remedy="text with a comma in quotes",
             )
         found.append(Cells(path, line, dict(zip(header, (field.strip() for field in fields), strict=True))))
     return found
@@ -149,17 +151,21 @@ def _lines(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
     try:
         text = read_small(path, _MOST_BYTES).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
+        raise unread(f"{path}", error, path) from None
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"{path}: byte {error.start} is not UTF-8; save it as CSV in UTF-8") from None
+        raise InvalidArgumentError(
+            f"{path}: byte {error.start} is not UTF-8", remedy=f"iconv -f LATIN1 -t UTF-8 {path}"
+        ) from None
     # A file that ends in the middle of a quoted field is also an error.
     reader = csv.reader(text.splitlines(keepends=True), strict=True)
     try:
         lines = [(reader.line_num, fields) for fields in reader if any(field.strip() for field in fields)]
     except csv.Error as error:
-        raise InvalidArgumentError(f"{path}, line {reader.line_num}: {error}; is a quotation mark missing?") from None
+        raise InvalidArgumentError(
+            f"{path}, line {reader.line_num}: {error}", remedy="the missing quotation mark"
+        ) from None
     if not lines:
-        raise InvalidArgumentError(f"{path}: is empty; its first line names the columns: {','.join(columns)}")
+        raise InvalidArgumentError(f"{path}: is empty", remedy=f"a first line with the columns: {','.join(columns)}")
     return lines
 
 
@@ -168,13 +174,15 @@ def _header(path: Path, fields: Sequence[str], columns: Sequence[str], may_be_mi
     for name in names:
         if name not in columns:
             near = nearest(name, list(columns))
-            hint = f"; did you mean '{near}'?" if near else f"; there are {', '.join(columns)}"
-            raise InvalidArgumentError(f"{path}, line 1: unknown column '{name[:80]}'{hint}")
+            hint = near or f"one of {', '.join(columns)}"
+            raise InvalidArgumentError(f"{path}, line 1: unknown column '{name[:80]}'", remedy=hint)
         if names.count(name) > 1:
-            raise InvalidArgumentError(f"{path}, line 1: duplicate column '{name}'")
+            raise InvalidArgumentError(f"{path}, line 1: duplicate column '{name}'", remedy="one of the two")
     missing = [name for name in columns if name not in names and name not in may_be_missing]
     if missing:
-        raise InvalidArgumentError(f"{path}, line 1: columns are missing: {', '.join(missing)}")
+        raise InvalidArgumentError(
+            f"{path}, line 1: columns are missing: {', '.join(missing)}", remedy=f"{','.join(missing)} in the header"
+        )
     return names
 
 
@@ -183,7 +191,8 @@ def _row(cell: Cells) -> Row:
     gpus, nodes = cell.whole("gpus"), cell.whole("nodes")
     if nodes > gpus:
         raise InvalidArgumentError(
-            f"{path}, line {line}, nodes: {nodes} nodes have only {gpus} GPUs; each has at least one"
+            f"{path}, line {line}, nodes: {nodes} nodes need at least {nodes} GPUs, not {gpus}",
+            remedy=f"{gpus} nodes, or fewer",
         )
     link = cell.number("net_gbps_per_node")
     text = cell.required("metric")
@@ -221,7 +230,7 @@ def _servers(cell: Cells) -> str:
         wanted = "'= workers', a server for each node; give a number, or nothing"
     else:
         return text
-    raise InvalidArgumentError(f"{cell.path}, line {cell.line}, ps: '{text[:80]}' is not {wanted}")
+    raise InvalidArgumentError(f"{cell.path}, line {cell.line}, ps: '{text[:80]}' is not {wanted}", remedy=wanted)
 
 
 def _metric(text: str, measured: float | None) -> Metric | None:
@@ -246,7 +255,7 @@ class Cells:
     def required(self, name: str) -> str:
         """Return the text. Raises InvalidArgumentError if it is empty."""
         if not self.text(name):
-            raise InvalidArgumentError(f"{self.path}, line {self.line}, {name}: is empty")
+            raise InvalidArgumentError(f"{self.path}, line {self.line}, {name}: is empty", remedy="a value")
         return self.text(name)
 
     def number(self, name: str) -> float | None:
@@ -260,7 +269,8 @@ class Cells:
             value = math.nan
         if not _LEAST <= value <= _MOST:
             raise InvalidArgumentError(
-                f"{self.path}, line {self.line}, {name}: '{text[:80]}' is not a number from {_LEAST:g} to {_MOST:g}"
+                f"{self.path}, line {self.line}, {name}: must be {_LEAST:g}-{_MOST:g}, not '{text[:80]}'",
+                remedy="a number such as 12.5",
             )
         return value
 
@@ -270,7 +280,8 @@ class Cells:
         most = _MOST_GPUS if name in ("gpus", "nodes") else 2**32 - 1
         if not (re.fullmatch(r"[0-9]{1,10}", text) and 1 <= int(text) <= most):
             raise InvalidArgumentError(
-                f"{self.path}, line {self.line}, {name}: '{text[:80]}' is not a whole number from 1 to {most}"
+                f"{self.path}, line {self.line}, {name}: must be a whole number, 1-{most}, not '{text[:80]}'",
+                remedy="a number such as 8",
             )
         return int(text)
 

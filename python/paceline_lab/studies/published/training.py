@@ -163,8 +163,8 @@ def matched(case: Case, row: Mapping[str, str]) -> float:
     low, high = _SPEEDUPS
     if not forecast(case, row, low).forecast <= case.measured <= forecast(case, row, high).forecast:
         raise InvalidArgumentError(
-            f"no computation between {low:g} and {high:g} times as fast as forecast explains it; are its value, unit, "
-            "batch and network right?"
+            f"no computation between {low:g} and {high:g} times as fast as forecast explains it",
+            remedy="its value, unit, batch and network as published",
         )
     while high / low > 1 + _ANCHOR_PRECISION:
         middle = math.sqrt(low * high)
@@ -191,7 +191,9 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
         ranks = int(group[1] or per_node // tensor)
         sharding, shards = (f"zero1:{ranks}", ranks) if ranks < shards else ("zero1", shards)
     if per_node % tensor and case.gpus > per_node:
-        raise InvalidArgumentError(f"{tensor} tensor-parallel GPUs do not divide a node of {per_node}")
+        raise InvalidArgumentError(
+            f"{tensor} tensor-parallel GPUs do not divide a node of {per_node}", remedy=f"{per_node}, or fewer"
+        )
     # Sharded collectives take the times of NCCL's model, which knows the GPU's usual nodes.
     cluster = _node(case, row) if sharding != "none" else None
     if case.gpus > per_node:
