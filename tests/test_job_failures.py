@@ -177,6 +177,18 @@ def test_a_late_rank_is_reported_and_waited_for(tmp_path):
     assert outcomes[1].err == ""
 
 
+@pytest.mark.parametrize("calls", [0, 7])
+def test_operations_are_counted_as_the_script_counts_them(tmp_path, calls):
+    # The ranks measure strategies when they make a group: hundreds of operations that no script has called.
+    env = {"PACELINE_TIMEOUT": "2", "PACELINE_STRATEGY": ""}
+    with Ranks(tmp_path, 2, "failures", "counted", calls, env=env) as ranks:
+        outcomes = ranks.outcomes(60)
+    reached = f"has only reached op {calls}:" if calls else "has not called an op yet:"
+    mine, others = (raised(outcomes, 0, number)["error"] for number in (0, 1))
+    assert f" in all_reduce (float32[4], sum; op {calls + 1}); rank 1 is alive but {reached}" in mine
+    assert re.search(rf"all_reduce \(float32\[4\], sum; op {calls + 2} of group other of ranks \[0, 1\]\)", others), others
+
+
 @pytest.mark.slow
 def test_a_rank_that_is_too_late(tmp_path):
     with Ranks(tmp_path, 3, "failures", "late", "5", env={"PACELINE_TIMEOUT": "2"}) as ranks:

@@ -124,6 +124,21 @@ def late(job, seconds):
         job.all_reduce(np.zeros(5, "int64"), name="counters")
 
 
+def counted(job, calls):
+    """After so many operations in the default group, and one more in another, rank 1 calls nothing for a while."""
+    other = job.group(range(job.size), "other")
+    for _ in range(int(calls)):
+        job.all_reduce(np.ones(4))
+        other.barrier()
+    other.barrier()
+    if job.rank == VICTIM:
+        time.sleep(5)
+        return
+    for group in (job, other):
+        with failing():
+            group.all_reduce(np.ones(4, "float32"))
+
+
 def stopped_elsewhere(job):
     """Rank 1 is stopped. Rank 2 waits for it in a group of its own, and so never calls what rank 0 has called."""
     side = job.group([1, 2], "side") if job.rank else None

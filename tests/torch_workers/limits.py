@@ -112,6 +112,20 @@ def subgroup(rank, size, timeout):
     return time.monotonic() - began
 
 
+def counted(rank, size, calls):
+    """Rank 1 makes so many calls, and no more; returns how the others' errors count them."""
+    for _ in range(calls):
+        dist.all_reduce(torch.ones(3))
+    if rank == LATE:
+        time.sleep(5)
+        return ""
+    try:
+        dist.all_reduce(torch.ones(3))
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 def dies(rank, size):
     """Rank 1 is killed while rank 0 waits for it; returns after which time rank 0 knows."""
     began = time.monotonic()

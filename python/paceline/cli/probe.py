@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline import _core
+from paceline._internal import block
 from paceline._internal.console import put, say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
@@ -179,7 +180,7 @@ def _tell(found: Found, output: Path | None, as_json: bool) -> None:
         return
     lines = report.text(found, width())
     if output is not None:
-        lines += ["", f"{output}: paceline simulate resnet-50 --cluster {output}"]
+        lines += ["", f"Wrote {output}", *block.suggestion(f"paceline simulate resnet-50 --cluster {output}")]
     say(lines)
 
 

@@ -254,9 +254,10 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
     say(
         [
             *block.headline(_headline(summary)),
+            "",
             *block.block(_facts(summary)),
             *block.notes([*untrained, *notes]),
-            *([""] if notes or untrained else []),
+            "",
             f"Wrote {output}",
             *block.suggestion(f"paceline simulate {words}"),
         ],

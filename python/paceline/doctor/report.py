@@ -122,7 +122,7 @@ class Report:
         Args:
             width: Columns of the terminal.
         """
-        lines = [*block.headline(self.headline, columns=width), *block.block(self.facts, width), "", *self._table()]
+        lines = [*block.headline(self.headline, columns=width), "", *block.block(self.facts, width), "", *self._table()]
         for number, it in enumerate(self.diagnoses, 1):
             per = "per step" if self.analysis.has_steps else "in all"
             subject = f"{it.subject}, " if it.subject else ""

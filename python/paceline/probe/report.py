@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline._internal import units
-from paceline._internal.console import Column, render, wrapped
+from paceline._internal import block, units
+from paceline._internal.block import Fact
+from paceline._internal.console import Column, render
 from paceline.catalog.builtin import NO_NETWORK
 from paceline.probe.compression import PARTS, of_bucket
 from paceline.probe.layout import Host
@@ -19,8 +20,8 @@ _SHOWN = 16
 
 
 def text(found: Found, width: int) -> list[str]:
-    """Return lines: tables of rates, times and machines, and remarks."""
-    lines = [found.describe(), ""]
+    """Return lines: the rate and latency in a headline, tables of rates, times and machines, and remarks."""
+    lines = [*block.headline(_headline(found)), "", *block.block(_facts(found), width), ""]
     if found.rates:
         lines += [*_rates(found), ""]
     lines += [*_costs(found), ""]
@@ -28,14 +29,20 @@ def text(found: Found, width: int) -> list[str]:
         lines += [*_compression(found), ""]
     if found.machines:
         lines += [*_machines(found), ""]
-    for note in _notes(found):
-        lines += wrapped(note, width)
+    left_out = [f"Not measured, for lack of time: {units.listed(found.left_out)}"] if found.left_out else []
+    return [*lines[:-1], *block.notes([*_notes(found), *left_out], width)]
+
+
+def _headline(found: Found) -> str:
+    hosts = units.count(len(found.layout.hosts), "host")
+    if RING not in found.rates:
+        return f"{hosts}: no network was measured"
+    return f"{hosts}: {units.rate(found.rates[RING].sample.median)} per host in a ring"
+
+
+def _facts(found: Found) -> list[Fact]:
     moved = f"{units.size(found.bytes_sent)} sent in {units.duration(found.seconds)}"
-    return [
-        *lines,
-        *([f"not measured, for lack of time: {units.listed(found.left_out)}"] if found.left_out else []),
-        moved,
-    ]
+    return [Fact("Job", found.describe()), Fact("Probe", moved)]
 
 
 def _rates(found: Found) -> list[str]:
@@ -120,12 +127,12 @@ def _about_machines(found: Found) -> list[str]:
         crowded = any(len(host.ranks) > found.machines[host.first]["cores"] for host in hosts)
         why = "more ranks than cores" if crowded else "other processes, or the machine's own host"
         notes.append(
-            f"on {_named(busy)} up to {units.percent(max(taken.values()))} of a busy rank's time was taken away, in "
+            f"On {_named(busy)} up to {units.percent(max(taken.values()))} of a busy rank's time was taken away, in "
             f"gaps of more than {units.duration(GAP_NS * 1e-9)}: {why}"
         )
     if slow := [name for name, seconds in late.items() if seconds > _LATE_S]:
         notes.append(
-            f"on {_named(slow)} one in a hundred sleeps ended up to {units.duration(max(late.values()))} late or more"
+            f"On {_named(slow)} one in a hundred sleeps ended up to {units.duration(max(late.values()))} late or more"
         )
     return notes
 

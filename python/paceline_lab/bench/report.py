@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paceline._internal.console import Column, render, wrapped
-from paceline._internal.units import count, digits, percent
+from paceline._internal import block
+from paceline._internal.block import Fact
+from paceline._internal.console import Column, render
+from paceline._internal.units import count, digits, factor, percent, span
 from paceline.interop.logs import Read
 from paceline.interop.logs.show import shown
 
@@ -34,14 +36,14 @@ def _ms(seconds: float | None) -> str:
 
 
 def _range(interval: Interval | None, text: Callable[[float], str]) -> str:
-    return "" if interval is None else f" ({text(interval.low)}–{text(interval.high)})"
+    return "" if interval is None else f" ({text(interval.low)}-{text(interval.high)})"
 
 
 def _ratio(row: Row) -> str:
     if row.ratio is None:
         return "-"
     spread = row.ratio_interval if len(row.runs) > 1 else None
-    return f"{row.ratio:.2f}{_range(spread, lambda value: f'{value:.2f}')}"
+    return f"{row.ratio:.2f}x{_range(spread, lambda value: f'{value:.2f}')}"
 
 
 def _rate(row: Row) -> str:
@@ -82,9 +84,9 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Cell]]:
     ]
     if any(row.input_s > 0.01 * row.step_s for row in rows):
         found.append((Column("input\nms"), lambda row: _ms(row.input_s)))
-    found.append((Column("CPUs\na rank"), lambda row: f"{row.cpu:.2f}"))
+    found.append((Column("CPUs\nper rank"), lambda row: f"{row.cpu:.2f}"))
     if any(row.ratio is not None for row in rows):
-        found.append((Column("times\nthe first"), _ratio))
+        found.append((Column("vs first"), _ratio))
     if any(row.efficiency is not None for row in rows):
         found.append((Column("scaling\nefficiency"), _efficiency))
     if any(row.forecast_s is not None for row in rows):
@@ -104,26 +106,16 @@ def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[
     """Return all lines for people."""
     lines: list[str] = []
     if result.rows:
-        lines += [*_title(plan), ""]
+        lines += [*block.headline(_headline(plan, result.rows)), "", *block.block(_facts(plan, result)), ""]
         columns = _columns(result.rows)
         by_ranks = [[row for row in result.rows if row.workers == workers] for workers in plan.workers]
         groups = [[[cell(row) for _, cell in columns] for row in rows] for rows in by_ranks if rows]
         logs = [_of_log(one, [column.header for column, _ in columns]) for one in read if one.total_images_per_s]
         groups += [logs] if logs else []
         lines += [*render([column for column, _ in columns], groups), ""]
-    for skipped in result.skipped:
-        ranks = "" if skipped.workers is None or len(plan.workers) == 1 else f" with {count(skipped.workers, 'rank')}"
-        lines += wrapped(f"{skipped.engine}{ranks}: {skipped.reason}", width, "  ")
-    if result.skipped:
-        lines.append("")
-    for engine, line in result.lines.items():
-        sign = "-" if line.intercept < 0 else "+"
-        text = f"{engine}: images/s = {digits(line.slope, 3)} × ranks {sign} {digits(abs(line.intercept), 3)}"
-        if line.slope_interval is not None:
-            text += f" (slope, 95 %: {digits(line.slope_interval.low, 3)} to {digits(line.slope_interval.high, 3)})"
-        lines += wrapped(text, width, "  ")
-    for note in [*result.notes, *_remarks(plan, result)]:
-        lines += wrapped(f"note: {note}", width, "  ")
+    lines = lines[: len(lines) - (bool(lines) and not lines[-1])]
+    notes = block.notes([*_skipped(plan, result), *result.notes, *_remarks(plan, result)], width)
+    lines += notes if lines else notes[1:]
     below = [one for one in read if one.sizes or not result.rows]
     if below:
         lines += [*([""] if lines else []), *shown(below)]
@@ -144,34 +136,66 @@ def _of_log(one: Read, headers: list[str]) -> list[str]:
     return [cells.get(header, "-") for header in headers]
 
 
-def _title(plan: Plan) -> list[str]:
-    ranks = " and ".join(str(workers) for workers in plan.workers)
+def _skipped(plan: Plan, result: Result) -> list[str]:
+    several = len(plan.workers) > 1
+    ranks = {one: f" with {count(one.workers, 'rank')}" if several and one.workers else "" for one in result.skipped}
+    return [f"Skipped {one.engine}{ranks[one]}: {one.reason}" for one in result.skipped]
+
+
+def _headline(plan: Plan, rows: Sequence[Row]) -> str:
+    """Return which engine is fastest on most ranks: `resnet18, 4 ranks: ddp-nccl is fastest, 812 images/s (…)`."""
+    workers = max(row.workers for row in rows)
+    of = [row for row in rows if row.workers == workers]
+    best = max(of, key=lambda row: row.total)
+    what = f"{plan.model}, {count(workers, 'rank')}: {best.engine}"
+    if len(of) == 1:
+        return f"{what}, {digits(best.total, 3)} images/s"
+    what += f" is fastest, {digits(best.total, 3)} images/s"
+    if best.ratio is not None:
+        return f"{what} ({factor(best.ratio)} {of[0].engine})"
+    second = max((row for row in of if row is not best), key=lambda row: row.total)
+    return f"{what} ({factor(1 / second.ratio)} {second.engine})" if second.ratio else what
+
+
+def _facts(plan: Plan, result: Result) -> list[Fact]:
     data = "synthetic images" if plan.data_dir is None else f"images of {plan.data_dir}"
-    steps = f"{plan.num_batches} batches after {plan.num_warmup_batches} of warm-up"
-    rounds = f", in {plan.rounds} rounds" if plan.rounds > 1 else ""
-    return [
-        f"{plan.model}, {plan.batch_in_words}, {ranks} ranks, {data} of {plan.image_size} pixels",
-        f"{steps}{rounds}",
+    rounds = f", {plan.rounds} rounds" if plan.rounds > 1 else ""
+    facts = [
+        Fact(
+            "Setup",
+            f"{plan.batch_in_words}, {data} of {plan.image_size} pixels",
+            f"{plan.num_batches:,} batches after {plan.num_warmup_batches} warm-up{rounds}",
+        )
     ]
+    for engine, line in result.lines.items():
+        sign = "-" if line.intercept < 0 else "+"
+        text = f"{engine}: images/s = {digits(line.slope, 3)} x ranks {sign} {digits(abs(line.intercept), 3)}"
+        if line.slope_interval is not None:
+            text += f" (slope {span(line.slope_interval.low, line.slope_interval.high)}, 95%)"
+        facts.append(Fact("Fit", text))
+    compared = [row for row in result.rows if row.weights_difference is not None]
+    if compared and not _apart(compared):
+        facts.append(Fact("Weights", "equal up to rounding after the first steps"))
+    return facts
+
+
+def _apart(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if (row.weights_difference or 0) > ALIKE]
 
 
 def _remarks(plan: Plan, result: Result) -> list[str]:
     found = []
-    compared = [row for row in result.rows if row.weights_difference is not None]
-    apart = [row for row in compared if (row.weights_difference or 0) > ALIKE]
-    if apart:
+    if apart := _apart([row for row in result.rows if row.weights_difference is not None]):
         names = ", ".join(dict.fromkeys(row.engine for row in apart))
-        found.append(f"the weights of {names} differ from those of the first engine by more than rounding")
-    elif compared:
-        found.append("after the first steps all engines have the same weights up to rounding")
+        found.append(f"The weights of {names} differ from those of the first engine by more than rounding")
     noisy = [row for row in result.rows if row.timing.uncertainty > _NOISY * row.total]
     if noisy:
         names = ", ".join(dict.fromkeys(row.engine for row in noisy))
-        found.append(f"steps of {names} vary too much to compare: use an idle machine, or more --num-batches")
+        found.append(f"Steps of {names} vary too much to compare: use an idle machine, or more --num-batches")
     if any(not row.alike for row in result.rows):
-        found.append("ranks that end with different weights have not trained the same model")
+        found.append("Ranks that end with different weights have not trained the same model")
     if plan.data_dir is not None:
-        found.append("weights are not compared: frameworks crop and flip images at random, each in its own way")
+        found.append("Weights are not compared: frameworks crop and flip images at random, each in its own way")
     return found
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from paceline._internal import units
+from paceline._internal import block, units
+from paceline._internal.block import Fact
 from paceline._internal.console import Column, render, wrapped
 
 
@@ -128,19 +129,30 @@ class Study:
         return csv_of(rows)
 
     def text(self, width: int) -> list[str]:
-        """Return tables, summary and claims as lines for people."""
-        lines = [*wrapped(self.title, width), ""]
+        """Return errors and claims that hold, tables, and the claims as lines for people."""
+        lines = [*block.headline(self.title, columns=width), "", *block.block(self._facts(), width), ""]
         for calibrated in (True, False):
             for table in dict.fromkeys(row.table for row in self.rows if row.calibrated == calibrated):
                 rows = [row for row in self.rows if row.table == table and row.calibrated == calibrated]
                 lines += _table(f"{table}, {'' if calibrated else 'not '}used for calibration", rows)
-            lines += [*_summary([row for row in self.rows if row.calibrated == calibrated], calibrated), ""]
         for table in dict.fromkeys(it.table for it in self.forecasts):
             lines += _predictions(table, [it for it in self.forecasts if it.table == table])
         if self.claims:
             lines += [*_claims(self.claims, width), ""]
-        lines += [line for note in self.notes for line in wrapped(f"note: {note}", width)]
-        return lines + [f"wrote {figure}" for figure in self.figures]
+        while lines and not lines[-1]:
+            lines.pop()
+        wrote = [f"Wrote {figure}" for figure in self.figures]
+        return [*lines, *block.notes(self.notes, width), *([""] if wrote else []), *wrote]
+
+    def _facts(self) -> list[Fact]:
+        facts = []
+        for calibrated in (False, True):
+            if rows := [row for row in self.rows if row.calibrated == calibrated]:
+                facts.append(Fact("Calibrated" if calibrated else "Error", _summary(rows, calibrated)))
+        if self.claims:
+            holding = sum(it.holds for it in self.claims)
+            facts.append(Fact("Claims", f"{holding} of {len(self.claims)} hold here"))
+        return facts
 
 
 def csv_of(rows: Sequence[Mapping[str, object]], columns: Sequence[str] = ()) -> str:
@@ -158,13 +170,11 @@ def errors(rows: Sequence[Compared]) -> tuple[float, float, float]:
     return sum(sizes) / len(sizes), max(sizes), sum(size <= 0.03 for size in sizes) / len(sizes)
 
 
-def _summary(rows: Sequence[Compared], calibrated: bool) -> list[str]:
-    if not rows:
-        return []
+def _summary(rows: Sequence[Compared], calibrated: bool) -> str:
     mean, worst, within = errors(rows)
     which = "used for calibration" if calibrated else "not used for calibration"
-    numbers = f"mean error {mean:.2%}, largest {worst:.2%}, within 3 %: {within:.0%}"
-    return [f"{len(rows)} values {which}: {numbers}"]
+    numbers = f"mean error {mean:.2%}, largest {worst:.2%}, within 3%: {within:.0%}"
+    return f"{len(rows)} values {which}: {numbers}"
 
 
 def _number(value: float, unit: str) -> str:
@@ -226,5 +236,4 @@ def _claims(claims: Sequence[ClaimResult], width: int) -> list[str]:
         lines += ["    " + line for line in found]
         start = len(lines) - len(found)
         lines[start] = lines[start].replace(it.verdict, click.style(it.verdict, fg=color), 1)
-    holding = sum(it.holds for it in claims)
-    return [*lines, "", f"{holding} of {len(claims)} claims hold here"]
+    return lines

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline._internal import units
-from paceline._internal.console import Column, render, wrapped
+from paceline._internal import block, units
+from paceline._internal.block import Fact
+from paceline._internal.console import Column, render
 
 from paceline_lab.validate.cells import Skipped
 from paceline_lab.validate.outcome import Errors, Row, Validation
@@ -16,8 +17,9 @@ _OPTIONAL = ("sharding", "compression")
 
 
 def text(result: Validation, width: int) -> list[str]:
-    """Return lines: tables by trace, errors by strategy, what was skipped."""
-    lines: list[str] = []
+    """Return lines: the errors in a headline, tables by trace, errors by strategy, what was skipped."""
+    lines = [*block.headline(_headline(result)), ""]
+    lines += [*block.block(_facts(result.rows), width), ""] if result.rows else []
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in result.rows:
         cell = row.cell
@@ -26,10 +28,23 @@ def text(result: Validation, width: int) -> list[str]:
         lines += [_title(rows[0]), "", *_table(rows), ""]
     lines += _summary(result)
     if any(not row.undisturbed for row in result.rows):
-        lines += wrapped("* the machine disturbed every iteration of this cell", width)
-    for line in _skipped(result.skipped) + [f"note: {note}" for note in result.notes]:
-        lines += wrapped(line, width)
-    return lines
+        lines.append("* the machine disturbed every iteration of this cell")
+    while lines and not lines[-1]:
+        lines.pop()
+    return [*lines, *block.notes([*_skipped(result.skipped), *result.notes], width)]
+
+
+def _headline(result: Validation) -> str:
+    if not result.rows:
+        return "Nothing was compared"
+    errors = Errors.of(result.rows)
+    return f"Simulated times are {units.percent(errors.mean)} off on average, over {units.count(errors.rows, 'cell')}"
+
+
+def _facts(rows: Sequence[Row]) -> list[Fact]:
+    worst = max(rows, key=lambda row: abs(row.error))
+    mark = "" if worst.undisturbed else " *"
+    return [Fact("Worst", f"{worst.error:+.1%}{mark}, {worst.cell.title()}")]
 
 
 def _title(row: Row) -> str:
@@ -52,7 +67,7 @@ def _table(rows: Sequence[Row]) -> list[str]:
 def _cells(row: Row, shown: Sequence[str]) -> list[str]:
     low, *_, high = row.observed.seconds * 2
     spread = (high - low) / 2 / row.measured_s
-    several = f" ({row.cell.ranks_per_host} a host)" if row.cell.ranks_per_host > 1 else ""
+    several = f" ({row.cell.ranks_per_host} per host)" if row.cell.ranks_per_host > 1 else ""
     return [
         row.cell.strategy.name,
         *(getattr(row.cell, name) or "none" for name in shown),
@@ -67,7 +82,7 @@ def _cells(row: Row, shown: Sequence[str]) -> list[str]:
 
 def _summary(result: Validation) -> list[str]:
     if not result.rows:
-        return ["nothing was compared"]
+        return []
     columns = [Column("strategy", left=True), Column("cells"), Column("mean error"), Column("worst")]
     found = [_errors(*item) for item in result.by_strategy().items()]
     groups = [found, [_errors("all", result.rows)]]
@@ -84,7 +99,7 @@ def _skipped(skipped: Sequence[Skipped]) -> list[str]:
     reasons: dict[str, list[Skipped]] = {}
     for one in skipped:
         reasons.setdefault(one.reason, []).append(one)
-    return [f"skipped {_named(cells)}: {reason}" for reason, cells in reasons.items()]
+    return [f"Skipped {_named(cells)}: {reason}" for reason, cells in reasons.items()]
 
 
 def _named(cells: Sequence[Skipped]) -> str:
