@@ -39,7 +39,7 @@ def trained(ran, steps, ranks):
 def test_a_rank_is_killed_and_the_weights_are_as_without():
     ran = run("-np", "2", steps=30, deaths=[{"worker": 0, "at": "backward", "step": 12}])
     trained(ran, 30, 2)
-    assert "slot 0 (pid" in ran.text and "was killed by SIGKILL; it is replaced" in ran.text
+    assert "slot 0 (host " in ran.text and "was killed by SIGKILL; it is replaced" in ran.text
     assert "continuing with 2 ranks from commit 1" in ran.text
     again = [told for told in ran.worlds if told["step"]]
     # The survivor, which has the commit, has become rank 0; all of its steps but the one under way are kept.

@@ -406,12 +406,13 @@ def test_what_ranks_leave_behind_is_ended(begin):
 
 
 def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
-    assert refused("-np", 2, "--", "no-such-command") == "paceline: error: there is no command 'no-such-command'\n"
-    assert refused("-np", 2, "--", "") == "paceline: error: the command is empty; name a program after --\n"
+    missing = "paceline: error: there is no command 'no-such-command'\n  try: -- python train.py\n"
+    assert refused("-np", 2, "--", "no-such-command") == missing
+    assert refused("-np", 2, "--", "") == "paceline: error: the command is empty\n  try: -- python train.py\n"
     script = tmp_path / "train.py"
     script.write_text("print(1)")
-    assert "did you mean: python " in refused("-np", 2, "--", script)
-    assert "did you mean: python no.py" in refused("-np", 2, "--", "no.py")
+    assert "try: -- python " in refused("-np", 2, "--", script)
+    assert "try: -- python no.py" in refused("-np", 2, "--", "no.py")
     assert "is a folder" in refused("-np", 2, "--", tmp_path)
     script.chmod(0o755)  # without a first line that names its interpreter
     assert "rank 0 cannot be started: Exec format error" in refused("-np", 2, "--", script)

@@ -176,8 +176,8 @@ def test_what_is_no_python_has_no_trace(path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--record-steps", "3"], "--record-steps has no effect without --record FILE"),
-        (["--record-warmup", "0"], "--record-warmup has no effect without --record FILE"),
+        (["--record-steps", "3"], "--record-steps needs --record"),
+        (["--record-warmup", "0"], "--record-warmup needs --record"),
         (["--record", "/no/such/folder/T.json"], "--record /no/such/folder/T.json: the folder"),
         (["--record", "/tmp"], "--record /tmp: is a folder"),
         (["--record", "T.json", "--record-steps", "0"], "--record-steps: must be 1-100000, not 0"),

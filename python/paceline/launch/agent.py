@@ -153,7 +153,8 @@ class Agent:
                 self.stop(order["stop"]["grace_s"], order["stop"]["kill_s"])
         except (Problem, InvalidArgumentError) as error:
             usage = isinstance(error, InvalidArgumentError) or error.usage
-            self.out.put(encode(FrameKind.PROBLEM, 0, {"message": str(error), "usage": usage}))
+            problem = {"message": str(error), "remedy": error.remedy, "usage": usage}
+            self.out.put(encode(FrameKind.PROBLEM, 0, problem))
             self.stop(0, _LEFTOVERS_S)
 
     def _prepare(self, job: dict[str, Any]) -> None:
@@ -183,7 +184,8 @@ class Agent:
             go["interface"] = go["address"] if is_own(go["address"]) else towards(go["address"])
             if go["interface"] is None:
                 raise Problem(
-                    f"{go['address']}, where rank 0 runs, cannot be reached from here; name a network with --interface"
+                    f"{go['address']}, where rank 0 runs, cannot be reached from here",
+                    remedy="--interface 10.0.0.0/24 (the network of the hosts)",
                 )
         if self.ports is not None:
             self.ports.release()
@@ -220,7 +222,9 @@ class Agent:
                 process = self.starter.start(command, environ, pipe, one_pipe=self.job["output"] == "files")
         except OSError as error:
             raise Problem(
-                f"rank {rank} cannot be started: {error.strerror}", usage=error.errno in Problem.USAGE
+                f"rank {rank} cannot be started: {error.strerror}",
+                remedy=f"-- python {command[0]}" if command[0].endswith(".py") else f"file {command[0]} (what is it?)",
+                usage=error.errno in Problem.USAGE,
             ) from None
         self.groups.append(Group(process, rank))
         self.living += 1

@@ -14,7 +14,7 @@ from paceline._internal.netif import default_address
 from paceline._internal.ports import bind_free
 from paceline._internal.system import boot
 
-OTHER_PORT = "choose another --port, or leave it out for a free one"
+OTHER_PORT = "another --port, or drop --port (finds a free one)"
 
 
 class Problem(Exception):
@@ -23,10 +23,11 @@ class Problem(Exception):
     # Errors when starting a program that are due to its file or format.
     USAGE: ClassVar = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.E2BIG})
 
-    def __init__(self, message: str, *, usage: bool = False) -> None:
-        """`usage`: the request is invalid; the machine is not at fault."""
+    def __init__(self, message: str, *, remedy: str | None = None, usage: bool = False) -> None:
+        """`usage`: the request is invalid; the machine is not at fault. `remedy`: words to type instead."""
         super().__init__(message)
         self.usage = usage
+        self.remedy = remedy
 
 
 def enter(folder: str) -> None:
@@ -34,26 +35,25 @@ def enter(folder: str) -> None:
     try:
         os.chdir(folder)
     except OSError as error:
-        raise Problem(
-            f"the folder {folder}: {error.strerror}; start from a folder that exists on all hosts", usage=True
-        ) from None
+        remedy = "cd to a folder that exists on all hosts"
+        raise Problem(f"the folder {folder}: {error.strerror}", remedy=remedy, usage=True) from None
 
 
 def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Refuse a command that cannot be executed here. Raises Problem."""
     name = command[0]
     if not name:
-        raise Problem("the command is empty; name a program after --", usage=True)
+        raise Problem("the command is empty", remedy="-- python train.py", usage=True)
     if shutil.which(name, path=environment.get("PATH", os.defpath)) is not None:
         return
-    hint = f"; did you mean: python {name}" if name.endswith(".py") else ""
+    hint = f"-- python {name}" if name.endswith(".py") else None
     if Path(name).is_dir():
-        raise Problem(f"{name} is a folder, not a command", usage=True)
+        raise Problem(f"{name} is a folder, not a command", remedy="-- python train.py", usage=True)
     if not Path(name).exists():
-        raise Problem(f"there is no command '{name[:200]}'{hint}", usage=True)
+        raise Problem(f"there is no command '{name[:200]}'", remedy=hint or "-- python train.py", usage=True)
     if "/" not in name:
-        raise Problem(f"there is no command '{name}' on PATH{hint or f'; did you mean: ./{name}'}", usage=True)
-    raise Problem(f"{name} cannot be executed{hint or f'; run: chmod +x {name}'}", usage=True)
+        raise Problem(f"there is no command '{name}' on PATH", remedy=hint or f"-- ./{name}", usage=True)
+    raise Problem(f"{name} cannot be executed", remedy=hint or f"chmod +x {name}", usage=True)
 
 
 def machine() -> str:
@@ -101,7 +101,7 @@ class Ports:
             self.release()
             if wanted is None:
                 raise Problem(f"no port could be reserved: {error.strerror}") from None
-            raise Problem(f"--port {wanted}: {error.strerror}; {OTHER_PORT}", usage=True) from None
+            raise Problem(f"--port {wanted}: {error.strerror}", remedy=OTHER_PORT, usage=True) from None
         return int(held.getsockname()[1])
 
     def release(self) -> None:

@@ -50,7 +50,7 @@ class AgentHost:
                 start_new_session=True,  # Ctrl-C should reach only the launcher, which ends the ranks.
             )
         except OSError as error:
-            raise InvalidArgumentError(f"--rsh: {command[0]}: {error.strerror}") from None
+            raise InvalidArgumentError(f"--rsh: {command[0]}: {error.strerror}", remedy="--rsh ssh") from None
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self.stdout = self.process.stdout
         self.stderr = self.process.stderr
@@ -208,7 +208,9 @@ def parse_rsh(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise InvalidArgumentError(f"--rsh: '{text[:80]}' has unbalanced quotes ({error})") from None
+        raise InvalidArgumentError(
+            f"--rsh: '{text[:80]}' has unbalanced quotes ({error})", remedy="--rsh 'ssh -p 2222'"
+        ) from None
     if not words:
-        raise InvalidArgumentError("--rsh: is empty; write for example --rsh 'ssh -p 2222'")
+        raise InvalidArgumentError("--rsh: is empty", remedy="--rsh 'ssh -p 2222'")
     return words

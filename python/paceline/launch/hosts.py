@@ -51,7 +51,7 @@ def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
     hosts: list[Host] = []
     for word in text.split(","):
         if not word.strip():
-            raise InvalidArgumentError(f"{source}: '{text[:80]}' has an empty item; write for example node1:2,node2:2")
+            raise InvalidArgumentError(f"{source}: '{text[:80]}' has an empty item", remedy="node1:2,node2:2")
         _add(hosts, word.strip(), source)
     return hosts
 
@@ -64,7 +64,8 @@ def read_hostfile(path: Path) -> list[Host]:
     try:
         lines = read_small(path).splitlines()
     except UnicodeDecodeError:
-        raise InvalidArgumentError(f"--hostfile {path}: is not UTF-8 text") from None
+        remedy = f"iconv -t UTF-8 {path}"
+        raise InvalidArgumentError(f"--hostfile {path}: is not UTF-8 text", remedy=remedy) from None
     except OSError as error:
         raise InvalidArgumentError(f"--hostfile {path}: {why_unread(error)}") from None
     hosts: list[Host] = []
@@ -73,25 +74,33 @@ def read_hostfile(path: Path) -> list[Host]:
         if text:
             _add(hosts, text, f"{path}:{number}")
     if not hosts:
-        raise InvalidArgumentError(f"--hostfile {path}: names no host; write lines such as: node1 slots=2")
+        raise InvalidArgumentError(f"--hostfile {path}: names no host", remedy="lines such as: node1 slots=2")
     return hosts
 
 
 def _add(hosts: list[Host], text: str, where: str) -> None:
     match = _LINE.fullmatch(text)
     if match is None:
-        raise InvalidArgumentError(f"{where}: '{text[:80]}' is not a host; write node1:2 or, in a file, node1 slots=2")
+        raise InvalidArgumentError(
+            f"{where}: '{text[:80]}' is not a host", remedy="node1:2, or in a file node1 slots=2"
+        )
     if match["colon"] is not None and match["slots"] is not None:
-        raise InvalidArgumentError(f"{where}: '{text[:80]}' gives its number of slots twice")
+        raise InvalidArgumentError(
+            f"{where}: '{text[:80]}' gives its number of slots twice", remedy="node1:2, or node1 slots=2"
+        )
     name, slots = match["host"], match["colon"] if match["colon"] is not None else match["slots"]
     if name.startswith("-") or not _NAME.fullmatch(name):
         raise InvalidArgumentError(
-            f"{where}: '{name[:80]}' is not a host's name; write node1:2 (an IPv6 address as [fd00::1]:2)"
+            f"{where}: '{name[:80]}' is not a host's name", remedy="node1:2 (an IPv6 address: [fd00::1]:2)"
         )
     if slots is not None and not (slots.isascii() and slots.isdigit() and len(slots) < 9 and int(slots) > 0):
-        raise InvalidArgumentError(f"{where}: '{slots[:80]}' slots of host {name} are not a whole number above 0")
+        raise InvalidArgumentError(
+            f"{where}: '{slots[:80]}' slots of host {name} are not a whole number above 0", remedy=f"{name}:2"
+        )
     if any(host.name == name for host in hosts):
-        raise InvalidArgumentError(f"{where}: host {name} is listed twice; list it once, with all its slots")
+        raise InvalidArgumentError(
+            f"{where}: host {name} is listed twice", remedy=f"{name}:4 (once, with all its slots)"
+        )
     hosts.append(Host(name, int(slots) if slots else 1))
 
 
@@ -103,10 +112,13 @@ def place(hosts: list[Host], ranks: int | None) -> list[Place]:
     slots = sum(host.slots for host in hosts)
     wanted = slots if ranks is None else ranks
     if wanted > MOST_RANKS:
-        raise InvalidArgumentError(f"{wanted} ranks are more than {MOST_RANKS}, the maximum of paceline run")
+        raise InvalidArgumentError(
+            f"{wanted} ranks are more than {MOST_RANKS}, the maximum of paceline run", remedy=f"-np {MOST_RANKS}"
+        )
     if wanted > slots:
         raise InvalidArgumentError(
-            f"-np {wanted}: the hosts have {slots} slot{'s' if slots != 1 else ''}; add hosts or slots (node1:{wanted})"
+            f"-np {wanted}: the hosts have {slots} slot{'s' if slots != 1 else ''}",
+            remedy=f"-np {slots}, or more slots: node1:{wanted}",
         )
     places: list[Place] = []
     first = 0

@@ -125,7 +125,7 @@ def summary(every: Sequence[Recorded], trace: dict[str, Any], path: Path, reques
     steps = sorted({each.summary["steps"] for each in every})
     counted = units.count(steps[0], "step") if len(steps) == 1 else f"{steps[0]}-{steps[-1]} steps"
     what = f"{counted} of {units.count(ranks, 'rank')}: {units.printable(trace['name'])}, batch {trace['batch']}"
-    lines = [*block.headline(f"Recorded {what}"), *block.block(_facts(every, requested))]
+    lines = [*block.headline(f"Recorded {what}"), "", *block.block(_facts(every, requested)), ""]
     return [*lines, f"Wrote {units.printable(str(path))}", *block.suggestion(" ".join(words))]
 
 

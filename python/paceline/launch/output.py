@@ -118,7 +118,9 @@ class Files:
             for rank in range(len(names)):
                 self._path(rank).write_bytes(b"")
         except OSError as error:
-            raise InvalidArgumentError(f"--output-dir {folder}: {error.strerror} ({error.filename})") from None
+            raise InvalidArgumentError(
+                f"--output-dir {folder}: {error.strerror} ({error.filename})", remedy="--output-dir /tmp/run"
+            ) from None
 
     def put(self, rank: int, kind: FrameKind, data: bytes) -> None:
         """Append."""

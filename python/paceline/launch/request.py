@@ -78,13 +78,13 @@ class Request:
             given[AS_GLOO] = "1"
         if settings.transport in OVER_MPI:
             raise InvalidArgumentError(
-                f"transport {settings.transport}: needs ranks started by mpirun: mpirun -n 2 env "
-                f"PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]} (docs/how-to/mpi.md); or use "
-                "another transport"
+                f"transport {settings.transport}: needs ranks started by mpirun",
+                remedy=f"mpirun -n 2 env PACELINE_TRANSPORT={settings.transport} {' '.join(self.command)[:80]}",
             )
         if self.switch and not settings.has_switch():
-            raise click.UsageError(
-                "--switch is for strategies with a switch, such as --strategy sharp or ps-aggregation"
+            raise InvalidArgumentError(
+                "--switch is for strategies with a switch",
+                remedy="--strategy sharp or ps-aggregation, or drop --switch",
             )
         settings.placed()
         if self.elastic is not None:
@@ -92,7 +92,7 @@ class Request:
         return Checked(self, given, named, recording, settings)
 
     def _check_elastic(self, settings: Settings) -> None:
-        """Refuse options that jobs with changing ranks do not support. Raises UsageError."""
+        """Refuse options that jobs with changing ranks do not support. Raises InvalidArgumentError."""
         for option, given in (
             ("--switch", self.switch),
             ("--record", self.record),
@@ -101,8 +101,9 @@ class Request:
             ("--placement FILE", settings.placed()),
         ):
             if given:
-                raise click.UsageError(
-                    f"{option} does not work with --elastic, whose ranks change; leave one of them out"
+                raise InvalidArgumentError(
+                    f"{option} does not work with --elastic, whose ranks change",
+                    remedy=f"drop {option}, or drop --elastic",
                 )
 
     def _recording(self) -> dict[str, int] | None:
@@ -110,10 +111,10 @@ class Request:
         if self.record is None:
             for option, value in (("--record-steps", self.record_steps), ("--record-warmup", self.record_warmup)):
                 if value is not None:
-                    raise click.UsageError(f"{option} has no effect without --record FILE")
+                    raise InvalidArgumentError(f"{option} needs --record", remedy="--record mine.json")
             return None
         if injection.SETTINGS in os.environ:
-            raise click.UsageError("--record has no effect inside `paceline record`; leave one of them out")
+            raise InvalidArgumentError("--record records already inside `paceline record`", remedy="drop --record")
         check_writable("--record", self.record)
         steps, warmup = self.record_steps, self.record_warmup
         return {"steps": 10 if steps is None else steps, "warmup": 3 if warmup is None else warmup}

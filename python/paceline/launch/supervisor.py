@@ -249,14 +249,16 @@ class Supervisor:
         elif self.problem is None:
             fields = frame.json()
             message = fields["message"] if len(self.hosts) == 1 else f"host {host.name}: {fields['message']}"
-            self.problem = InvalidArgumentError(message) if fields["usage"] else click.ClickException(message)
+            kind = InvalidArgumentError if fields["usage"] else JobError
+            self.problem = kind(message, remedy=fields.get("remedy"))
             self._stop(0)
 
     def _ready(self, host: AgentHost, frame: Frame) -> None:
         host.ready = frame.json()
         version = host.ready["version"]
         if version != __version__:
-            self._lost(host, f"host {host.name} has paceline {version}, this machine {__version__}; install the same")
+            remedy = f"pip install paceline=={__version__} on host {host.name}"
+            self._lost(host, f"host {host.name} has paceline {version}, this machine {__version__}", remedy)
         elif all(each.ready for each in self.hosts):
             self._go()
 
@@ -312,20 +314,26 @@ class Supervisor:
             self.follower = None
             self.blamed, self.cause, self.remedy = outcome, outcome.cause(), outcome.remedy()
 
+    def _by_hand(self, host: AgentHost) -> str:
+        """Return the command that shows whether a host can be used."""
+        if host.remote:
+            return shlex.join([*self.job.rsh, host.name, "true"]) + " (must end without a question)"
+        return "the output above, or dmesg (out of memory?)"
+
     # Unexpected ends
 
-    def _lost(self, host: AgentHost, message: str) -> None:
+    def _lost(self, host: AgentHost, message: str, remedy: str | None = None) -> None:
         """Handle a lost host.
 
         If its ranks had started, the others get their grace period; otherwise the job has not begun.
         """
         host.kill()
         if host.ready is None or len(host.pids) < host.place.processes:
-            self.problem = self.problem or click.ClickException(message)
+            self.problem = self.problem or JobError(message, remedy=remedy or self._by_hand(host))
             self._stop(0)
         else:
             if not self.failed:
-                self.cause, self.remedy = f"lost {message}", f"ping {host.name} (is the host up?)"
+                self.cause, self.remedy = f"lost {message}", remedy or self._by_hand(host)
             self.failed = True
             self.follower = None
             self._stop(self.job.grace_s)
@@ -349,10 +357,9 @@ class Supervisor:
         silent = [host for host in self.hosts if host.ready is None]
         if silent and self.problem is None and self.signal is None:
             names = ", ".join(host.name for host in silent)
-            first = silent[0].name
             self.problem = JobError(
                 f"no answer from {names} within {_START_S:.0f} s",
-                remedy=shlex.join([*self.job.rsh, first, "true"]) + " (must end without a question)",
+                remedy=self._by_hand(silent[0]),
             )
         for host in self.hosts:
             if not host.over:

@@ -37,16 +37,16 @@ def named(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
         name, given, value = word.partition("=")
         if not name or not name.replace("_", "a").isalnum() or name[0].isdigit():
             raise InvalidArgumentError(
-                f"-x {word[:80]}: '{name[:80]}' is not a variable's name; write -x NAME or -x NAME=VALUE"
+                f"-x {word[:80]}: '{name[:80]}' is not a variable's name", remedy="-x NAME or -x NAME=VALUE"
             )
         if name in SECRET:
             raise InvalidArgumentError(
-                f"-x {name}: other users can read command lines; set it in the environment, and leave -x out"
+                f"-x {name}: other users can read command lines", remedy=f"export {name}=…, and drop -x {name}"
             )
         if name in _OWN:
-            raise InvalidArgumentError(f"-x {name}: paceline run sets it itself; leave it out")
+            raise InvalidArgumentError(f"-x {name}: paceline run sets it itself", remedy=f"drop -x {name}")
         if not given and name not in environ:
-            raise InvalidArgumentError(f"-x {name}: is not set here; write -x {name}=VALUE, or leave it out")
+            raise InvalidArgumentError(f"-x {name}: is not set here", remedy=f"-x {name}=VALUE")
         chosen[name] = value if given else environ[name]
     return chosen
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from paceline._internal.operating_system import LIVE, OperatingSystem
-from paceline.errors import InvalidArgumentError
+from paceline.errors import InvalidArgumentError, JobError
 from paceline.launch.hosts import parse_hosts
 
 EVERY_S = 1.0
@@ -35,7 +35,7 @@ class Discovery:
             raise InvalidArgumentError(f"--host-discovery-script '{command[:80]}': {error}") from None
         if not self.words:
             raise InvalidArgumentError(
-                "--host-discovery-script: is empty; name a command that prints lines such as node1:4"
+                "--host-discovery-script: is empty", remedy="a command that prints lines such as node1:4"
             )
         self.every_s = every_s
         self._system = system
@@ -63,7 +63,7 @@ class Discovery:
     def look(self, now: float) -> dict[str, int] | None:
         """Return the slots of each host if a run has ended, else None. A failed run is reported and changes nothing.
 
-        Raises InvalidArgumentError if the script cannot be started, ClickException if it has failed 5 times in a row.
+        Raises InvalidArgumentError if the script cannot be started, JobError if it has failed 5 times in a row.
         """
         if self._running is None:
             if now >= self._next:
@@ -81,7 +81,7 @@ class Discovery:
         try:
             if len(data) > _MOST:  # the last line may be incomplete
                 raise InvalidArgumentError(
-                    f"printed more than {_MOST >> 10} KiB; print a line such as node1:4 for each host"
+                    f"printed more than {_MOST >> 10} KiB", remedy="a line such as node1:4 for each host"
                 )
             if code:
                 raise InvalidArgumentError(f"ended with exit code {code}")
@@ -92,7 +92,10 @@ class Discovery:
             self._failures += 1
             problem = f"--host-discovery-script {self.words[0]}: {error}"
             if self._failures >= _FAILURES:
-                raise click.ClickException(f"{problem}; {_FAILURES} times in a row") from None
+                raise JobError(
+                    f"{problem}; {_FAILURES} times in a row",
+                    remedy=error.remedy or f"{shlex.join(self.words)} (by hand)",
+                ) from None
             if self.first_time(str(error)):
                 click.echo(f"paceline: note: {problem} (keeping the current hosts)", err=True)
             return None

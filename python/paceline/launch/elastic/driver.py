@@ -193,7 +193,8 @@ class Driver:
             have = "has" if usable == 1 else "have"
             self._end(
                 f"{count(usable, 'slot')} {have} been offered for {self.limits.start_s:g} s, and "
-                f"--min-np is {self.limits.least}"
+                f"--min-np is {self.limits.least}",
+                f"--min-np {max(1, usable)}, or hosts with more slots",
             )
         return self._settle(now)
 
@@ -213,7 +214,7 @@ class Driver:
 
     def abandon(self, reason: str) -> list[Action]:
         """End the job."""
-        self._end(reason)
+        self._end(reason, "ping HOST (are the hosts up?)")
         return self._take()
 
     # Decisions
@@ -358,7 +359,8 @@ class Driver:
             self._shortages = 0 if self.intact else self._shortages
         elif len(self._slots) >= self.limits.least:
             why = [why for slot, why in self._closed.items() if slot in self._slots][-1]
-            self._end(f"{why}; {count(len(usable), 'slot')} left, and --min-np is {self.limits.least}")
+            left = f"{count(len(usable), 'slot')} left, and --min-np is {self.limits.least}"
+            self._end(f"{why}; {left}", "the output of that rank, or a smaller --min-np")
         elif self._short_until is None:
             self._short_until = now + self.limits.start_s
             self._shortages += 1
@@ -366,7 +368,8 @@ class Driver:
             if self._shortages >= self.limits.fruitless:
                 self._end(
                     f"{offered}, and --min-np is {self.limits.least}: too few {self._shortages} times without a world "
-                    "between; the hosts come and go faster than ranks start"
+                    "between",
+                    "hosts that stay longer than ranks take to start, or a smaller --min-np",
                 )
             elif self._next:
                 self._say(f"{offered}, and --min-np is {self.limits.least}: waiting {self.limits.start_s:g} s for more")
@@ -374,7 +377,8 @@ class Driver:
         if lost and not any(worker.commits for worker in self._alive()):
             self._end(
                 f"all ranks that held the last commit have died, the last: {self._death or self._why}; "
-                "commits live in their memory: start the job again from a checkpoint"
+                "commits live in their memory",
+                "the same command again, from a checkpoint of the script",
             )
 
     def _form(self, now: float) -> None:
@@ -427,19 +431,21 @@ class Driver:
         self._commit = commit
         limit = self.limits.resets
         if self.generation and limit is not None and self.generation > limit:
-            self._end(f"{self._why}: the job has been reset {limit} times, which is --reset-limit")
+            reset = f"the job has been reset {limit} times, which is --reset-limit"
+            self._end(f"{self._why}: {reset}", f"--reset-limit {2 * limit or 1}")
             return False
         if self.generation:
             self._fruitless += 1
         if self._fruitless > self.limits.fruitless:
-            self._end(f"{self._why}: the last {self.limits.fruitless} worlds ended without a commit")
+            fruitless = f"the last {self.limits.fruitless} worlds ended without a commit"
+            self._end(f"{self._why}: {fruitless}", "state.commit() more often, or the output of that rank")
             return False
         return True
 
-    def _end(self, reason: str | None) -> None:
+    def _end(self, reason: str | None, remedy: str | None = "the output of that rank above") -> None:
         if not self.over:
             self.over = True
-            self._do(End(reason))
+            self._do(End(reason, None if reason is None else remedy))
 
     def _say(self, text: str) -> None:
         self._do(Say(text))

@@ -164,6 +164,7 @@ class End:
     """The job is over; stop what still runs. Without a reason, it succeeded."""
 
     reason: str | None
+    remedy: str | None = None
 
 
 Action = Start | Kill | Give | Notify | Retire | Release | Say | End

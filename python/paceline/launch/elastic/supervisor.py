@@ -82,7 +82,7 @@ class ElasticSupervisor(Supervisor):
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
             if self.elastic.port:
-                self.problem = InvalidArgumentError(f"--port {self.elastic.port}: {why}; {OTHER_PORT}")
+                self.problem = InvalidArgumentError(f"--port {self.elastic.port}: {why}", remedy=OTHER_PORT)
             else:
                 self.problem = click.ClickException(f"cannot listen for workers: {why}")
             self._stop(0)
@@ -161,9 +161,9 @@ class ElasticSupervisor(Supervisor):
                     self._hosts[self._slots[number]].tell({"kill": number})
                 case Say(text):
                     click.echo(f"paceline: note: {text}", err=True)
-                case End(reason):
+                case End(reason, remedy):
                     if reason is not None:
-                        self.cause = reason
+                        self.cause, self.remedy = reason, remedy
                         self.failed = True
                     self._stop(self.job.grace_s if reason is not None else 0, KILL_AFTER_S)
                 case _:
@@ -181,9 +181,9 @@ class ElasticSupervisor(Supervisor):
         how = Exit(code=outcome.code, words=outcome.sentence(), follows=outcome.report.follows)
         self._carry_out(self.service.exited(worker, how))
 
-    def _lost(self, host: AgentHost, message: str) -> None:
+    def _lost(self, host: AgentHost, message: str, remedy: str | None = None) -> None:
         if self.service is None:
-            super()._lost(host, message)
+            super()._lost(host, message, remedy)
             return
         host.kill()
         if self.stopping:  # how the job has ended is decided
