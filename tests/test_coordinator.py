@@ -70,7 +70,7 @@ def test_mistakes_are_told_to_all_and_the_rest_goes_on(tmp_path):
     [
         ("SIGKILL", r"rank 1 \(host .*\) died \(.*; 'w' waited for it"),
         ("close", r"rank 1 \(host .*\) has left the job; 'w' waited for it"),
-        ("SIGSTOP", r".*waited \d s for rank 1 \(host .*\), silent: stopped"),
+        ("SIGSTOP", r".*waited \d s for rank 1 \(host .*\) in negotiation of .*; rank 1 is silent: stopped"),
     ],
 )
 def test_a_rank_that_ends_is_named(tmp_path, how, message):

@@ -125,13 +125,13 @@ def test_slow_hosts_are_named():
     assert slow({}) == []
     (said,) = slow(rates(4, "b", "b"))
     assert said == (
-        "host b is slow: its NIC sends 100 Mbit/s (others: 500 Mbit/s) and receives 100 Mbit/s (others: 500 Mbit/s)"
+        "host b is slow: its NIC sends 100 Mbps (others: 500 Mbps) and receives 100 Mbps (others: 500 Mbps)"
     )
     (said,) = slow(rates(3, "c"))
-    assert said == "host c is slow: its NIC sends 100 Mbit/s (others: 500 Mbit/s)"
+    assert said == "host c is slow: its NIC sends 100 Mbps (others: 500 Mbps)"
     # Two hosts: nobody can tell whose link it is.
     (said,) = slow({("a", "b"): 1e8, ("b", "a"): 5e8})
-    assert said.startswith("from host a to host b there are 100 Mbit/s, elsewhere up to 500 Mbit/s: what a sends or")
+    assert said.startswith("from host a to host b there are 100 Mbps, elsewhere up to 500 Mbps: what a sends or")
 
 
 def test_what_a_message_costs_is_a_slope():
@@ -204,8 +204,9 @@ def test_what_people_read(tmp_path):
     ended = launch(2, "probe", "--quick", "--limit", "0.001", "--most", "1MiB")
     assert ended.returncode == 0, ended.stderr
     assert ", 2 ranks; shm\n" in ended.stdout
-    assert "no network was measured, because all ranks are on one host; start ranks on several hosts" in ended.stdout
-    assert "not measured, for lack of time: machines" in ended.stdout
+    assert "1 host: no network was measured" in ended.stdout
+    assert "- No network was measured, because all ranks are on one host" in ended.stdout
+    assert "Not measured, for lack of time: machines" in ended.stdout
 
 
 @pytest.mark.process
@@ -239,8 +240,8 @@ def test_a_killed_rank_is_named(tmp_path):
         outcomes = ranks.outcomes(60)
     assert [outcomes[rank].code for rank in range(3)] == [1, -9, 1]
     for rank in (0, 2):
-        last = outcomes[rank].err.splitlines()[-1]
-        assert last.startswith("paceline: error: ")
+        last, remedy = outcomes[rank].err.splitlines()[-2:]
+        assert last.startswith("paceline: error: ") and remedy.startswith("  try: ")
         assert f"rank 1 (host {os.uname().nodename}, pid {ranks.pid(1)}) died" in last
         assert "Traceback" not in outcomes[rank].err
     assert not (tmp_path / "c.json").exists()
@@ -335,7 +336,7 @@ def test_compression_is_measured_and_forecast(tmp_path):
     assert set(costs) == {"powersgd:4", "topk:0.01", "int8", "fp16"}
     assert all(one["compress"]["element_s"] > 0 and "threads" not in one for one in costs.values())
     found = paceline.simulate("resnet-50", str(path), workers=4, bandwidth="1Gbps", compression="int8")
-    assert found.notes[-1].endswith("as measured on cluster")
+    assert found.notes[-1].endswith("measured on cluster")
     own = costs["int8"]["compress"]["element_s"] + costs["int8"]["between"].get("received_s", 0)
     # Beside 2 x 3/4 bytes an element, a scale of 4 for each 256.
     assert found.bytes_sent_per_worker == pytest.approx(2 * 0.75 * 102.2e6 / 4 * (1 + 4 / 256), rel=0.01)

@@ -107,7 +107,7 @@ def test_a_slow_card_is_named(tmp_path):
     with emulate.cluster(workers=3, bandwidth_bps=500e6) as found:
         shaped = found.popen("worker1", [sys.executable, "-c", SLOWER])
         assert shaped.wait(30) == 0
-        slow = re.compile(r"host worker1 is slow: its NIC sends (9\d|10\d)(\.\d+)? Mbit/s \(others: [45]\d\d")
+        slow = re.compile(r"host worker1 is slow: its NIC sends (9\d|10\d)(\.\d+)? Mbps \(others: [45]\d\d")
 
         def good(said):
             return slow.search(said) and said.count("is slow") == 1

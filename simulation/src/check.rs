@@ -137,7 +137,10 @@ fn named(scenario: &Scenario, guilty: &BTreeSet<usize>, process: usize, run: &Ru
     });
     for error in failed.chain(story.error.iter().filter(|_| story.joined)) {
         // Who has not called an operation yet may wait in another one for the rank that is to blame.
-        if [" not reached it", " only reached op ", " not called an op ", " not sent ", " not received it"].iter().any(|absent| error.contains(absent)) {
+        if [" not reached it", " only reached op ", " not called an op ", " not sent ", " not received it"]
+            .iter()
+            .any(|absent| error.contains(absent))
+        {
             continue;
         }
         let blamed = blamed(error);
@@ -160,10 +163,12 @@ fn named(scenario: &Scenario, guilty: &BTreeSet<usize>, process: usize, run: &Ru
 /// The ranks that a message blames, in order. What comes before names who reports it.
 #[must_use]
 pub fn blamed(error: &str) -> Vec<usize> {
-    let after = error
-        .split_once(" waited ")
-        .or_else(|| error.split_once("could not reach "))
-        .map_or(error, |(_, rest)| rest);
+    // `rank 0 waited 3 s for rank 1`, not `'tensor0' waited for it`.
+    let seconds = |(at, word): (usize, &str)| {
+        Some(&error[at + word.len()..]).filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let waited = error.match_indices(" waited ").find_map(seconds);
+    let after = waited.or_else(|| error.split_once("could not reach ").map(|(_, rest)| rest)).unwrap_or(error);
     let after = after.split_once(" was waiting for it").map_or(after, |(before, _)| before);
     let mut all = Vec::new();
     let mut rest = after;

@@ -554,14 +554,14 @@ impl Ledger {
             return Err(RunError::Usage("the communicator was destroyed".into()));
         };
         let peer = spec.point_to_point.and_then(|to| to.peer).map(|peer| entry.ranks[peer as usize]);
-        let now = Instant::now();
-        let operation = InFlight {
-            seq: spec.point_to_point.is_none().then_some(entry.next),
+        let (seq, order) = (spec.point_to_point.is_none().then_some(entry.next), operations.submitted);
+        let begun = |now: Instant| InFlight {
+            seq,
             signature: spec.signature,
             label: spec.label.clone(),
             transfer: spec.point_to_point.map(|PointToPoint { tag, sends, .. }| (tag, sends)),
             peer,
-            order: operations.submitted,
+            order,
             timeout: how.timeout.unwrap_or(timeout),
             silent: how.silent,
             about: how.about.clone(),
@@ -576,21 +576,21 @@ impl Ledger {
             patient: how.patient,
         };
         if let Some(error) = &entry.failed {
-            let what = operation.describe(&entry.naming);
+            let what = begun(Instant::now()).describe(&entry.naming);
             let cause = entry.cause.clone().unwrap_or_else(|| error.to_string());
             return Err(RunError::failed_like(format!("{cause}; so {what} cannot run"), error.remedy()));
         }
         let bytes = spec.signature.count * spec.signature.dtype.size() as u64;
         let number = timeline.begin(&spec.label, spec.signature.collective.name(), bytes);
         handle.number.store(number, Ordering::Relaxed);
-        if operation.seq.is_some() {
+        if seq.is_some() {
             entry.next = entry.next.wrapping_add(1);
         }
         if let (Some(PointToPoint { tag, sends: true, .. }), Some(peer)) = (spec.point_to_point, peer) {
             *entry.sent.entry((peer, tag)).or_default() += 1;
         }
         operations.submitted += 1;
-        entry.in_flight.push_back(operation);
+        entry.in_flight.push_back(begun(Instant::now()));
         operations.inbox.push(Command::Begin(group, spec));
         Ok(handle)
     }

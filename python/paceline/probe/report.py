@@ -115,7 +115,7 @@ def _machine(host: Host, ranks: list[dict[str, Any]]) -> list[str]:
 
 
 def _notes(found: Found) -> list[str]:
-    notes = [] if RING in found.rates else [f"{NO_NETWORK}; start ranks on several hosts"]
+    notes = [] if RING in found.rates else [f"{NO_NETWORK[0].upper()}{NO_NETWORK[1:]}: start them on several"]
     return notes + found.notes + (_about_machines(found) if found.machines else [])
 
 

@@ -8,7 +8,7 @@ use paceline_executor::timeline;
 use paceline_os::sync::Arc;
 use paceline_os::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use paceline_os::time::{Duration, Instant};
-use paceline_transport::error::{Result, RunError};
+use paceline_transport::error::{Result, RunError, SAME_CALLS};
 use paceline_transport::waiting::first_report;
 
 use super::named::Named;
@@ -252,11 +252,11 @@ impl Machine {
             operation.fail(if known {
                 error.clone()
             } else {
-                RunError::Failed(format!("{text}; '{name}' waited for it"))
+                RunError::failed_like(format!("{text}; '{name}' waited for it"), error.remedy())
             });
         }
         for operation in std::mem::take(&mut self.joins) {
-            operation.fail(RunError::Failed(format!("{error}; a join waited for it")));
+            operation.fail(RunError::failed_like(format!("{error}; a join waited for it"), error.remedy()));
         }
         self.due = None;
     }
@@ -329,7 +329,7 @@ impl Machine {
             }
             Action::Refuse(name, reason) => {
                 if let Some(operation) = self.pending.remove(&name) {
-                    operation.fail(RunError::Failed(reason));
+                    operation.fail(RunError::Failed(reason).with_remedy(SAME_CALLS));
                 }
             }
             Action::Warn(stall) => self.warn(&stall),
