@@ -123,12 +123,13 @@ def test_the_json(tmp_path):
 
 EXPECTED = """\
 37% of a step is moving gradients (22.0 of 60.0 ms)
+
   Run          2 ranks, 6 steps (2 warm-up skipped)
                median 60 ms, IQR 60.0-60.0 ms
   Exposed      58% of the time is exposed communication
 
 mean ms   step  input    fwd    bwd   opt  exposed =  straggler +  negot. +  transfer
-─────────────────────────────────────────────────────────────────────────────────────
+-------------------------------------------------------------------------------------
 rank 0   60.00   1.00   2.00  16.00  1.00      40.00        10.00      0.00     30.00
 rank 1   60.00   1.00  12.00  16.00  1.00      30.00         0.00      0.00     30.00
 

@@ -282,7 +282,7 @@ def test_forecasts_are_compared_here():
     ("cluster", "message"),
     [
         ("nowhere.json", "nowhere.json"),
-        ("flat", "--cluster: gpus_per_node is 1, and this job has 2 on each host; start 1, or probe this job"),
+        ("flat", "--cluster: gpus_per_node is 1, and this job has 2 on each host"),
     ],
 )
 def test_another_cluster_is_refused(tmp_path, cluster, message):
