@@ -5,6 +5,9 @@ import shlex
 import cli
 import click
 import pytest
+from paceline.cli.help_layout import Alias
+from paceline.errors import InvalidArgumentError, Source
+from paceline.settings.table import SETTINGS
 from test_help import ALL, GROUPS, options, parse
 
 
@@ -86,3 +89,19 @@ def test_an_unknown_option(name):
     what, remedy = refused(*name.split(), "--frobnicate")
     assert what == "unknown option --frobnicate"
     assert "--help" in remedy or "--frobnicate" in remedy  # a script's own
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_value_that_is_refused_is_answered_with_one_to_type(name):
+    context = click.Context(ALL[name])
+    for option in options(ALL[name]):
+        setting = SETTINGS.get(option.of if isinstance(option, Alias) else option.name or "")
+        for value in ("\N{SNOWMAN}", "", ",", "-1", "0", "1e99"):
+            if option.is_flag:
+                continue
+            try:
+                option.type.convert(value, option, context)
+                if setting is not None and name in setting.uses:
+                    setting.check(value, Source("flag", option.opts[0]), name)
+            except InvalidArgumentError as error:
+                assert error.remedy_as("flag"), (option.name, value)
