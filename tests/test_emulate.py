@@ -115,7 +115,7 @@ def test_two_clusters_at_once(folder, up):
     assert not set(one.networks.values()) & set(two.networks.values())
     code, _, err = call(folder, "up", "--workers", 1, "--bandwidth", "1Gbps", "--name", "one")
     assert code == 2
-    assert err.startswith("paceline: error: cluster 'one' is already up; ")
+    assert err.startswith("paceline: error: cluster 'one' is already up\n  try: paceline emulate down")
     code, _, err = call(folder, "down")
     assert (code, "; running: 'one' and 'two'; choose one with --name" in err) == (2, True)
     assert call(folder, "down", "--name", "one")[0] == 0

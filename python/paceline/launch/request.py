@@ -57,7 +57,7 @@ class Request:
     """Makes the options of an elastic job from its settings; None if the job is not elastic."""
 
     def checked(self) -> Checked:
-        """Check everything that can be checked before a rank starts. Raises InvalidArgumentError, UsageError."""
+        """Check everything that can be checked before a rank starts. Raises InvalidArgumentError."""
         recording = self._recording()
         named = variables.named(self.names, os.environ)
         values = {renamed(name): value for name, value in self.settings.items() if value is not None}
@@ -134,14 +134,14 @@ class Checked:
     nodes_per_rack: int | None = None
 
     def on(self, hosts: int, nodes_per_rack: int | None = None) -> Checked:
-        """Return the request for so many hosts with ranks, in racks of so many. Raises UsageError."""
+        """Return the request for so many hosts with ranks, in racks of so many. Raises InvalidArgumentError."""
         if not self.request.switch or self.settings.strategy is None:
             return replace(self, nodes_per_rack=nodes_per_rack)
         racks = tuple(json.loads(_core.switches(self.settings.strategy, hosts, nodes_per_rack)))
         if not racks:
-            raise click.UsageError(
-                f"--switch has no effect: {self.settings.strategy} adds up on a single host without a switch; "
-                "leave it out, or use more hosts"
+            raise InvalidArgumentError(
+                f"--switch has no effect, as {self.settings.strategy} adds up on a single host without a switch",
+                remedy="drop --switch, or --hosts node1:2,node2:2",
             )
         return replace(self, switches=racks, nodes_per_rack=nodes_per_rack)
 
