@@ -91,8 +91,10 @@ def simulate(
       resnet-50           a built-in trace         (list: paceline list traces)
       llama-3-8b          a built-in model; --gpu  (list: paceline list models)
       mine.json           your own trace           (make: paceline record)
+      llama-3-8b@h100     a built-in model on its GPU
       allreduce:1GB       one collective; also allgather, reducescatter,
-                          broadcast, reduce; ranges: allreduce:8B-16GB
+                          broadcast, reduce; ranges: allreduce:8B-16GB;
+                          on a cluster with GPUs, it is NCCL's
 
     Options marked * take lists: --gpus 8,64. Every combination is forecast. Rates are in bits/s (25Gbps), sizes in
     bytes (25MB, 64KiB). Ctrl-C prints what is forecast so far.
