@@ -103,16 +103,9 @@ def arguments(found):
     return [name for name in inspect.signature(found).parameters if name not in ("self", "cls")]
 
 
-@pytest.mark.parametrize("name", LIGHT + TORCH + FRONTS)
-def test_public_docstrings_begin_with_a_noun_or_a_verb(name):
-    documented = [(name, loaded(name)), *members(name)]
-    assert not [public for public, found in documented if re.match(r"What\b", inspect.getdoc(found) or "")]
-
-
-def test_few_docstrings_begin_with_what():
-    """Lower the number where you have rewritten some."""
+def test_no_docstring_begins_with_what():
     files = [path for path in (ROOT / "python").rglob("*.py*") if path.suffix in (".py", ".pyi")]
-    assert sum(len(re.findall(r'"""What\b', path.read_text(encoding="utf-8"))) for path in files) <= 22
+    assert not [path for path in files if re.search(r'"""What\b', path.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize("name", LIGHT + TORCH + FRONTS)

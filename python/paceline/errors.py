@@ -48,7 +48,7 @@ class PacelineError(Exception):
 
     @property
     def remedy(self) -> str | None:
-        """What to type instead, as the caller spells it; None: nothing is known."""
+        """Text to type instead, as the caller spells it; None: nothing is known."""
         return self.remedy_as(self._caller())
 
     def remedy_as(self, kind: Kind) -> str | None:

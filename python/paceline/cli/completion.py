@@ -121,7 +121,7 @@ _ENDINGS = (".json", ".json.gz", ".toml")
 
 
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
-"""What click calls for the values of an option or an argument."""
+"""The callback of click for the values of an option or an argument."""
 
 
 def completed(names: Callable[[], Iterable[str]]) -> Complete:

@@ -39,7 +39,7 @@ _INSTEAD = {
     "--autotune": _TUNING,
     "--autotune-log-file": _TUNING,
 }
-"""What to type, by horovodrun's option."""
+"""Our options, by horovodrun's."""
 
 
 class Horovodrun(Command):

@@ -1,4 +1,4 @@
-"""What the commands print that make a trace from another tool's files."""
+"""Output of the commands that make a trace from another tool's files."""
 
 from __future__ import annotations
 

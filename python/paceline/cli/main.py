@@ -56,7 +56,7 @@ Usage: paceline COMMAND
   paceline COMMAND --help     its options, with examples
   paceline list               models, GPUs, traces, clusters, strategies
 """
-"""What `paceline` alone prints: first commands of those who have a script, a model's name, or a slow run."""
+"""The screen of `paceline` alone: first commands of those who have a script, a model's name, or a slow run."""
 COMMANDS: Table = {
     "simulate": (
         _FORECAST,

@@ -41,7 +41,7 @@ _ONE_RANK = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
 }
-"""What a launcher would set, for scripts that are recorded without the device; torchrun sets its own."""
+"""Variables that a launcher would set, for scripts that are recorded without the device; torchrun sets its own."""
 
 
 class _CannotDoHere(CommandError):

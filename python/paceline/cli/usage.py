@@ -15,7 +15,7 @@ _LONGEST_REMEDY = 500
 _TOGETHER = re.compile(
     r"--?[A-Za-z][\w-]*(?:[ =](?:'[^']*'|\"[^\"]*\"|[^\s,()'\"-][^\s,()]*))?|\b(?:paceline|python|pip|ls) [^,()]*"
 )
-"""What is typed in one piece: an option with its value, or a command with its words."""
+"""Text to type in one piece: an option with its value, or a command with its words."""
 
 
 class UsageError(click.UsageError):

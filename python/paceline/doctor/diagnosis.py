@@ -20,7 +20,7 @@ class Diagnosis:
     share: float
     """Share of the step, 0 to 1."""
     headline: str
-    """What the time is spent on: `waiting for rank 1`."""
+    """The use of the time: `waiting for rank 1`."""
     facts: Sequence[str]
     """The figures in words: clauses, the most important first."""
     evidence: Mapping[str, Figure]

@@ -12,7 +12,7 @@ from paceline.doctor.timeline_model import Block, Rank, Span
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What the script did in one step; every moment of the step belongs to one activity."""
+    """Activities of the script in one step; every moment of the step belongs to one of them."""
 
     step: Interval
     input: Intervals

@@ -1,4 +1,4 @@
-"""What a rank waited for while its script stood still: another rank, agreement, or data in transit."""
+"""Causes of a rank's waits while its script stood still: another rank, agreement, or data in transit."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ RESULT = "result.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What the script's process is to record."""
+    """The recording of the script's process."""
 
     output: str
     exchange: str

@@ -50,7 +50,7 @@ class Job:
     realtime: int | None = None
     """SCHED_FIFO priority of ranks and servers, which their agents are allowed to set."""
     interface_source: str = "--interface"
-    """What named the interface, for messages."""
+    """The source of the interface, for messages."""
     limit_s: float = float("inf")
     """Time limit of the job."""
     record: Mapping[str, int] | None = None

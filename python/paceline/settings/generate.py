@@ -1,4 +1,4 @@
-"""What is generated from the table and the registries: `python -m paceline.settings.generate`, in a checkout."""
+"""Files generated from the table and the registries: `python -m paceline.settings.generate`, in a checkout."""
 
 from __future__ import annotations
 

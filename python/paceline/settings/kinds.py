@@ -47,7 +47,7 @@ class Kind:
     """The type of a setting's values."""
 
     words: str
-    """What a value is: `SIZE`, or with alternatives `none|SIZE,…`."""
+    """A value in words: `SIZE`, or with alternatives `none|SIZE,…`."""
     check: Callable[[object], Any]
     """Converts the given value. Raises InvalidArgumentError."""
     choices: tuple[str, ...] = ()

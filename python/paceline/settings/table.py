@@ -62,7 +62,7 @@ class Setting:
     variable: str = ""
     """The environment variable; empty if there is none."""
     part: str = ""
-    """What of a forecast it is about: `trace`, `cluster`, `coordinator`, `core` (options of a scenario) or `swept`."""
+    """Its part of a forecast: `trace`, `cluster`, `coordinator`, `core` (options of a scenario) or `swept`."""
     is_secret: bool = False
     """It is never printed."""
     idle_with: Sequence[str] = ()

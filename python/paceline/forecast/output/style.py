@@ -89,7 +89,7 @@ PARTS = {
     "framework overhead": "#C0A0D0",
     "slowed by NCCL kernels": "#6688AA",
 }
-"""What the time of an iteration is spent on; shades of orange and brown are the network's."""
+"""Colors of the parts of an iteration; shades of orange and brown are the network's."""
 MEMORY = {
     "parameters": "#364B9A",
     "gradients": "#6EA6CD",
@@ -98,7 +98,7 @@ MEMORY = {
     "communication buffers": "#F67E4B",
     "activations": "#A50026",
 }
-"""What memory holds, from the scheme "sunset"."""
+"""Colors of the parts of memory, from the scheme "sunset"."""
 REFERENCE = "#999999"
 """Lines to compare with: linear scaling, the diagonal, zero."""
 _COINCIDING = 0.01

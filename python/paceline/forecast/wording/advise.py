@@ -29,7 +29,7 @@ _SHORT = {
     Resource.LATENCY: "1/2 latency",
     Resource.STREAMS: "connections",
 }
-"""What helps, in a column of a table."""
+"""Words for changes that help, in a column of a table."""
 
 
 def headline(answer: Answer) -> tuple[str, Tone]:

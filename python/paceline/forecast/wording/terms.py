@@ -65,7 +65,7 @@ LIMITS = {
     Resource.INSIDE_AND_NICS: "links inside and between nodes together",
     Resource.NICS_AND_LINKS: "links of nodes and between switches together",
 }
-"""What is too little of a resource that another one exceeds on the critical path."""
+"""Words for the shortage of a resource that another one exceeds on the critical path."""
 _MEASURES = {
     Measure.COMPUTE: "2x faster compute",
     Measure.BANDWIDTH: "2x network bandwidth",
@@ -97,7 +97,7 @@ WAITS = {
     Measure.COST: "per-message cost",
     Measure.LATENCY_AND_COST: "latency and per-message cost",
 }
-"""What each of these halves, where it bounds an iteration."""
+"""The quantity that each of these halves, where it bounds an iteration."""
 _EXCHANGES = {
     Exchange.TENSOR: "TP all-reduces",
     Exchange.EXPERT: "EP all-to-alls",

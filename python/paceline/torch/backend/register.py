@@ -49,7 +49,7 @@ _NO_STEP_NODES = (
     "SLURM_STEP_NODELIST is missing, from which ranks learn where rank 0 is",
     "all SLURM_* variables, or MASTER_ADDR=node1 MASTER_PORT=29500 (of rank 0's host)",
 )
-"""What is wrong, and the remedy."""
+"""The error, and the remedy."""
 _NO_ADDRESS = (
     "mpirun does not set a rendezvous address",
     "PACELINE_TRANSPORT=mpi, or MASTER_ADDR=node1 MASTER_PORT=29500 (of rank 0's host)",
