@@ -78,7 +78,7 @@ def test_up_exec_down(folder, up):
     assert (code, err) == (127, "paceline: error: no-such-command: No such file or directory\n")
     code, _, err = call(folder, "exec", "worker2", "--", "true")
     assert code == 2
-    assert err.startswith("paceline: error: there is no host 'worker2' in this cluster; did you mean worker")
+    assert err.startswith("paceline: error: there is no host 'worker2' in this cluster\n  try: worker")
     assert links() == before  # the machine's own network is left alone
     code, out, err = call(folder, "down")
     assert (code, out, err) == (0, "cluster 'default' is down\n", "")

@@ -125,11 +125,11 @@ def test_more_servers_than_hosts(cluster):
         cluster.run(TRAIN, strategy="ps", servers=2)
     with pytest.raises(InvalidArgumentError, match="switch: the cluster has no host for it"):
         cluster.run(TRAIN, strategy="ps-aggregation", switch=True)
-    with pytest.raises(InvalidArgumentError, match="ranks can be started"):
+    with pytest.raises(InvalidArgumentError, match="must be 1-"):
         cluster.run(TRAIN, ranks_per_host=0)
     with pytest.raises(InvalidArgumentError, match="no command given"):
         cluster.run([])
-    with pytest.raises(InvalidArgumentError, match="no host 'worker7' in this cluster; did you mean"):
+    with pytest.raises(InvalidArgumentError, match="no host 'worker7' in this cluster\n  try: worker"):
         cluster.popen("worker7", ["true"])
-    with pytest.raises(InvalidArgumentError, match="unknown setting 'stratgy'; did you mean strategy"):
+    with pytest.raises(InvalidArgumentError, match="unknown setting 'stratgy'\n  try: strategy"):
         cluster.run(TRAIN, stratgy="ring")

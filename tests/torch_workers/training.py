@@ -181,7 +181,7 @@ def hooks(rank, size):
         hook = wrapper(strategy_hook(None, "ring"))
         net = trained(rank, 5, torch.float32, lambda net, hook=hook: net.register_comm_hook(None, hook))
         compare(net, want, rtol=0.05, atol=0.01)
-    raises(InvalidArgumentError, "did you mean .ring", strategy_hook, None, "rong")
+    raises(InvalidArgumentError, "unknown strategy .rong", strategy_hook, None, "rong")
     raises(InvalidArgumentError, "inf", strategy_hook, None, {"1KB": "ring"})
 
 

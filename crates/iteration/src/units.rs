@@ -586,7 +586,9 @@ mod tests {
         let found = matching(&names, "model.n*").unwrap();
         assert_eq!(found, [None, None, Some("model.norm")]);
         let error = matching(&names, "transformer.h.*").unwrap_err();
-        assert!(error.reason.contains("model.layers.0.mlp") && error.setting == Some("unit"));
+        assert!(
+            error.remedy.as_ref().is_some_and(|it| it.contains("model.layers.0.mlp")) && error.setting == Some("unit")
+        );
     }
 
     /// The plain definition, which takes exponential time.

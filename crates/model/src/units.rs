@@ -347,17 +347,17 @@ mod tests {
 
     #[test]
     fn a_number_without_a_unit_names_the_remedy() {
-        assert!(parse_rate("25").unwrap_err().0.contains("25Gbps"));
-        assert!(parse_size("25").unwrap_err().0.contains("25MB"));
-        assert!(parse_time("25").unwrap_err().0.contains("25us"));
+        assert!(parse_rate("25").unwrap_err().remedy.contains("25Gbps"));
+        assert!(parse_size("25").unwrap_err().remedy.contains("25MB"));
+        assert!(parse_time("25").unwrap_err().remedy.contains("25us"));
     }
 
     #[test]
     fn a_size_is_not_a_rate() {
-        let error = parse_rate("25GB").unwrap_err().0;
+        let error = parse_rate("25GB").unwrap_err().remedy;
         assert!(error.contains("200Gbps"), "{error}");
-        assert!(parse_rate("3GB/s").unwrap_err().0.contains("24Gbps"));
-        assert!(parse_size("25Gbps").unwrap_err().0.contains("size"));
+        assert!(parse_rate("3GB/s").unwrap_err().remedy.contains("24Gbps"));
+        assert!(parse_size("25Gbps").unwrap_err().reason.contains("size"));
     }
 
     /// The meaning of each spelling, in one table: bits per second, or the suggestion of the error.
@@ -379,12 +379,12 @@ mod tests {
             assert_eq!(parse_rate(text), Ok(Rate(rate)), "{text}");
         }
         for (text, why, remedies) in [
-            ("25GBps", "ambiguous: a capital B means bytes", ["200Gbps", "25Gbps"]),
-            ("3.2TBps", "ambiguous: a capital B means bytes", ["25.6Tbps", "3.2Tbps"]),
-            ("25GBPS", "ambiguous: a capital B means bytes", ["200Gbps", "25Gbps"]),
-            ("25gBps", "ambiguous: a capital B means bytes", ["200Gbps", "25Gbps"]),
-            ("25GB/s", "ambiguous: a capital B means bytes", ["200Gbps", "25Gbps"]),
-            ("25gb/s", "a small b is written for bits and for bytes", ["25Gbps", "200Gbps"]),
+            ("25GBps", "ambiguous: B is bytes", ["200Gbps", "25Gbps"]),
+            ("3.2TBps", "ambiguous: B is bytes", ["25.6Tbps", "3.2Tbps"]),
+            ("25GBPS", "ambiguous: B is bytes", ["200Gbps", "25Gbps"]),
+            ("25gBps", "ambiguous: B is bytes", ["200Gbps", "25Gbps"]),
+            ("25GB/s", "ambiguous: B is bytes", ["200Gbps", "25Gbps"]),
+            ("25gb/s", "b is written for bits and for bytes", ["25Gbps", "200Gbps"]),
             ("25GB", "a size in bytes", ["200Gbps", "25Gbps"]),
             ("25Gb", "a number of bits", ["25Gbps", "25Gbps"]),
             ("25Gbit", "a number of bits", ["25Gbps", "25Gbps"]),
@@ -392,9 +392,9 @@ mod tests {
             ("25G", "unknown unit 'G'", ["25Gbps", "500Mbps"]),
             ("25ibps", "unknown unit 'ibps'", ["25Gbps", "500Mbps"]),
         ] {
-            let error = parse_rate(text).unwrap_err().0;
-            assert!(error.starts_with(&format!("'{text}' ")) && error.contains(why), "{error}");
-            assert!(remedies.iter().all(|remedy| error.contains(remedy)), "{error}");
+            let UnitError { reason, remedy } = parse_rate(text).unwrap_err();
+            assert!(reason.starts_with(&format!("'{text}' ")) && reason.contains(why), "{reason}");
+            assert!(remedies.iter().all(|it| remedy.contains(it)), "{reason}: {remedy}");
         }
     }
 
@@ -417,23 +417,22 @@ mod tests {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for (text, why, remedies) in [
-            ("25Mb", "ambiguous: a small b means bits", ["25MB", "3.125MB"]),
-            ("4Kb", "ambiguous: a small b means bits", ["4kB", "0.5kB"]),
-            ("8Mib", "ambiguous: a small b means bits", ["8MiB", "1MiB"]),
-            ("25Mbit", "ambiguous: a small b means bits", ["25MB", "3.125MB"]),
+            ("25Mb", "ambiguous: b is bits", ["25MB", "3.125MB"]),
+            ("4Kb", "ambiguous: b is bits", ["4kB", "0.5kB"]),
+            ("8Mib", "ambiguous: b is bits", ["8MiB", "1MiB"]),
+            ("25Mbit", "ambiguous: b is bits", ["25MB", "3.125MB"]),
             ("25MB/s", "a rate", ["100MB", "64KiB"]),
             ("25M", "unknown unit 'M'", ["100MB", "64KiB"]),
         ] {
-            let error = parse_size(text).unwrap_err().0;
-            assert!(error.starts_with(&format!("'{text}' ")) && error.contains(why), "{error}");
-            assert!(remedies.iter().all(|remedy| error.contains(remedy)), "{error}");
+            let UnitError { reason, remedy } = parse_size(text).unwrap_err();
+            assert!(reason.starts_with(&format!("'{text}' ")) && reason.contains(why), "{reason}");
+            assert!(remedies.iter().all(|it| remedy.contains(it)), "{reason}: {remedy}");
         }
     }
 
-    /// The suggestions after "write" in an error can themselves be parsed, and mean what the error says.
-    fn remedies(error: &str) -> Vec<String> {
-        let after = error.split_once("write ").map_or("", |(_, after)| after);
-        let words = after.split([' ', ',', ':']);
+    /// The suggestions of an error can themselves be parsed, and mean what the error says.
+    fn remedies(remedy: &str) -> Vec<String> {
+        let words = remedy.split([' ', ',', ':']);
         words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned).collect()
     }
 
@@ -450,7 +449,7 @@ mod tests {
                 }
                 Err(error) => {
                     let factor = DataUnit::read(&format!("{prefix}{unit}")).unwrap().factor();
-                    let remedies = remedies(&error.0);
+                    let remedies = remedies(&error.remedy);
                     prop_assert!(!remedies.is_empty(), "{}", error);
                     for remedy in remedies {
                         let times = parse_rate(&remedy).unwrap().0 / (f64::from(value) * factor);
@@ -467,7 +466,7 @@ mod tests {
             match parse_size(&text) {
                 Ok(bytes) => prop_assert_eq!(bytes, value * 8 * factor),
                 Err(error) => {
-                    let read: Vec<u64> = remedies(&error.0).iter().map(|remedy| parse_size(remedy).unwrap()).collect();
+                    let read: Vec<u64> = remedies(&error.remedy).iter().map(|remedy| parse_size(remedy).unwrap()).collect();
                     prop_assert_eq!(read, vec![value * 8 * factor, value * factor], "{}", error);
                 }
             }
@@ -482,7 +481,7 @@ mod tests {
         fn any_text_is_read_or_refused_in_one_short_line(text in "\\PC{0,100}|[0-9.e+-]{0,30}[kKmMgGtTiIbBpPsS/\n ]{0,8}") {
             let errors = [parse_rate(&text).err(), parse_size(&text).err(), parse_time(&text).err()];
             for error in errors.into_iter().flatten() {
-                prop_assert!(error.0.chars().count() < 350 && !error.0.chars().any(char::is_control), "{}", error);
+                prop_assert!(error.reason.chars().count() < 350 && !error.reason.chars().any(char::is_control), "{}", error);
             }
         }
     }

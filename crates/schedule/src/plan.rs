@@ -271,10 +271,10 @@ impl Refusal {
         Refusal { remedy: Some(remedy.into()), ..self }
     }
 
-    /// The same refusal, of a part of a request: a job, an exchange.
+    /// The same refusal, of a part of a request, such as a job, which has settings of its own.
     #[must_use]
     pub fn within(self, part: &str) -> Refusal {
-        Refusal { reason: format!("{part}: {}", self.reason), ..self }
+        Refusal { setting: None, reason: format!("{part}: {self}"), ..self }
     }
 }
 

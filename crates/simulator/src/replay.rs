@@ -137,6 +137,6 @@ mod tests {
         let cluster =
             Cluster::from_json(br#"{"format":"paceline-cluster","version":1,"name":"c","bandwidth":"1Gbps"}"#, "c");
         let error = replay(&trace, &cluster.unwrap(), &Options::new("ps", 2), 2, 1).unwrap_err();
-        assert_eq!(error.to_string(), "worker: 2 is not below 2");
+        assert_eq!(error.to_string(), "worker: must be below 2, not 2");
     }
 }

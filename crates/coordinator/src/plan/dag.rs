@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn names_are_unique_and_edges_lead_somewhere() {
         let error = Dag::new(nodes(&["a", "b", "a"]), &[]).unwrap_err();
-        assert_eq!(error.to_string(), "nodes 0 and 2 are both named 'a'; give each a name of its own");
+        assert_eq!(error.to_string(), "nodes 0 and 2 are both named 'a'");
         let error = Dag::new(nodes(&["a"]), &[(NodeId(0), NodeId(0)), (NodeId(0), NodeId(1))]).unwrap_err();
-        assert_eq!(error.to_string(), "edge 1 names node 1, but the graph has 1 nodes");
+        assert_eq!(error.to_string(), "edge 1 names node 1, and the graph has 1 nodes");
     }
 }

@@ -81,8 +81,8 @@ fn what_is_no_plan() {
     let nodes = ["a", "b", "c", "d"].map(|name| node(name, None)).to_vec();
     let dag = Dag::new(nodes, &edges(&[(0, 1), (1, 2), (2, 1), (3, 3)])).unwrap();
     let error = |fetches: &[NodeId]| plan(&dag, fetches, 0).unwrap_err().to_string();
-    assert_eq!(error(&[NodeId(2)]), "the graph has a cycle: 'c' -> 'b' -> 'c'; a plan needs a graph without one");
-    assert!(error(&[NodeId(3)]).contains("cycle: 'd' -> 'd';"));
+    assert_eq!(error(&[NodeId(2)]), "the graph has a cycle: 'c' -> 'b' -> 'c'");
+    assert!(error(&[NodeId(3)]).contains("cycle: 'd' -> 'd'"));
     assert_eq!(error(&[NodeId(4)]), "fetch 4 is not a node: the graph has 4 nodes");
     assert!(error(&[]).starts_with("no fetch is given"));
     // A cycle that no fetch needs does not matter.
@@ -93,7 +93,7 @@ fn what_is_no_plan() {
 fn lists_that_are_no_order() {
     let (dag, fetches) = example("float32");
     let error = plan_as_listed(&dag, &fetches, 64).unwrap_err().to_string();
-    assert_eq!(error, "'4' comes before 'z', which it needs; list parents before children, or number by depth");
+    assert_eq!(error, "'4' comes before 'z', which it needs");
     let fetches = [dag.find("1").unwrap(), dag.find("3").unwrap()];
     assert_eq!(names(&dag, &plan_as_listed(&dag, &fetches, 64).unwrap()), [vec!["0", "1"], vec!["2"], vec!["3"]]);
 }

@@ -214,17 +214,17 @@ fn a_pass_begins_when_the_exchanges_of_the_one_before_have_ended() {
 fn errors_name_the_option_and_the_remedy() {
     let error = |options: IterationOptions| build(&model(2, 64), 8, &options).unwrap_err().to_string();
     let bad = IterationOptions { group: Some(3), ..options(Sharding::Hsdp) };
-    assert!(error(bad).starts_with("sharding: hsdp:3 does not fit 8 workers"));
+    assert!(error(bad).starts_with("sharding: groups of 3 do not divide 8 data-parallel workers"));
     let bad = IterationOptions { group: Some(4), ..options(Sharding::Zero3) };
-    assert_eq!(error(bad), "sharding: zero3 has no groups; use zero1, zero2 or hsdp");
+    assert_eq!(error(bad), "sharding: zero3 has no groups");
     let bad = IterationOptions { prefetch: Some(1), ..options(Sharding::None) };
-    assert!(error(bad).starts_with("prefetch: has no effect"));
+    assert!(error(bad).starts_with("prefetch: needs sharding that gathers"));
     let bad = IterationOptions { unit: Some("h.*".into()), ..options(Sharding::Zero1) };
-    assert!(error(bad).starts_with("unit: has no effect"));
+    assert!(error(bad).starts_with("unit: needs sharding that gathers"));
     let bad = IterationOptions { synchronize: Some(true), ..options(Sharding::Zero3) };
-    assert!(error(bad).contains("add --accumulate"));
+    assert!(error(bad).contains("needs accumulation"));
     let bad = IterationOptions { reshard_after_forward: Reshard::Ranks(3), ..options(Sharding::Zero3) };
-    assert!(error(bad).starts_with("reshard-after-forward: groups of 3"));
+    assert!(error(bad).starts_with("reshard-after-forward: 3 must divide the 8 ranks"));
     let plan = build(&model(1, 64), 8, &options(Sharding::Zero3)).unwrap();
     let text = plan.to_json();
     let broken = text.replacen("\"after\": []", "\"after\": [4000000]", 1);

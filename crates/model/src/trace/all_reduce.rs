@@ -119,17 +119,18 @@ mod tests {
     #[test]
     fn errors_name_the_remedy() {
         for (spec, says) in [
-            ("allreduce", "write allreduce:SIZE"),
-            ("allreduce:100", "write 100B or 100MB"),
+            ("allreduce", "try: allreduce:100MB/161"),
+            ("allreduce:100", "try: sizes as 100MB or 100B"),
             ("allreduce:100MB/", "the number of tensors"),
             ("allreduce:100MB/+3", "the number of tensors"),
-            ("allreduce:100MB/0", "between 1 and 1000000"),
-            ("allreduce:100MB/1000001", "between 1 and 1000000"),
+            ("allreduce:100MB/0", "1-1000000 tensors"),
+            ("allreduce:100MB/1000001", "1-1000000 tensors"),
             ("allreduce:2TB/9999999999", "the number of tensors"),
-            ("allreduce:10B", "multiple of 4B"),
-            ("allreduce:8B/3", "at least 12B"),
+            ("allreduce:10B", "try: allreduce:12B"),
+            ("allreduce:8B/3", "try: allreduce:12B/3"),
         ] {
-            let error = parse_all_reduce(spec).unwrap_err().to_string();
+            let error = parse_all_reduce(spec).unwrap_err();
+            let error = format!("{error}\n  try: {}", error.remedy().unwrap_or_default());
             assert!(error.contains(says), "{error}");
         }
     }

@@ -353,12 +353,13 @@ mod tests {
     #[test]
     fn errors_name_the_remedy() {
         for (spec, says) in [
-            ("compute", "write compute:COUNT"),
-            ("compote:3", "did you mean compute?"),
-            ("compute:-1", "a whole number"),
-            ("compute:10001", "up to 10000"),
+            ("compute", "try: compute:2"),
+            ("compote:3", "try: compute:2"),
+            ("compute:-1", "0-10000 modules"),
+            ("compute:10001", "0-10000 modules"),
         ] {
-            let error = parse_modules(spec).unwrap_err().to_string();
+            let error = parse_modules(spec).unwrap_err();
+            let error = format!("{error}\n  try: {}", error.remedy().unwrap_or_default());
             assert!(error.contains(says), "{error}");
         }
         assert_eq!(parse_modules("network:125").unwrap(), (ModuleKind::Network, 125));

@@ -359,7 +359,7 @@ fn a_switch_with_little_memory_slows_the_aggregation_but_adds_up() {
     let mut small = cluster(25.0, 0, 0);
     small.switch.memory = Some(999_999);
     let error = simulate(&trace, &small, &Options::new("ps-aggregation", 8)).unwrap_err();
-    assert!(error.reason.contains("--chunk"), "{error}");
+    assert!(error.remedy.as_ref().is_some_and(|remedy| remedy.contains("{chunk=")), "{error}");
 }
 
 /// A role's own processing of bytes is a link on the path between nodes: the narrowest one decides.

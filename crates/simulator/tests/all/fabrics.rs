@@ -179,10 +179,7 @@ fn mistakes_are_named() {
     assert!(with(&[("leaf1-spine0", 0.0), ("leaf1-spine1", 0.0)]).contains("worker 4 is cut off from worker 0"));
     assert!(with(&[("node3", 0.0)]).contains("node3 is cut off without its only link"));
     let unknown = with(&[("leaf2-spine0", 0.5)]);
-    assert!(
-        unknown.contains("no link 'leaf2-spine0' with 8 workers; it has node0 to node7, leafN-spine0"),
-        "{unknown}"
-    );
+    assert!(unknown.contains("no link 'leaf2-spine0' with 8 workers"), "{unknown}");
     let torus = cluster(Shape::Torus { dimensions: vec![2, 3] }, Routing::Ecmp);
     assert!(refused(&torus, 7).contains("7 nodes do not fit into the torus"), "{}", refused(&torus, 7));
 }
@@ -282,9 +279,7 @@ fn servers_that_add_up_in_one_switch_have_none_in_a_fabric() {
     let wanted = Options::new("ps-aggregation", 4);
     let trace = Trace::all_reduce(4096, 1).unwrap();
     let error = simulate(&trace, &able(leaf_spine(2, 2, 1.0)), &wanted).unwrap_err().to_string();
-    assert!(
-        error.contains("ps-aggregation adds up in one switch, and those of cluster 'flat' form a fabric; use sharp")
-    );
+    assert!(error.contains("ps-aggregation adds up in one switch, and those of cluster 'flat' form a fabric"));
 }
 
 prop_compose! {

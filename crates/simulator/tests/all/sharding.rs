@@ -145,7 +145,7 @@ fn errors_name_the_option() {
     };
     assert!(error("ps", sharded(Sharding::Zero3)).starts_with("strategy: ps needs servers"));
     let bad = IterationOptions { group: Some(3), ..sharded(Sharding::Hsdp) };
-    assert!(error("ring", bad).starts_with("sharding: hsdp:3"));
+    assert!(error("ring", bad).starts_with("sharding: groups of 3"));
 }
 
 /// 1,024 GPUs and 80 units; `cargo test --release` takes a fraction of a second for it.

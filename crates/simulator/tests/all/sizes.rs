@@ -19,7 +19,7 @@ fn what_no_memory_holds_is_refused() {
 fn what_takes_too_long_is_refused() {
     let trace = Trace::all_reduce(4_000_000_000, 1000).unwrap();
     let error = simulate(&trace, &Cluster::default(), &Options::new("ring", 5000)).unwrap_err().to_string();
-    assert!(error.contains("messages an iteration") && error.contains("--bucket-size"), "{error}");
+    assert!(error.contains("messages an iteration"), "{error}");
 }
 
 /// A layer that needs very many tensors, as in an all-reduce cut into small pieces: the time is linear in their number.
