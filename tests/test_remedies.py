@@ -213,6 +213,7 @@ COMBINATIONS = (
     "record -o x.json --gpu h100 --model resnet50",
     "record -o x.json --dtype bf16 -- true",
     "record -o none/x.json -- true",
+    "doctor",
     "bench",
     "bench --engine ddp-glo -np 2",
     "bench --engine all,ddp-gloo -np 2",

@@ -166,6 +166,12 @@ class Space:
         """
         if self.global_batch is None:
             batch = self.batch or 1
+            if batch > _LARGEST_BATCH:
+                raise InvalidArgumentError(
+                    f"must be at most {_LARGEST_BATCH}, not {batch}",
+                    setting="batch",
+                    remedy=f"{{batch={_LARGEST_BATCH}}}",
+                )
             while batch <= _LARGEST_BATCH:
                 yield batch, self.accumulate or 1
                 if self.batch is not None:
