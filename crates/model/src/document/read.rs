@@ -42,6 +42,15 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, DocumentError> {
     Ok(bytes)
 }
 
+/// What lists the files among which the wanted one may be.
+fn list_of(path: &Path) -> String {
+    let folder = path.ancestors().skip(1).find(|folder| folder.as_os_str().is_empty() || folder.is_dir());
+    match folder.map(Path::to_string_lossy) {
+        Some(folder) if !folder.is_empty() => format!("another path (list: ls {folder})"),
+        _ => "another path (list: ls)".into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -78,14 +87,5 @@ mod tests {
         // A sparse file: it takes no space, and reading it would take a second.
         File::create(&path).unwrap().set_len(MAX_BYTES + 100_000).unwrap();
         assert!(error(path).ends_with("large.json: has 256.1 MB, more than the 256 MB that are read"));
-    }
-}
-
-/// What lists the files among which the wanted one may be.
-fn list_of(path: &Path) -> String {
-    let folder = path.ancestors().skip(1).find(|folder| folder.as_os_str().is_empty() || folder.is_dir());
-    match folder.map(Path::to_string_lossy) {
-        Some(folder) if !folder.is_empty() => format!("another path (list: ls {folder})"),
-        _ => "another path (list: ls)".into(),
     }
 }

@@ -183,11 +183,6 @@ impl NetworkLinks {
     ///
     /// # Errors
     /// Nodes that do not fit or are cut off, or a degraded link that does not exist.
-    /// Workers that fill so many nodes.
-    fn most_workers(cluster: &Cluster, nodes: u64) -> u64 {
-        nodes * u64::from(cluster.gpus_per_node)
-    }
-
     #[cfg(test)]
     pub fn new(cluster: &Cluster, roles: Roles, fluid: bool, seed: u64) -> Result<NetworkLinks, SimulationError> {
         NetworkLinks::of(cluster, roles, Vec::new(), None, fluid, seed)
