@@ -257,7 +257,7 @@ class Supervisor:
         host.ready = frame.json()
         version = host.ready["version"]
         if version != __version__:
-            remedy = f"Paceline {__version__} on host {host.name}, from the checkout or wheel used here (pip install PATH)"
+            remedy = f"Paceline {__version__} on host {host.name}, from the same checkout or wheel (pip install PATH)"
             self._lost(host, f"host {host.name} has paceline {version}, this machine {__version__}", remedy)
         elif all(each.ready for each in self.hosts):
             self._go()
