@@ -189,7 +189,7 @@ def test_it_imports_nothing_heavy_and_takes_under_a_second():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [([], "name the timeline of a run"), (["--env", "run.json"], "takes no RUN.json")]
+    ("words", "said"), [([], "the timeline of a run is missing"), (["--env", "run.json"], "takes no RUN.json")]
 )
 def test_a_file_or_env(words, said):
     done = cli.call("doctor", *words)

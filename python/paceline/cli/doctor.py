@@ -9,6 +9,7 @@ import click
 
 from paceline._internal.console import put, say, width
 from paceline.cli.command import Command
+from paceline.cli.usage import UsageError
 
 
 @click.command(cls=Command)
@@ -30,12 +31,12 @@ def doctor(*, file: Path | None, environment: bool, as_json: bool) -> None:
     variables. Secrets are not printed.
     """
     if environment and file is not None:
-        raise click.UsageError("--env describes this machine and takes no RUN.json; leave one of them out")
+        raise UsageError("--env describes this machine and takes no RUN.json", remedy="drop --env, or drop RUN.json")
     if environment:
         _describe(as_json)
         return
     if file is None:
-        raise click.UsageError("name the timeline of a run, RUN.json, or use --env for a description of this machine")
+        raise UsageError("the timeline of a run is missing", remedy="paceline doctor run.json, or --env (this machine)")
     from paceline.doctor import diagnose
 
     report = diagnose(file)

@@ -180,9 +180,7 @@ def _as_one(recording: Recording, notes: list[str]) -> Analysis:
             nothing = Marked(whole, [], [], [], [], [], [whole])
             breakdowns[rank] = [break_down(nothing, found, steps=False)]
     if not breakdowns:
-        raise InvalidArgumentError(
-            f"{recording.path}: contains neither a step nor an operation; record a training run: {RECORD}"
-        )
+        raise InvalidArgumentError(f"{recording.path}: contains neither a step nor an operation", remedy=RECORD)
     notes.append(
         "it contains no complete step (torch's optimizers mark them), so it is analyzed as one interval from the first "
         "operation to the last; steps, computation and overlap are unknown, and every operation counts as waited for"

@@ -27,7 +27,7 @@ def events(path: Path) -> Iterator[Event]:
     """Return the events of a timeline. Raises InvalidArgumentError that names file, line and remedy."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise InvalidArgumentError(f"{path}: is a pipe or a device; write its content to a regular file first")
+            raise InvalidArgumentError(f"{path}: is a pipe or a device", remedy=f"cat {path} > run.json")
         with path.open(encoding="utf-8") as file:
             lines = _lines(path, file)
             first = next(lines, "")
@@ -41,12 +41,14 @@ def events(path: Path) -> Iterator[Event]:
                 # Of another program, all in one line perhaps.
                 rest = file.read(_MOST_AT_ONCE)
                 if len(rest) == _MOST_AT_ONCE:
-                    raise InvalidArgumentError(f"{path}: has more than 500 MB that is not an event a line; {RECORD}")
+                    raise InvalidArgumentError(
+                        f"{path}: has more than 500 MB that is not an event a line", remedy=RECORD
+                    )
                 yield from _whole(path, first + second + rest)
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     except UnicodeDecodeError:
-        raise InvalidArgumentError(f"{path}: is not text, so it is not a timeline; record one: {RECORD}") from None
+        raise InvalidArgumentError(f"{path}: is not text, so it is not a timeline", remedy=RECORD) from None
 
 
 def _lines(path: Path, file: TextIO) -> Iterator[str]:
@@ -54,7 +56,7 @@ def _lines(path: Path, file: TextIO) -> Iterator[str]:
     while line := file.readline(_MOST_AT_ONCE):
         if len(line) == _MOST_AT_ONCE:
             raise InvalidArgumentError(
-                f"{path}: has a line of more than 500 MB, so it is not a timeline; record one: {RECORD}"
+                f"{path}: has a line of more than 500 MB, so it is not a timeline", remedy=RECORD
             )
         yield line
 
@@ -71,12 +73,12 @@ def _by_line(path: Path, file: Iterator[str], last: str) -> Iterator[Event]:
     number, ended = 1, False
     while chunk := list(islice(file, _AT_ONCE)):
         if ended and any(line.strip() for line in chunk):
-            raise InvalidArgumentError(f"{path}:{number + 1}: goes on after its end; record it again: {RECORD}")
+            raise InvalidArgumentError(f"{path}:{number + 1}: goes on after its end", remedy=RECORD)
         lines = [line for line in chunk if not _is_tail(line)]
         tail = [index for index, line in enumerate(lines) if line.strip() == last]
         if tail:
             if any(line.strip() for line in lines[tail[0] + 1 :]):
-                raise InvalidArgumentError(f"{path}: goes on after its end; record it again: {RECORD}")
+                raise InvalidArgumentError(f"{path}: goes on after its end", remedy=RECORD)
             lines, ended = lines[: tail[0]], True
         text = "".join(lines).rstrip().rstrip(",")
         try:
@@ -101,37 +103,32 @@ def _wrong_line(path: Path, lines: list[str], before: int, last: str) -> Invalid
         except (ValueError, RecursionError):
             if not line.endswith("\n"):
                 return _cut(path)
-            return InvalidArgumentError(f"{path}:{number}: is not JSON; record it again: {RECORD}")
-    return InvalidArgumentError(f"{path}: commas between events are missing; record it again: {RECORD}")
+            return InvalidArgumentError(f"{path}:{number}: is not JSON", remedy=RECORD)
+    return InvalidArgumentError(f"{path}: commas between events are missing", remedy=RECORD)
 
 
 def _cut(path: Path) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{path}: ends in the middle: the run was killed while writing it, or is still running; record it again: "
-        f"{RECORD}"
+        f"{path}: ends in the middle: the run was killed while writing it, or is still running", remedy=RECORD
     )
 
 
 def _whole(path: Path, text: str) -> Iterator[Event]:
     """Read a file that another program has written or changed."""
     if not text.strip():
-        raise InvalidArgumentError(
-            f"{path}: is empty: the run was killed, or is still running; record it again: {RECORD}"
-        )
+        raise InvalidArgumentError(f"{path}: is empty: the run was killed, or is still running", remedy=RECORD)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise InvalidArgumentError(f"{path}: is not JSON, so it is not a timeline; record one: {RECORD}") from None
+        raise InvalidArgumentError(f"{path}: is not JSON, so it is not a timeline", remedy=RECORD) from None
     found = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(found, list):
-        raise InvalidArgumentError(f"{path}: has no traceEvents, so it is not a timeline; record one: {RECORD}")
+        raise InvalidArgumentError(f"{path}: has no traceEvents, so it is not a timeline", remedy=RECORD)
     yield from _checked(path, found)
 
 
 def _checked(path: Path, found: list[Any]) -> Iterator[Event]:
     for event in found:
         if not isinstance(event, dict):
-            raise InvalidArgumentError(
-                f"{path}: an event is {json.dumps(event)[:80]}, not an object; record it again: {RECORD}"
-            )
+            raise InvalidArgumentError(f"{path}: an event is {json.dumps(event)[:80]}, not an object", remedy=RECORD)
         yield event

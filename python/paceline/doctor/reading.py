@@ -30,14 +30,14 @@ def read(path: Path) -> Recording:
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(f"{path!s:.200}: {getattr(error, 'strerror', None) or error}") from None
     if path.is_dir():
-        raise InvalidArgumentError(f"{path}: is a folder; name the timeline in it")
+        raise InvalidArgumentError(f"{path}: is a folder, not a timeline", remedy=f"{path}/run.json")
     if not there and not parts:
         raise InvalidArgumentError(
-            f"{path}: there is no such file, nor complete parts {path.name}.*rank-*; record one: {RECORD}"
+            f"{path}: there is no such file, nor complete parts {path.name}.*rank-*", remedy=RECORD
         )
     for file in parts or [path]:
         if not file.is_file():  # Reading it might never end.
-            raise InvalidArgumentError(f"{file}: is a pipe or a device; write its content to a regular file first")
+            raise InvalidArgumentError(f"{file}: is a pipe or a device", remedy=f"cat {file} > run.json")
     reader = _Reader(path)
     for file in parts or [path]:
         reader.take(file, events(file))
@@ -72,7 +72,7 @@ class _Reader:
                 raise
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
                 raise InvalidArgumentError(
-                    f"{file}: cannot be understood at {json.dumps(event)[:200]}; record it again: {RECORD}"
+                    f"{file}: cannot be understood at {json.dumps(event)[:200]}", remedy=RECORD
                 ) from None
 
     def _event(self, event: Event) -> None:
@@ -184,7 +184,7 @@ class _Reader:
 
     def _refuse_what_was_not_run(self) -> None:
         if not self._ranks:
-            raise InvalidArgumentError(f"{self._path}: contains no events of a run; record one: {RECORD}")
+            raise InvalidArgumentError(f"{self._path}: contains no events of a run", remedy=RECORD)
         if self._recorded >= self._ranks.keys():
             return
         forecast = not self._recorded and any(re.fullmatch(r"worker \d+", name) for name in self._names.values())

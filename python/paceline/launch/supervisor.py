@@ -13,6 +13,7 @@ from types import FrameType
 import click
 
 from paceline._core import __version__
+from paceline._internal.console import say
 from paceline._internal.netif import endpoint, loopback
 from paceline._internal.operating_system import LIVE, OperatingSystem
 from paceline.errors import InvalidArgumentError, JobError, PacelineError
@@ -108,8 +109,7 @@ class Supervisor:
         if self.signal is None and self.problem is None and self.broken is None:
             self._blame(self.follower)  # No other rank is at fault.
             if sum(outcome.failed for outcome in self.outcomes) > 1:
-                for line in table((outcome for outcome in self.outcomes if outcome.code), self.blamed):
-                    click.echo(line, err=True)
+                say(table((outcome for outcome in self.outcomes if outcome.code), self.blamed), err=True)
         if self.signal is not None:
             name = signal.Signals(self.signal).name
             with contextlib.suppress(OSError):  # After SIGHUP, there may be no terminal.
