@@ -39,7 +39,7 @@ def ended_at(outcomes, rank=1):
             -9,
             # A rank may learn of it in an operation, or between two.
             r"rank 1 \(host {host}, pid {pid}\) died \(connection [^;]*\); (rank \d was waiting for it in|so) "
-            r"all_reduce of 'layer1.weight' \(float32\[10000\], sum; op 31\)( cannot run)?$",
+            r"all_reduce of 'layer1.weight' \(float32\[10000\], sum; op 3[01]\)( cannot run)?$",
         ),
         ("_exit", 7, r"rank 1 \(host {host}, pid {pid}\) died"),
         (
@@ -65,7 +65,8 @@ def test_the_end_of_a_rank_is_seen_within_two_seconds(tmp_path, how, code, messa
         assert first["at"] - ended_at(outcomes) < DEATH_S
         assert first["kind"] == again["kind"] == "JobError"
         cause = first["error"].partition("; ")[0]
-        assert again["error"] == f"{cause}; so barrier (op 32) cannot run"
+        # Rank 1 may have completed the 30th before the others.
+        assert again["error"] in [f"{cause}; so barrier (op {number}) cannot run" for number in (31, 32)], again
         assert last["closed_in"] < 2.0
         assert outcomes[rank].code == 0
 

@@ -230,6 +230,8 @@ pub(super) struct GroupOperations {
     pub sent: HashMap<(u32, u32), u32>,
     pub recent: VecDeque<(u32, Signature)>,
     pub failed: Option<RunError>,
+    /// Operations that were called since, and could not run: the script counts them, too.
+    refused: u32,
     /// Why, in words for other ranks.
     pub cause: Option<String>,
     /// A caller waited for an operation that has failed.
@@ -242,9 +244,22 @@ pub(super) struct GroupOperations {
 impl GroupOperations {
     pub fn new(name: String, ranks: Vec<u32>) -> GroupOperations {
         let (in_flight, sent, recent) = Default::default();
-        let (failed, cause, awaited, internal) = (None, None, false, false);
+        let (failed, refused, cause, awaited, internal) = (None, 0, None, false, false);
         let naming = Naming::of_new(&name, &ranks);
-        GroupOperations { ranks, name, naming, next: 0, in_flight, sent, recent, failed, cause, awaited, internal }
+        GroupOperations {
+            ranks,
+            name,
+            naming,
+            next: 0,
+            in_flight,
+            sent,
+            recent,
+            failed,
+            refused,
+            cause,
+            awaited,
+            internal,
+        }
     }
 
     /// The answer of this rank, `me`, to a question about an operation, and its progress here.
@@ -554,7 +569,8 @@ impl Ledger {
             return Err(RunError::Usage("the communicator was destroyed".into()));
         };
         let peer = spec.point_to_point.and_then(|to| to.peer).map(|peer| entry.ranks[peer as usize]);
-        let (seq, order) = (spec.point_to_point.is_none().then_some(entry.next), operations.submitted);
+        let seq = spec.point_to_point.is_none().then(|| entry.next.wrapping_add(entry.refused));
+        let order = operations.submitted;
         let begun = |now: Instant| InFlight {
             seq,
             signature: spec.signature,
@@ -578,7 +594,9 @@ impl Ledger {
         if let Some(error) = &entry.failed {
             let what = begun(Instant::now()).describe(&entry.naming);
             let cause = entry.cause.clone().unwrap_or_else(|| error.to_string());
-            return Err(RunError::failed_like(format!("{cause}; so {what} cannot run"), error.remedy()));
+            let error = RunError::failed_like(format!("{cause}; so {what} cannot run"), error.remedy());
+            entry.refused += u32::from(seq.is_some());
+            return Err(error);
         }
         let bytes = spec.signature.count * spec.signature.dtype.size() as u64;
         let number = timeline.begin(&spec.label, spec.signature.collective.name(), bytes);
