@@ -94,7 +94,7 @@ class Plan:
     @property
     def batch_in_words(self) -> str:
         """The batch size in words, for a title."""
-        return f"batch {self.batch_size} {'of all ranks together' if self.scaling == STRONG else 'a rank'}"
+        return f"batch {self.batch_size} {'of all ranks together' if self.scaling == STRONG else 'per rank'}"
 
     def batches_of(self, number: int) -> int:
         """Measured steps per round."""
