@@ -108,5 +108,5 @@ def test_a_model_is_on_the_nodes_of_its_gpu_and_a_cluster_brings_its_gpu():
             "internlm-7b@a100-80gb", "internevo-a100", "native", workers=16, sharding="zero1"
         ).iteration_s
     )
-    with pytest.raises(paceline.InvalidArgumentError, match="is a configuration, not a recording"):
+    with pytest.raises(paceline.InvalidArgumentError, match="needs a GPU type"):
         paceline.simulate("internlm-7b", "flat", "native", workers=16)

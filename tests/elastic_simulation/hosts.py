@@ -149,7 +149,8 @@ class Host:
     def _ended(self, process: Process) -> None:
         slot = next(slot for slot, each in self.running.items() if each is process)
         del self.running[slot]
-        fields = {"code": process.code, "stopped": self._stopping, "reason": process.reason, "follows": process.follows}
+        report = {"reason": process.reason, "follows": process.follows}
+        fields = {"code": process.code, "stopped": self._stopping, "report": report}
         self.send(FrameKind.EXITED, slot, fields)
         self._finish()
 

@@ -405,7 +405,7 @@ class _Run:
         """Judge, when the job is given up, whether it had to be, and whether the right one is named."""
         kinds = {kind for process in self.here.processes.values() for kind in process.faults}
         cost = sum(_COST.get(fault.kind, 1) for fault in self.scenario.faults)
-        named = re.search(r"\(pid (\d+)\)", reason)
+        named = re.search(r"pid (\d+)\)", reason)
         ended = "other ranks" in reason and "finished" in reason
         if named:
             process = self.here.processes[int(named[1]) - 100]
