@@ -82,7 +82,7 @@ def test_mistakes_are_named(tmp_path):
     assert "array[0] is on a device, in stream" in several
     assert "all_gather: array is on a device" in mixed
     assert "out is in host memory" in mixed
-    assert "the CUDA driver does not know this memory; was it freed?" in freed
+    assert "the CUDA driver does not know this memory (was it freed?)" in freed
     assert "int8 is not one of" in small
     assert "give an array for the result" in missing
 

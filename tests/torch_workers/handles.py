@@ -231,7 +231,8 @@ def raises(kind, pattern, function, *args):
     try:
         function(*args)
     except kind as error:
-        assert re.search(pattern, str(error)), f"{error} does not have {pattern}"
+        said = "\n".join([str(error), *getattr(error, "__notes__", [])])
+        assert re.search(pattern, said), f"{said} does not have {pattern}"
     else:
         raise AssertionError(f"{pattern}: nothing was raised")
 

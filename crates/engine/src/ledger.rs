@@ -501,13 +501,12 @@ impl Ledger {
             && other.failed.is_none()
             && (other.ranks != ranks || other.name != name)
         {
-            return Err(RunError::Usage(format!(
-                "group '{name}': its name collides with that of group '{}'; choose another",
-                other.name
-            )));
+            let why = format!("group '{name}': its name collides with that of group '{}'", other.name);
+            return Err(RunError::Usage(why).with_remedy("another name"));
         }
         if operations.groups.contains_key(&id) {
-            return Err(RunError::Usage(format!("group '{name}' already exists; give each group its own name")));
+            return Err(RunError::Usage(format!("group '{name}' exists already"))
+                .with_remedy("a name of its own for each group"));
         }
         operations.groups.insert(id, GroupOperations::new(name.into(), ranks.clone()));
         operations.inbox.push(Command::Group { id, ranks, me });

@@ -236,7 +236,7 @@ fn open_library(rank: u32, size: u32, settings: &Settings) -> Result<Arc<mpi::Th
 fn open_port(rank: u32, size: u32, settings: &Settings, listener: &Listener) -> Result<Option<Port>> {
     let Some(address) = settings.multicast else { return Ok(None) };
     let without = |what: String| {
-        RunError::Setting("multicast", format!("{address}: has no effect {what}; leave one of them out"))
+        RunError::Setting("multicast", format!("{address}: has no effect {what}")).with_remedy("drop {multicast}")
     };
     if !settings.transport.tensors_by_sockets() {
         return Err(without(format!("with transport {}", settings.transport.name())));

@@ -280,12 +280,12 @@ pub(crate) fn stage_of<'a>(
         [] => 0,
         [Some(ordinal)] => ordinal,
         [None] => {
-            return Err(RunError::Usage(format!("{what}: the CUDA driver does not know this memory; was it freed?")));
+            return Err(RunError::Usage(format!("{what}: the CUDA driver does not know this memory (was it freed?)"))
+                .with_remedy("an array that is alive"));
         }
         _ => {
-            return Err(RunError::Usage(format!(
-                "{what}: the arrays lie on several devices; all of one call must lie on one"
-            )));
+            return Err(RunError::Usage(format!("{what}: the arrays lie on several devices"))
+                .with_remedy("all arrays of one call on one device"));
         }
     };
     job.stages().of(library, ordinal)

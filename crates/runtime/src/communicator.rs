@@ -554,9 +554,10 @@ impl Communicator {
             return match request.strategy {
                 None => Ok(None),
                 Some(name) => Err(RunError::Usage(format!(
-                    "strategy '{name}': {what} has no strategy{}; leave it out",
+                    "strategy '{name}': {what} has no strategy{}",
                     if request.counts.is_some() { " if counts differ" } else { "" }
-                ))),
+                ))
+                .with_remedy("drop strategy=")),
             };
         };
         if collective != schedule::Collective::AllReduce {
@@ -567,9 +568,8 @@ impl Communicator {
             // Says which strategies have this collective.
             built.schedule(collective, &self.topology, request.dtype.size())?;
             if !built.algorithm.offers(collective) {
-                return Err(RunError::Usage(format!(
-                    "strategy '{name}': of {what}, a communication library has no such program here; leave it out"
-                )));
+                let why = format!("strategy '{name}': a communication library has no such program of {what} here");
+                return Err(RunError::Usage(why).with_remedy("drop strategy="));
             }
             return Ok(Some(built));
         }

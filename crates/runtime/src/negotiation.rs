@@ -183,10 +183,10 @@ impl Coordinator {
         if let Some(twice) = twice {
             // Horovod's words to begin with.
             let error = RunError::Usage(format!(
-                "Duplicate tensor name '{}': it is in flight on this rank already; give each tensor a name of its own, or \
-                 wait for it",
+                "Duplicate tensor name '{}': it is in flight on this rank already",
                 twice.name()
-            ));
+            ))
+            .with_remedy("a name of its own for each tensor, or wait for it");
             operations.iter().for_each(|operation| operation.fail(error.clone()));
             return Err(error);
         }

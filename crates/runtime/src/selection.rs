@@ -56,14 +56,8 @@ impl Algorithm {
     pub fn named(name: &str, settings: &Settings) -> Result<Algorithm> {
         let entry = look_up(name).map_err(refused)?;
         if entry.uses(Knob::Rates) && !settings.transport.tensors_by_mpi() {
-            return Err(RunError::Setting(
-                "strategy",
-                format!(
-                    "{} runs in a communication library, which shared memory and TCP do not have; use ring or tree, \
-                 or transport mpi",
-                    entry.name
-                ),
-            ));
+            let why = format!("{} needs a communication library (transport mpi, or NCCL)", entry.name);
+            return Err(RunError::Setting("strategy", why).with_remedy("{strategy=ring} or {transport=mpi}"));
         }
         let cut = settings.chunk.filter(|_| entry.uses(Knob::Chunk));
         let default = Algorithm::new(entry.name, cut);
@@ -177,9 +171,13 @@ pub(crate) const KIB: u64 = 1 << 10;
 
 /// The schedules' refusals are the caller's mistakes.
 fn refused(error: Refusal) -> RunError {
-    match error.setting {
+    let told = match error.setting {
         Some(setting) => RunError::Setting(setting, error.reason),
         None => RunError::Usage(error.reason),
+    };
+    match error.remedy {
+        Some(remedy) => told.with_remedy(remedy),
+        None => told,
     }
 }
 
@@ -191,10 +189,8 @@ impl AlgorithmSelection {
             if let Some(chunk) = settings.chunk
                 && algorithm.cut.is_none()
             {
-                return Err(RunError::Setting(
-                    "chunk",
-                    format!("{chunk:?}: strategy {name} does not cut its buckets; leave it out"),
-                ));
+                let why = format!("{chunk:?}: strategy {name} does not cut its buckets");
+                return Err(RunError::Setting("chunk", why).with_remedy("drop {chunk}, or {strategy=ring}"));
             }
             return Ok(AlgorithmSelection {
                 table: vec![(u64::MAX, BuiltAlgorithm::new(algorithm, topology)?)],
@@ -202,11 +198,9 @@ impl AlgorithmSelection {
             });
         }
         if settings.chunk.is_some() {
-            return Err(RunError::Setting(
-                "chunk",
-                "without a strategy, the chunk size is chosen by message size; name a strategy, or leave chunk out"
-                    .into(),
-            ));
+            return Err(
+                RunError::Setting("chunk", "needs a strategy".into()).with_remedy("{strategy=ring}, or drop {chunk}")
+            );
         }
         let small = Algorithm::new("recursive-doubling", Some(ChunkBytes::Whole));
         let large = Algorithm::new("halving-doubling", Some(ChunkBytes::Size(128 * KIB)));

@@ -238,12 +238,12 @@ impl Communicator {
         if let Some(group) = &*made {
             if let Some(group) = group.as_ref().filter(|group| !Arc::ptr_eq(group.stage.device(), stage.device())) {
                 return Err(RunError::Usage(format!(
-                    "{}: the memory is on {:?}, and earlier operations of this group were on {:?}; keep to one device, or \
-                     use --cuda host",
+                    "{}: the memory is on {:?}, and earlier operations of this group were on {:?}",
                     request.collective.name(),
                     stage.device(),
                     group.stage.device()
-                )));
+                ))
+                .with_remedy("one device per group, or {cuda=host}"));
             }
             return Ok(group.clone());
         }
@@ -347,9 +347,8 @@ impl Communicator {
             let text = String::from_utf8_lossy(text).into_owned();
             let why = format!("rank {}: {text}", self.ranks[rank as usize]);
             if self.shared.settings.cuda == CudaBy::Ipc {
-                return Err(RunError::Usage(format!(
-                    "cuda ipc: the ranks cannot use each other's memory: {why}; use --cuda host"
-                )));
+                return Err(RunError::Usage(format!("cuda ipc: the ranks cannot use each other's memory: {why}"))
+                    .with_remedy("{cuda=host}"));
             }
             if self.shared.settings.verbose && me == 0 {
                 eprintln!("paceline: CUDA tensors go through the host: {why}");

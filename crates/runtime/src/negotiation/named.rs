@@ -275,7 +275,8 @@ impl Named {
     pub(super) fn ask(&self) -> Result<()> {
         let mut state = self.state.lock();
         if !matches!(*state, State::New) {
-            return Err(RunError::Usage(format!("'{}' has been submitted before; make a new request", self.name())));
+            return Err(RunError::Usage(format!("'{}' has been submitted before", self.name()))
+                .with_remedy("a new request for each submission"));
         }
         *state = State::Asked;
         Ok(())

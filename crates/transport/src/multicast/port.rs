@@ -60,12 +60,11 @@ impl Port {
     pub fn open(address: SocketAddrV4, interface: IpAddr, receives: bool) -> Result<Port> {
         let wrong = |what: String| RunError::Setting("multicast", format!("{address}: {what}"));
         if !address.ip().is_multicast() || address.port() == 0 {
-            return Err(wrong("is not a multicast address and port; use for example 239.77.0.0:47700".into()));
+            return Err(wrong("is not a multicast address and port".into()).with_remedy("{multicast=239.77.0.0:47700}"));
         }
         let IpAddr::V4(interface) = interface.to_canonical() else {
-            return Err(wrong(format!(
-                "the interface {interface} has IPv6; choose one with IPv4 in PACELINE_INTERFACE"
-            )));
+            return Err(wrong(format!("the interface {interface} has no IPv4"))
+                .with_remedy("PACELINE_INTERFACE=ADDRESS, with IPv4"));
         };
         let refused = |e: io::Error| wrong(format!("cannot be used on {interface}: {e}"));
         let sender = sender(address, interface).and_then(Side::new).map_err(refused)?;
@@ -153,8 +152,8 @@ mod tests {
 
     fn message(address: &str, interface: &str) -> String {
         match Port::open(address.parse().unwrap(), interface.parse().unwrap(), true) {
-            Err(RunError::Setting("multicast", message)) => message,
-            other => panic!("{:?}", other.map(|port| port.payload)),
+            Err(error) => error.to_string(),
+            Ok(port) => panic!("{}", port.payload),
         }
     }
 
@@ -170,7 +169,7 @@ mod tests {
     fn what_cannot_be_is_said() {
         assert!(message("10.0.0.1:47700", "127.0.0.1").contains("is not a multicast address"));
         assert!(message("239.77.0.0:0", "127.0.0.1").contains("is not a multicast address"));
-        assert!(message("239.77.0.0:47700", "::1").contains("has IPv6"));
+        assert!(message("239.77.0.0:47700", "::1").contains("has no IPv4"));
         // TEST-NET-1 of RFC 5737, which no machine has.
         assert!(message("239.77.0.0:47700", "192.0.2.77").contains("cannot be used on 192.0.2.77"));
     }
