@@ -107,7 +107,7 @@ def test_parameter_servers_are_the_verdict_only_where_they_are_meant():
     fastest = min(results, key=lambda result: result.iteration_s)
     [meant] = advise(grouped(scenarios, results))
     assert fact(meant, "Strategy").startswith(f"Strategy: {fastest.strategy} is fastest")
-    [answer] = advise(grouped(scenarios, results, meant=frozenset()))
+    [answer] = advise(grouped(scenarios, results, requested_extras=frozenset()))
     strategy = fact(answer, "Strategy")
     assert strategy.startswith("Strategy: ring is fastest")
     if fastest.servers:

@@ -312,7 +312,7 @@ def _explained(prepared: Prepared, results: list[Result]) -> Explanation:
     from paceline.forecast.verdict.explain import explain
     from paceline.forecast.verdict.groups import grouped
 
-    groups = grouped(prepared.scenarios, results, meant=prepared.meant, noun=prepared.noun)
+    groups = grouped(prepared.scenarios, results, requested_extras=prepared.requested_extras, noun=prepared.noun)
     with Bar("explaining"):
         return explain(groups)
 
@@ -351,7 +351,7 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     from paceline.forecast.wording import explanation as explanations
     from paceline.forecast.wording import rows, verdict
 
-    groups = grouped(prepared.scenarios, results, meant=prepared.meant, noun=prepared.noun)
+    groups = grouped(prepared.scenarios, results, requested_extras=prepared.requested_extras, noun=prepared.noun)
     cells = table(groups, most)
     listed = [result for group in groups for result in (group.results if most is None else group.ranked()[:most])]
     notes = [*prepared.notes, *rows.notes(listed)]
@@ -390,7 +390,7 @@ def _print_unfinished(
         click.echo(to_csv(results, {"incomplete": f"{done['finished']} of {done['scenarios']}"}), nl=False)
     elif results:
         scenarios = [prepared.scenarios[place] for place in interrupted.results]
-        groups = grouped(scenarios, results, meant=prepared.meant, noun=prepared.noun)
+        groups = grouped(scenarios, results, requested_extras=prepared.requested_extras, noun=prepared.noun)
         # A single row has no table.
         cells = table(groups, most) or [verdict.headline(groups[0], results[0], groups)]
         say([f"incomplete: {interrupted}", "", *cells])

@@ -32,7 +32,7 @@ few hundred Mbps, and those of VGG-16 are the most, 822.5 MB."""
 _RESIDUALS = Path(__file__).parent / "residuals.json"
 _MODELS = Path(__file__).parent / "residuals-models.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
-_WIDER = (2.40, 1.47, 1.28, 1.20, 1.15, 1.12, 1.10, 1.09)
+_FEW_SOURCES_FACTOR = (2.40, 1.47, 1.28, 1.20, 1.15, 1.12, 1.10, 1.09)
 """By the number of sources: the 90 % quantile of Student's t with as many degrees of freedom over the normal's."""
 
 
@@ -148,7 +148,7 @@ Residuals = Mapping[str, Sequence[float]]
 def spread(residuals: Residuals) -> float:
     """Return the size that the residual of another source does not exceed with a probability of 80 %."""
     sizes = [_quantile([abs(residual) for residual in own]) for own in residuals.values()]
-    return _quantile(sizes) * _WIDER[min(len(sizes), len(_WIDER)) - 1]
+    return _quantile(sizes) * _FEW_SOURCES_FACTOR[min(len(sizes), len(_FEW_SOURCES_FACTOR)) - 1]
 
 
 def _quantile(sizes: Sequence[float]) -> float:

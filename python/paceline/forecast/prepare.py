@@ -47,7 +47,7 @@ class Prepared:
 
     scenarios: list[Scenario]
     notes: list[str] = field(default_factory=list)
-    meant: frozenset[str] = frozenset(EXTRAS)
+    requested_extras: frozenset[str] = frozenset(EXTRAS)
     """Requested extras that not every cluster has: servers by name or number; by name or with a cluster, its switch."""
     noun: str = "GPU"
     """A rank as the user calls it: `worker` if the number of workers was given by that name."""
@@ -65,11 +65,11 @@ def _prepared(sweep: Sweep) -> Prepared:
     sweep, small = _without_small(sweep, machine)
     own = sweep.get("strategy") or _own(sweep, sweep.libraries_of(traces[0]))
     strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
-    meant = {extra for strategy in by_name for extra in strategy.extras}
-    meant |= {SERVERS} if sweep.get("servers") is not None else set()
+    requested_extras = {extra for strategy in by_name for extra in strategy.extras}
+    requested_extras |= {SERVERS} if sweep.get("servers") is not None else set()
     # On one node, no switch is between workers.
     several = max(sweep.workers) > machine.gpus_per_node
-    meant |= {SWITCH} if sweep.get("cluster") is not None and several else set()
+    requested_extras |= {SWITCH} if sweep.get("cluster") is not None and several else set()
     strategies, remarks = _only_feasible(strategies, by_name, machine)
     sharding.check(sweep.get("sharding"), sweep.values)
     compression.check(sweep)
@@ -153,7 +153,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     remarks += _bare_note(strategies, traces, machine)
     every = dict.fromkeys([*remarks, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
     is_of_workers = sweep.spelling("workers").endswith("workers") and "workers" in sweep.sources
-    return Prepared(scenarios, list(every), frozenset(meant), "worker" if is_of_workers else "GPU")
+    return Prepared(scenarios, list(every), frozenset(requested_extras), "worker" if is_of_workers else "GPU")
 
 
 def _bare_note(strategies: Sequence[Strategy], traces: Sequence[Trace], machine: Cluster) -> list[str]:
@@ -282,7 +282,7 @@ def _its_own(sweep: Sweep, strategies: list[Strategy], library: Library) -> list
 def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
     """Return the requested strategies, each once, and those requested by name.
 
-    Parameter servers come last unless they are meant: the first strategy is the one that others are compared with.
+    Parameter servers come last unless they are requested_extras: the first strategy is the one that others are compared with.
     """
     by_name = {find_strategy(word): None for word in words if word != "all"}
     every = all_strategies() if "all" in words else ()

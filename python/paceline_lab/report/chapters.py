@@ -55,7 +55,7 @@ def simulated(spec: Spec, progress: Callable[[int, int], None] | None = None) ->
 
 def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simulated:
     prepared = chapter.prepared
-    groups = grouped(prepared.scenarios, results, meant=prepared.meant, noun=prepared.noun)
+    groups = grouped(prepared.scenarios, results, requested_extras=prepared.requested_extras, noun=prepared.noun)
     shown, events = _timeline(number, chapter, groups)
     answers = [verdict.answer(one, groups) for one in advise(groups)]
     return Simulated(

@@ -21,7 +21,7 @@ _PLURALS = {"row": "rows", "strategy": "strategies"}
 def _first_of(group: Group, most: int) -> list[Result]:
     """Return the fastest, and what the library runs by itself, which the verdict is about."""
     ranked = group.ranked()
-    runs = group.own()
+    runs = group.library_default()
     return [result for place, result in enumerate(ranked) if place < most or result is runs]
 
 

@@ -86,9 +86,9 @@ def advise(groups: Sequence[Group]) -> list[Verdict]:
 
 
 def _verdict(group: Group) -> Verdict:
-    fastest, runs = group.ranked()[0], group.own()
+    fastest, runs = group.ranked()[0], group.library_default()
     is_of_library = runs is not None and runs.workers > 1
-    about = group.subject()
+    about = group.headline_result()
     verdict = Verdict(group, about, is_of_library, fastest, None, None, None, details(group, about))
     if verdict.is_empty:
         return verdict
@@ -97,7 +97,7 @@ def _verdict(group: Group) -> Verdict:
     return replace(
         verdict,
         still=_faster_still(group, fastest),
-        other=_best_other(scenario, about, group.meant) if group.has_one_strategy and not alone else None,
+        other=_best_other(scenario, about, group.requested_extras) if group.has_one_strategy and not alone else None,
         bound=bound(about, [] if alone else _reliefs(scenario, about)),
     )
 
@@ -147,13 +147,13 @@ def _has_its_switch(scenario: Scenario) -> bool:
     return scenario.spans_nodes or not SWITCHES & scenario.strategy.knobs
 
 
-def _best_other(scenario: Scenario, result: Result, meant: frozenset[str]) -> Result | None:
+def _best_other(scenario: Scenario, result: Result, requested_extras: frozenset[str]) -> Result | None:
     """Return the best of the other strategies, with the options of this one that they use."""
     able = [
         scenario.under(strategy)
         for strategy in feasible(all_strategies(), scenario.cluster)[0]
         if strategy.name != result.strategy
-        and strategy.extras <= meant
+        and strategy.extras <= requested_extras
         and _has_its_switch(scenario.under(strategy))
         and not compression.obstacle(scenario.options, strategy)
         and (result.sharded is None or (sharding.able(strategy) and strategy.name != sharding.IN_STEP))

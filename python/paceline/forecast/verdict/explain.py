@@ -78,7 +78,7 @@ class Explanation:
 def explain(groups: Sequence[Group]) -> Explanation:
     """Explain what the library runs, or else the fastest, with the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
-    about = group.subject()
+    about = group.headline_result()
     scenario = group.scenario(about)
     relieved = tuple(reliefs(scenario, about)) if _is_quick(scenario) else ()
     changes = [*map(_of_relief, relieved), *_changes(scenario, about)]

@@ -19,12 +19,12 @@ from paceline.forecast.scenario import Scenario
 class Group:
     """The scenarios of one configuration in the requested order; the others are compared with the first.
 
-    `meant`: which of `EXTRAS` were asked for.
+    `requested_extras`: which of `EXTRAS` were asked for.
     """
 
     scenarios: list[Scenario]
     results: list[Result]
-    meant: frozenset[str] = frozenset(EXTRAS)
+    requested_extras: frozenset[str] = frozenset(EXTRAS)
     noun: str = "GPU"
     """A rank as the user calls it: `GPU` or `worker`."""
 
@@ -49,9 +49,9 @@ class Group:
     def ranked(self) -> list[Result]:
         """Return results by iteration time, without those that need what was not asked for, unless all do."""
         ranked = self.fastest_first()
-        return [result for result in ranked if find_strategy(result.strategy).extras <= self.meant] or ranked
+        return [result for result in ranked if find_strategy(result.strategy).extras <= self.requested_extras] or ranked
 
-    def own(self) -> Result | None:
+    def library_default(self) -> Result | None:
         """Return the fastest forecast of what the library runs by itself; None for bare schedules, or without one."""
         pairs = zip(self.scenarios, self.results, strict=True)
         runs = [result for it, result in pairs if not it.library.is_bare and result.strategy == it.library.strategy]
@@ -62,9 +62,9 @@ class Group:
         ranked = self.ranked()
         return next((result for result in ranked if result.interval is not None), ranked[0])
 
-    def subject(self) -> Result:
+    def headline_result(self) -> Result:
         """Return the forecast that a verdict is about: what the library runs by itself, or else the fastest."""
-        runs = self.own()
+        runs = self.library_default()
         return self.ranked()[0] if runs is None or runs.workers == 1 else runs
 
 
@@ -76,7 +76,7 @@ def grouped(
     scenarios: Sequence[Scenario],
     results: Sequence[Result],
     *,
-    meant: frozenset[str] = frozenset(EXTRAS),
+    requested_extras: frozenset[str] = frozenset(EXTRAS),
     noun: str = "GPU",
 ) -> list[Group]:
     """One group per trace, library, workers, bandwidth, latency and compute speedup, in order."""
@@ -90,7 +90,7 @@ def grouped(
         group = groups.setdefault(key, Group([], []))
         group.scenarios.append(scenario)
         group.results.append(result)
-    return [replace(group, meant=meant, noun=noun) for group in groups.values()]
+    return [replace(group, requested_extras=requested_extras, noun=noun) for group in groups.values()]
 
 
 def largest(groups: Sequence[Group]) -> list[Group]:
