@@ -5,6 +5,8 @@ import traceback
 
 import paceline
 import pytest
+from paceline.cli import usage
+from paceline.cli.usage import show_error
 
 
 def test_every_error_is_a_paceline_error_and_of_python_s_own_kind():
@@ -72,3 +74,21 @@ def test_a_remedy_is_spelled_as_the_caller_spells_settings():
     moved.add_note("of the caller")
     moved.at("prefetch")
     assert len(moved.__notes__) == 2
+
+
+def test_a_terminal_breaks_long_remedies_only_between_what_is_typed(monkeypatch, capsys):
+    remedy = "--sharding zero3 with --prefetch 2, or 'a name', or paceline list gpus --json, or PACELINE_X=1"
+    show_error("short", remedy)
+    assert capsys.readouterr().err == f"paceline: error: short\n  try: {remedy}\n"
+    monkeypatch.setattr(usage, "on_terminal", lambda: True)
+    for columns in range(20, 120):
+        monkeypatch.setattr(usage, "width", lambda columns=columns: columns)
+        show_error("short", remedy)
+        lines = capsys.readouterr().err.splitlines()
+        [start] = [i for i, line in enumerate(lines) if line.startswith("  try: ")]
+        assert all(line.startswith("    ") for line in lines[start + 1 :])
+        assert " ".join(line.strip() for line in lines[start:]) == f"try: {remedy}"
+        for typed in ("--sharding zero3", "--prefetch 2", "paceline list gpus --json", "PACELINE_X=1"):
+            assert any(typed in line for line in lines)
+        if columns >= 40:
+            assert all(len(line) <= columns for line in lines)

@@ -62,7 +62,6 @@ def _fitted(begin: str, text: str, most: int) -> list[str]:
     import textwrap
 
     joined = _TOGETHER.sub(lambda match: match[0].replace(" ", "\0"), line)
-    lines = textwrap.wrap(
-        begin + joined, width(), subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False
-    )
+    joined = begin.replace(" ", "\0") + joined
+    lines = textwrap.wrap(joined, width(), subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False)
     return [one.replace("\0", " ") for one in lines]

@@ -20,7 +20,7 @@ pub(crate) struct Format {
 /// All kinds, to recognize one given where another is expected.
 const KINDS: &[(&str, &str)] = &[
     ("paceline-trace", "a trace"),
-    ("paceline-cluster", "a cluster file (--cluster)"),
+    ("paceline-cluster", "a cluster file"),
     ("paceline-graph", "a graph (paceline plan)"),
 ];
 
