@@ -124,7 +124,7 @@ def test_the_json(tmp_path):
 EXPECTED = """\
 37% of a step is moving gradients (22.0 of 60.0 ms)
 
-  Run          2 ranks, 6 steps (2 warm-up skipped)
+  Run          2 ranks, 6 steps, without 2 warm-up
                median 60 ms, IQR 60.0-60.0 ms
   Exposed      58% of the time is exposed communication
 

@@ -201,7 +201,7 @@ def test_the_limit_of_a_subgroup_is_its_own():
 @pytest.mark.parametrize("calls", [0, 5])
 def test_operations_are_counted_as_the_script_counts_them(calls):
     error, _ = run(2, limits.counted, calls, env={"PACELINE_TIMEOUT": "2", "PACELINE_STRATEGY": ""})
-    reached = f"has only reached op {calls}:" if calls else "has not called an op yet:"
+    reached = f"has called nothing after op {calls}:" if calls else "has not called an op yet:"
     assert f" in all_reduce (float32[3], sum; op {calls + 1}); rank 1 is alive but {reached}" in error
 
 

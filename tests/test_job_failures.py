@@ -186,7 +186,7 @@ def test_operations_are_counted_as_the_script_counts_them(tmp_path, calls):
     env = {"PACELINE_TIMEOUT": "2", "PACELINE_STRATEGY": ""}
     with Ranks(tmp_path, 2, "failures", "counted", calls, env=env) as ranks:
         outcomes = ranks.outcomes(60)
-    reached = f"has only reached op {calls}:" if calls else "has not called an op yet:"
+    reached = f"has called nothing after op {calls}:" if calls else "has not called an op yet:"
     mine, others = (raised(outcomes, 0, number)["error"] for number in (0, 1))
     assert f" in all_reduce (float32[4], sum; op {calls + 1}); rank 1 is alive but {reached}" in mine
     assert re.search(rf"all_reduce \(float32\[4\], sum; op {calls + 2} of group other of ranks \[0, 1\]\)", others), (

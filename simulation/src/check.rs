@@ -137,7 +137,7 @@ fn named(scenario: &Scenario, guilty: &BTreeSet<usize>, process: usize, run: &Ru
     });
     for error in failed.chain(story.error.iter().filter(|_| story.joined)) {
         // Who has not called an operation yet may wait in another one for the rank that is to blame.
-        if [" not reached it", " only reached op ", " not called an op ", " not sent ", " not received it"]
+        if [" not reached it", " called nothing after op ", " not called an op ", " not sent ", " not received it"]
             .iter()
             .any(|absent| error.contains(absent))
         {

@@ -933,7 +933,7 @@ impl FailureDetector {
             };
             let how = match (reached, waiting.transfer) {
                 (Some(0), _) => "not called an op yet".to_owned(),
-                (Some(last), _) => format!("only reached op {last}"),
+                (Some(last), _) => format!("called nothing after op {last}"),
                 (None, None) => "not reached it".to_owned(),
                 (None, Some((_, true))) => "not received it".to_owned(),
                 (None, Some((_, false))) => "not sent it".to_owned(),
@@ -941,7 +941,13 @@ impl FailureDetector {
             let have = if absent.len() == 1 { "has" } else { "have" };
             let at = elsewhere.map_or(String::new(), |elsewhere| format!(" and waits {}", elsewhere.during()));
             blame.add(&absent, ["is", "are"], &format!("alive but {have} {how}{at}"), peers);
-            blame.remedy = blame.remedy.or_else(|| elsewhere.map(|_| SAME_CALLS.to_owned()));
+            let stuck = || {
+                let peer = &peers[absent[0] as usize];
+                format!("py-spy dump --pid {} on host {} while it waits, or {LONGER}", peer.pid, peer.host)
+            };
+            let elsewhere = elsewhere.map(|_| SAME_CALLS.to_owned());
+            blame.remedy =
+                blame.remedy.or(elsewhere).or_else(|| (absent.len() == 1 && !naming.is_hidden()).then(stuck));
         }
         if !blame.who.is_empty() {
             blame.because = None;
@@ -969,7 +975,7 @@ impl FailureDetector {
 struct Blame {
     /// `rank 1 (host a, pid 7)`.
     who: String,
-    /// `rank 1 is alive but has only reached op 4`.
+    /// `rank 1 is alive but has called nothing after op 4`.
     how: String,
     /// What to do about these, if not to wait longer.
     remedy: Option<String>,

@@ -137,7 +137,7 @@ def _print_list(*, as_json: bool) -> None:
     ]
     say(render(columns, [rows]))
     for text in (
-        "Tokens: the default of --seq. Time and memory: paceline list models NAME --gpu h100.",
+        "Tokens: the default of --seq. Time and memory: paceline list models NAME --gpu h100",
         f"A config.json works, too: --config FILE, with a model_type of {', '.join(MODEL_TYPES)}.",
     ):
         say(["", *wrapped(text, width())])
@@ -291,7 +291,7 @@ def gpus(*, name: str | None, as_json: bool) -> None:
         "TFLOPS are dense. Memory is what CUDA gives programs (84.9 GB = 79.1 GiB on an 80 GB H100). Links are NVLink, "
         "per GPU and direction, or with * what NCCL gets of a PCI Express slot.",
         f"Aliases: {aliases}.",
-        "Sources: paceline list gpus NAME.",
+        "Sources: paceline list gpus NAME",
     ):
         say(["", *wrapped(text, width())])
 

@@ -146,7 +146,7 @@ class Report:
         slow = len(next(iter(analysis.slow.values())))
         apart = [f"{analysis.warm_up} warm-up"] if analysis.warm_up else []
         apart += [f"{slow} slow"] if slow else []
-        skipped = f" ({' and '.join(apart)} skipped)" if apart else ""
+        skipped = f", without {' and '.join(apart)}" if apart else ""
         middle, low, high = (value / 1e9 for value in analysis.spread())
         steps = f"{who}, {units.count(analysis.count, 'step')}{skipped}"
         return [steps, f"median {units.duration(middle)}, IQR {units.durations(low, high)}"]

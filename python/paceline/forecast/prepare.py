@@ -282,7 +282,7 @@ def _its_own(sweep: Sweep, strategies: list[Strategy], library: Library) -> list
 def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
     """Return the requested strategies, each once, and those requested by name.
 
-    Parameter servers come last unless they are requested_extras: the first strategy is the one that others are compared with.
+    Parameter servers come last unless they are meant: the first strategy is the one that others are compared with.
     """
     by_name = {find_strategy(word): None for word in words if word != "all"}
     every = all_strategies() if "all" in words else ()

@@ -153,11 +153,13 @@ def _search(answer: Answer, found: Found) -> str:
         return f"nothing: {found.refused}"
     if not found.candidates:
         return "" if found.left_out else "nothing yet"
-    large = f"{found.does_not_fit:,} {'does' if found.does_not_fit == 1 else 'do'} not fit"
-    tried = [f"{found.simulated:,} simulated"] * bool(found.options)
-    tried += ["no other is faster"] * (bool(found.options) and len(answer.found) == 1 and answer.finished)
-    words = [*([large] if found.does_not_fit else []), *tried]
     every = units.count(found.candidates, "configuration")
+    words = [f"{found.candidates - found.does_not_fit:,} fit, {found.does_not_fit:,} do not"] * bool(found.does_not_fit)
+    words += [f"{found.simulated:,} simulated"] * bool(found.options)
+    is_known = bool(found.options) and len(answer.found) == 1 and answer.finished
+    best = answer.best
+    if is_known and (best is None or best.sharded.is_tight or answer.faster(best) is None):
+        words.append("no other is faster")
     return f"{every}: {', '.join(words)}" if words else every
 
 
@@ -221,7 +223,7 @@ def _least(found: Found, *, several: bool) -> str | Pair:
     one = found.never_fit[0]
     if several:
         return units.count(found.gpus, "GPU"), f"{units.memory(one.least_bytes)}, {label(one.candidate)}"
-    return f"{label(one.candidate)}; none of {found.candidates:,} fits"
+    return f"{label(one.candidate)}; none of {units.count(found.candidates, 'configuration')} fits"
 
 
 def _flags(fix: Fix) -> str:

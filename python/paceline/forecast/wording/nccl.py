@@ -55,10 +55,10 @@ def notes(answers: Sequence[Answer]) -> list[str]:
     if other:
         it, own = other[-1]
         pick = f"{units.size(it.size)}: {own.algorithm} with {own.protocol}, {units.duration(own.seconds)}"
-        are = "1 row is" if len(other) == 1 else f"{len(other):,} rows are"
+        rows = "1 row" if len(other) == 1 else f"{len(other):,} rows"
         made += [
-            f"{are} calibrated; NCCL's pick differs ({pick})",
-            "NCCL's model is 2-3x too fast between nodes, except ring with Simple",
+            f"By its own model NCCL would pick otherwise in {rows} ({pick})",
+            "That model is 2-3x too fast between nodes, except ring with Simple, so it is not followed there",
         ]
     return [*made, *(evidence(answer.group.nodes) for answer in answers)]
 
@@ -66,7 +66,7 @@ def notes(answers: Sequence[Answer]) -> list[str]:
 def evidence(nodes: int) -> str:
     """Return how far forecasts have been from measurements, or that there are none."""
     if nodes > 1:
-        return "Unvalidated: no published multi-node bandwidths"
+        return "Unvalidated between nodes: nobody has published bandwidths of several nodes"
     known = checked()
     mean, without = units.percent(known.mean), units.percent(known.without_source)
     return (

@@ -77,7 +77,7 @@ def spoken(result: Result, group: Group) -> str:
     """Return the name of a row for prose: `DDP (NCCL), gs`, with what else tells it from others of its name."""
     own = group.scenario(result).library.strategy
     name = display_name(result, own)
-    words = [name]
+    words = [f"bare {name}" if name == result.strategy and result.compute_s > 0 else name]
     if way := compression_spoken(result):
         words.append(way)
     if result.coordinator is not None:
@@ -237,7 +237,7 @@ def _samples(result: Result, workload: Workload | None, noun: str) -> str:
 def setup(result: Result, workload: Workload | None, noun: str) -> list[str]:
     """Return the circumstances of a forecast: sizes, computation, network, a line each."""
     stage = " of the slowest stage" if workload is not None and workload.pipeline > 1 else ""
-    sizes = f"{units.size(result.gradient_bytes)} of gradients{stage}"
+    sizes = f"{units.size(result.gradient_bytes)} of gradients{stage} to sync"
     if result.compute_s <= 0:
         return [sizes, network(result, workload)]
     made = [] if workload is None else _computation(workload)

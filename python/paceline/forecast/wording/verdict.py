@@ -302,7 +302,7 @@ def _strategy(one: Verdict) -> list[str]:
             name = rows.spoken(fastest, group)
             lines.append(f"{name} is {units.factor(gain)} faster{_unmeasured(fastest, group)}")
         elif group.has_several:
-            is_equal = units.duration(fastest.iteration_s) == units.duration(result.iteration_s)
+            is_equal = units.duration(fastest.iteration_s, 4) == units.duration(result.iteration_s, 4)
             others = "no other" if group.has_one_strategy is False else "no other row"
             slower = f"{others} is faster" if is_equal else f"{others} is more than {_NO_GAIN} faster"
             lines.append(slower + _without(one.still))
