@@ -214,6 +214,8 @@ COMBINATIONS = (
     "record -o x.json --dtype bf16 -- true",
     "record -o none/x.json -- true",
     "doctor",
+    "doctor --env run.json",
+    "doctor none.json",
     "bench",
     "bench --engine ddp-glo -np 2",
     "bench --engine all,ddp-gloo -np 2",

@@ -52,7 +52,7 @@ def serve() -> NoReturn:
         except InvalidArgumentError as error:
             raise error.within(name) from None
         except JobError as error:
-            raise JobError(f"{name}: {error}") from None
+            raise JobError(f"{name}: {error}", remedy=error.remedy) from None
         if settings.timeline is not None:
             timeline_files.begin(engine, settings.timeline)
         try:

@@ -132,11 +132,10 @@ class ProcessGroupJob:
         if theirs != ranks:
             text = (
                 f"ranks make groups in different orders: rank {self.rank} makes group {name} of ranks {ranks}, rank "
-                f"{first} has made group {name} of ranks {theirs}; every rank calls new_group in the same order, also "
-                "for groups to which it does not belong"
+                f"{first} has made group {name} of ranks {theirs}"
             )
             self.engine.note_cause(text)
-            raise JobError(text)
+            raise JobError(text, remedy="new_group in the same order on all ranks, also on those outside the group")
 
     def check(self) -> None:
         """Raise JobError if the job has ended, or if this process was forked from the one that started it."""
