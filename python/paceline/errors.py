@@ -39,6 +39,7 @@ class PacelineError(Exception):
     """
 
     _remedy: str | None = None
+    _sources: Mapping[str, Source] = {}
 
     def __init__(self, *args: object, remedy: str | None = None) -> None:
         """See the class."""
@@ -65,7 +66,11 @@ class PacelineError(Exception):
         return _SETTING.sub(lambda match: self._spelled(kind, match[1], match[2]), self._remedy)
 
     def _spelled(self, kind: Kind, name: str, value: str | None) -> str:
-        return (value or "") if name == _THIS else _spelled(kind, _name_of(kind, name), value)
+        if name == _THIS:
+            return value or ""
+        source = self._sources.get(name)
+        typed = source.name if source is not None and source.kind == kind else _name_of(kind, name)
+        return _spelled(kind, typed, value)
 
     def _set_remedy(self, remedy: str) -> None:
         """Give the error a remedy, unless it has one."""
@@ -195,6 +200,11 @@ class InvalidArgumentError(PacelineError, ValueError):
         self._show_remedy()
         return self
 
+    def know(self, sources: Mapping[str, Source]) -> None:
+        """Spell the settings of the remedy as they were given: `--gpus`, not `--workers`."""
+        self._sources = {**sources, **self._sources}
+        self._show_remedy()
+
     def within(self, context: str) -> InvalidArgumentError:
         """Put a context before the message.
 
@@ -221,6 +231,7 @@ def naming(sources: Mapping[str, Source]) -> Iterator[None]:
     except InvalidArgumentError as error:
         if error.setting is not None and error.setting in sources:
             error.at(error.setting, sources[error.setting])
+        error.know(sources)
         raise
 
 

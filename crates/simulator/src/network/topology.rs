@@ -437,8 +437,7 @@ impl NetworkLinks {
                     ),
                 )
                 .remedy(format!(
-                    "{{degraded=node0:{}}} (it has {nodes}{}{})",
-                    one.factor,
+                    "{{degraded=node0:0.5}} (it has {nodes}{}{})",
                     racks.unwrap_or_default(),
                     between.unwrap_or_default()
                 )));
