@@ -366,7 +366,7 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
         answers = [verdict.answer(one, groups, has_table=bool(cells)) for one in verdicts]
         lines = [line for one in answers for line in [*one.lines(), ""]][:-1]
         if all(one.fits and one.facts for one in answers):
-            lines += block.suggestion("--explain (how far it scales, memory by part, more that would help)")
+            lines += block.suggestion("--explain (how far it scales, what else would help)")
         notes = [*(note for one in answers for note in one.notes), *notes]
     else:
         lines = explanations.lines(explanation)
