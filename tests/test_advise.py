@@ -273,7 +273,7 @@ def test_what_does_not_fit_is_counted_and_named():
     assert (least["sharding"], least["checkpointing"], least["batch"]) == ("zero3", "full", 1)
     lines = call("llama-3-70b", "--gpu", "h100", "--gpus", 8).splitlines()
     assert lines[0] == "llama-3-70b does not fit on 8x H100: needs at least 156.2 of 84.9 GB per GPU"
-    assert lines[2].startswith("  Smallest     zero3 (FSDP), batch 1, full checkpointing; none of ")
+    assert lines[2].startswith("  Smallest     zero3 (FSDP), batch 1, full checkpointing (")
     assert lines[3:5] == ["  Model state  alone fills 14 GPUs", "  try: --gpus 24"]
     text = call("llama-3-8b", "--gpu", "h100", "--gpus", 8, "--seq", 2048)
     assert re.search(r"\n  Too large    .*DDP \(1\d\d\.\d\b", text)

@@ -228,7 +228,7 @@ def test_errors_of_the_core_carry_their_setting():
             result_of(Scenario.of(trace, cluster, strategy, 4, **options))
         assert caught.value.setting == name
         assert str(caught.value) == f"{name}: {caught.value.reason}"
-    with pytest.raises(InvalidArgumentError, match=r"^chunk: without a strategy") as caught:
+    with pytest.raises(InvalidArgumentError, match=r"^chunk: needs a strategy") as caught:
         paceline.job.join(chunk="64KiB")
     assert caught.value.setting == "chunk"
     words = ["simulate", TINY, "--strategy", "ps", "--placement", "even", "--chunk", "64KiB", "--workers", "4"]

@@ -201,7 +201,11 @@ class InvalidArgumentError(PacelineError, ValueError):
         return self
 
     def know(self, sources: Mapping[str, Source]) -> None:
-        """Spell the settings of the remedy as they were given: `--gpus`, not `--workers`."""
+        """Spell the settings of the remedy as they were given: `--gpus`, not `--workers`.
+
+        Args:
+            sources: Where the values of settings came from, by the setting's name.
+        """
         self._sources = {**sources, **self._sources}
         self._show_remedy()
 

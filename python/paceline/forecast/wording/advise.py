@@ -223,7 +223,7 @@ def _least(found: Found, *, several: bool) -> str | Pair:
     one = found.never_fit[0]
     if several:
         return units.count(found.gpus, "GPU"), f"{units.memory(one.least_bytes)}, {label(one.candidate)}"
-    return f"{label(one.candidate)}; none of {units.count(found.candidates, 'configuration')} fits"
+    return f"{label(one.candidate)} ({found.candidates:,} tried)"
 
 
 def _flags(fix: Fix) -> str:
