@@ -149,7 +149,7 @@ FREE = {"N", "X", "RATE", "TIME", "NUMBER", "PATTERN", "KIND:N", "RANK:X", "LINK
 """Values without names."""
 
 
-@pytest.mark.parametrize(("command", "option"), forecasts(), ids=lambda it: getattr(it, "name", it))
+@pytest.mark.parametrize(("command", "option"), list(forecasts()), ids=lambda it: getattr(it, "name", it))
 def test_each_option_with_names_completes(command, option):
     """Each name that is offered is accepted; those of a list follow a comma, once."""
     flag, of = option.opts[-1], placeholder(option)

@@ -296,8 +296,8 @@ fn who_calls_something_else_is_told() {
         handle.result().err().map(|e| e.to_string())
     });
     let text = texts[1].as_ref().unwrap();
-    assert!(text.contains("rank 0 called broadcast(int32, 10 elements"), "{text}");
-    assert!(text.contains("rank 1 broadcast(int32, 11 elements") || text.contains("rank 1 called"), "{text}");
+    assert!(text.contains("rank 0 called broadcast (int32[10], root 0)"), "{text}");
+    assert!(text.contains("rank 1 called broadcast (int32[11], root 0)"), "{text}");
 }
 
 /// A channel to a peer that takes everything. What it has sent arrives when the test says so.

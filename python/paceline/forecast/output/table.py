@@ -112,6 +112,7 @@ def _figure_columns(
     groups: Sequence[Group], results: Sequence[Result], listed: Sequence[Result]
 ) -> list[tuple[Column, Cell]]:
     time = units.time_unit(result.iteration_s for result in results)
+    exposed = units.time_unit(result.exposed_communication_s for result in results)
     columns: list[tuple[Column, Cell]] = [
         (Column(f"iter {time[1]}"), lambda result, _: units.in_unit(result.iteration_s, time))
     ]
@@ -145,8 +146,8 @@ def _figure_columns(
     if computes:
         columns.append(
             (
-                Column(f"exposed {time[1]}", spare=3),
-                lambda result, _: units.in_unit(result.exposed_communication_s, time),
+                Column(f"exposed {exposed[1]}", spare=3),
+                lambda result, _: units.in_unit(result.exposed_communication_s, exposed),
             )
         )
     if varies([memory_text(result) for result in listed]):
