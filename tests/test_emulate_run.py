@@ -78,7 +78,7 @@ def test_a_failed_rank_is_named(tmp_path):
     words = ["run", "--workers", 2, "--bandwidth", "500Mbps", "--grace", 1, "--", *TRAIN, "fail"]
     code, _, err = call(tmp_path, *words)
     assert code == 1
-    assert "paceline: error: rank 1 on host worker1 (pid " in err
+    assert "paceline: error: rank 1 (host worker1, pid " in err
     assert "exited with code 3" in err
     assert not list((tmp_path / "paceline-emulate").iterdir())
 
