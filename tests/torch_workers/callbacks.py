@@ -190,7 +190,7 @@ def out_of_order(rank, size):
         try:
             _reduced()
         except JobError as error:
-            told.append(str(error))
+            told.append(f"{error}; {error.remedy}")
 
     def begin():
         first = _reduced().then(late if rank == 0 else lambda future: None)
@@ -230,7 +230,7 @@ def the_end(store, rank, size):
         try:
             never.get_future().wait()
         except Exception as error:
-            told.append(str(error))
+            told.append(f"{error}; {error.remedy}")
 
     callback = waits if rank == 0 else lambda future: None
     result = _after_rank_0(dist.new_group(range(size)), lambda: _reduced().then(callback), rank)

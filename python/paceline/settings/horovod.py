@@ -168,7 +168,7 @@ def read(environ: Mapping[str, str]) -> dict[str, Any]:
             raise error.at(variable, source) from None
         if enabled:
             raise InvalidArgumentError(
-                f"={text[:80]} is not supported", setting=variable, source=source, remedy=refused.remedy
+                f"'{text[:80]}' is not supported", setting=variable, source=source, remedy=refused.remedy
             )
     return {
         name: setting.check(environ[setting.variable], setting.source("variable"))

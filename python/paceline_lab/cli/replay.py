@@ -110,16 +110,21 @@ def _ratio(scale: float, shrink: float) -> str:
 
 
 def run() -> int:
-    """Run the command, with errors as one line each; return the exit code."""
+    """Run the command, with errors as one line each and their remedies; return the exit code."""
     try:
         main.main(standalone_mode=False)
     except click.ClickException as error:
-        print(f"paceline_lab.replay: error: {error.format_message()}", file=sys.stderr)
-        return error.exit_code
+        return _fail(error.format_message(), getattr(error, "remedy", None), error.exit_code)
     except InvalidArgumentError as error:
-        print(f"paceline_lab.replay: error: {error}", file=sys.stderr)
-        return 2
+        return _fail(str(error), error.remedy, 2)
     return 0
+
+
+def _fail(message: str, remedy: str | None, code: int) -> int:
+    print(f"paceline_lab.replay: error: {message}", file=sys.stderr)
+    if remedy is not None:
+        print(f"  try: {remedy}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":
