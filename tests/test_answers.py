@@ -16,6 +16,8 @@ from paceline.forecast.verdict.groups import grouped
 from paceline.forecast.wording import verdict
 from random_scenarios import scenarios
 
+# One worker makes them.
+pytestmark = pytest.mark.xdist_group("answers")
 COUNT = 60 if os.environ.get("PACELINE_TEST_ALL") else 12
 _LABEL = re.compile(r"  ([A-Z][A-Za-z ]{0,10}?)  +\S")
 
