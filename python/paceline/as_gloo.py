@@ -87,8 +87,10 @@ def _repeat_last(message: str) -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
         if str(error.__cause__) == message:
+            from paceline.errors import TRY
+
             remedy = getattr(error.__cause__, "remedy", None)
-            tried = f"\n  try: {remedy}" if remedy is not None else ""
+            tried = f"\n{TRY}{remedy}" if remedy is not None else ""
             print(f"paceline: error: {message}{tried}", file=sys.stderr)
 
     sys.excepthook = hook

@@ -16,7 +16,8 @@ __dir__ = public_names(__name__)
 
 
 Kind = Literal["flag", "variable", "keyword", "key"]
-_NOTE = "  try: "
+TRY = "  try: "
+"""Begins the line below an error: what to type instead."""
 _SETTING = re.compile(r"\{([a-z][a-z_]*)(?:=([^{}]*))?\}")
 """A setting in a remedy, with or without a value: `{sharding=zero3}`, `{cluster}`."""
 _THIS = "this"
@@ -83,9 +84,9 @@ class PacelineError(Exception):
 
     def _show_remedy(self) -> None:
         """Make the remedy the last note."""
-        notes = [note for note in getattr(self, "__notes__", ()) if not note.startswith(_NOTE)]
+        notes = [note for note in getattr(self, "__notes__", ()) if not note.startswith(TRY)]
         if (remedy := self.remedy) is not None:
-            notes.append(f"{_NOTE}{remedy}")
+            notes.append(f"{TRY}{remedy}")
         if notes:
             self.__notes__ = notes
 

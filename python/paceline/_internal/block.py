@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline._internal.console import width, wrapped
+from paceline.errors import TRY
 
 LABEL = 11
 """Characters of a label; values begin in column 16."""
 _INDENT = 2
 _GAP = 2
-_TRY = "  try: "
 
 Pair = tuple[str, str]
 """A figure and its explanation, such as `1.85x` and `2x faster compute`; pairs of a fact are aligned."""
@@ -126,20 +126,20 @@ def notes(texts: Iterable[str], columns: int | None = None, title: str = "Notes"
 def suggestion(remedy: str, columns: int | None = None) -> list[str]:
     """Return `  try: ` and what to type; a long command is continued with backslashes, so that it can be pasted."""
     columns = columns or width()
-    if len(_TRY) + len(remedy) <= columns:
-        return [_TRY + remedy]
+    if len(TRY) + len(remedy) <= columns:
+        return [TRY + remedy]
     if remedy.startswith(("paceline ", "python ")):
         return _continued(remedy, columns)
-    return wrapped(_TRY + remedy, columns, " " * len(_TRY))
+    return wrapped(TRY + remedy, columns, " " * len(TRY))
 
 
 def _continued(command: str, columns: int) -> list[str]:
     """Break a command before options."""
-    lines, line = [], _TRY.rstrip()
+    lines, line = [], TRY.rstrip()
     for option in _options(command):
         if len(line) + 1 + len(option) + 2 > columns and line.strip() != "try:":
             lines.append(line + " \\")
-            line = " " * (len(_TRY) + 1)
+            line = " " * (len(TRY) + 1)
         line = f"{line.rstrip()} {option}" if line.strip() else f"{line}{option}"
     return [*lines, line]
 

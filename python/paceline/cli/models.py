@@ -214,6 +214,7 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
 
 def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
     from paceline.forecast.sharded import TIGHT
+    from paceline.forecast.wording import terms
 
     hardware = workload.hardware
     times = ", ".join(f"{name} {units.duration(found[f'{name}_s'])}" for name in ("forward", "backward", "optimizer"))
@@ -233,7 +234,7 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
     tight = TIGHT * hardware.memory_bytes
     rows = [
         [
-            "none (DDP)" if row["sharding"] == "none" else row["sharding"],
+            terms.sharding_cell(row["sharding"]),
             *(units.gigabytes(row[kind]) if row[kind] else "-" for kind in _HEADERS),
             "no" if not row["fits"] else "tightly" if row["total"] > tight else "yes",
         ]

@@ -9,6 +9,7 @@ import click
 
 from paceline._internal.console import on_terminal, width
 from paceline._internal.units import printable
+from paceline.errors import TRY
 
 _LONGEST_MESSAGE = 1000
 _LONGEST_REMEDY = 500
@@ -35,7 +36,7 @@ class CommandError(click.ClickException):
         super().__init__(message)
         self.remedy = remedy
         if remedy is not None:
-            self.add_note(f"  try: {remedy}")
+            self.add_note(f"{TRY}{remedy}")
 
 
 def called(ctx: click.Context) -> str:
@@ -47,7 +48,7 @@ def show_error(what: str, remedy: str | None = None) -> None:
     """Print an error on stderr, and below it what to type instead."""
     lines = _fitted("paceline: error: ", what, _LONGEST_MESSAGE)
     if remedy:
-        lines += _fitted("  try: ", remedy, _LONGEST_REMEDY)
+        lines += _fitted(TRY, remedy, _LONGEST_REMEDY)
     with contextlib.suppress(OSError):  # A full disk; the exit code still says what happened.
         click.echo("\n".join(lines), err=True)
 

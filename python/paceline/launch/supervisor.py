@@ -16,7 +16,7 @@ from paceline._core import __version__
 from paceline._internal.console import say
 from paceline._internal.netif import endpoint, loopback
 from paceline._internal.operating_system import LIVE, OperatingSystem
-from paceline.errors import InvalidArgumentError, JobError, PacelineError
+from paceline.errors import TRY, InvalidArgumentError, JobError, PacelineError
 from paceline.launch.frames import Frame, FrameKind
 from paceline.launch.host import AgentHost, first_address, local_agent, remote_agent
 from paceline.launch.hosts import is_this_machine
@@ -117,7 +117,7 @@ class Supervisor:
                     f"paceline: interrupted by {name}; the ranks are stopped, and what they wrote is kept", err=True
                 )
         elif self.cause is not None:
-            remedy = [] if self.remedy is None else [f"  try: {self.remedy}"]
+            remedy = [] if self.remedy is None else [f"{TRY}{self.remedy}"]
             click.echo("\n".join([f"paceline: error: {self.cause}", *remedy]), err=True)
 
     # Signals

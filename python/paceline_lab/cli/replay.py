@@ -18,7 +18,7 @@ from paceline.catalog.builtin import load_trace
 from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
-from paceline.errors import InvalidArgumentError, naming
+from paceline.errors import TRY, InvalidArgumentError, naming
 from paceline.forecast.sharding import OPTIONS
 from paceline.forecast.sharding import check as check_options
 from paceline.job import job
@@ -123,7 +123,7 @@ def run() -> int:
 def _fail(message: str, remedy: str | None, code: int) -> int:
     print(f"paceline_lab.replay: error: {message}", file=sys.stderr)
     if remedy is not None:
-        print(f"  try: {remedy}", file=sys.stderr)
+        print(f"{TRY}{remedy}", file=sys.stderr)
     return code
 
 

@@ -58,7 +58,7 @@ def _jobs(result: JobsResult) -> list[str]:
             job.name,
             job.trace,
             job.strategy,
-            *([_sharding(job)] if are_sharded else []),
+            *([terms.sharding_cell(job.sharding)] if are_sharded else []),
             f"{job.workers:,}",
             _numbers([*job.nodes, *job.server_nodes]),
             UNKNOWN if job.iteration_s is None else units.in_unit(job.iteration_s, time),
@@ -70,10 +70,6 @@ def _jobs(result: JobsResult) -> list[str]:
         for job in result.jobs
     ]
     return render(columns, [rows])
-
-
-def _sharding(job: JobResult) -> str:
-    return f"{NONE} (DDP)" if job.sharding == NONE else job.sharding
 
 
 def _numbers(nodes: Sequence[int]) -> str:

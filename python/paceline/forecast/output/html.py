@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from paceline._internal import units
 from paceline._internal.block import Fact, Pair
 from paceline.catalog.libraries import NONE
-from paceline.forecast import sharding
 from paceline.forecast.output.plotting import noun_of, save
 from paceline.forecast.result import Result
 from paceline.forecast.wording.bottleneck import path
 from paceline.forecast.wording.rows import compression_label, interval, network
 from paceline.forecast.wording.sharding import TIGHT_LEGEND, need
-from paceline.forecast.wording.terms import strategy
+from paceline.forecast.wording.terms import sharding_cell, strategy
 from paceline.forecast.wording.verdict import Answer
 
 if TYPE_CHECKING:
@@ -197,8 +196,7 @@ def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: boo
         units.duration(result.exposed_communication_s, 4),
         *([_memory(result)] if memory else []),
     ]
-    planned = None if result.sharded is None else result.sharded.sharding
-    planned = "none (DDP)" if planned == sharding.NONE else planned
+    planned = None if result.sharded is None else sharding_cell(result.sharded.sharding)
     words = [strategy(result.strategy), planned, compression_label(result), result.coordinator, *besides]
     name = f'<td class="name">{html.escape(", ".join(word for word in words if word))}</td>'
     return f"<tr{attributes}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
-from paceline.forecast import compression, sharding
+from paceline.forecast import compression
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.groups import Group
 from paceline.forecast.wording import terms
@@ -92,8 +92,7 @@ def _ranks(result: Result, noun: str) -> int:
 
 
 def _sharding(result: Result, _: Group) -> str:
-    name = sharding_label(result)
-    return f"{name} (DDP)" if name == sharding.NONE else name
+    return terms.sharding_cell(sharding_label(result))
 
 
 def _compression(result: Result, _: Group) -> str:

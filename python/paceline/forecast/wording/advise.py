@@ -103,18 +103,14 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
     if (cost := row.cost(size)) is not None:
         made.append(Fact("Cost", f"{units.digits(cost)} per {name} (currency of --price)"))
     made += [*_goodput(answer.costs.failures), Fact("Likely", rows.interval(result))]
-    peak = _of(answer, own.memory.peak_bytes)
+    made.append(Fact("Memory", sharding.fit(own)))
     if own.is_tight:
-        room = units.memory(own.room_bytes)
-        made.append(Fact("Memory", f"{peak} per GPU: tight, {room} left for allocator and NCCL"))
         made.append(Fact("Roomier", _roomier(answer, row)))
-    else:
-        made.append(Fact("Memory", f"{peak} per GPU: fits"))
-        if faster := answer.faster(row):
-            gain = units.factor(search.rate(faster) / search.rate(row.option))
-            assert faster.result.sharded is not None
-            room = units.memory(faster.result.sharded.room_bytes)
-            made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({room} left)"))
+    elif faster := answer.faster(row):
+        gain = units.factor(search.rate(faster) / search.rate(row.option))
+        assert faster.result.sharded is not None
+        room = units.memory(faster.result.sharded.room_bytes)
+        made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({room} left)"))
     if result.critical_path:
         made.append(Fact("Bottleneck", bottleneck.path(result), tone="limit"))
     return [*made, *_communication(answer, row), Fact("Setup", workload.hardware.title, rows.network(result, workload))]
@@ -294,8 +290,7 @@ def _setup_name(setup: Setup) -> str:
 def cell(one: Candidate) -> str:
     """Return a sharding with its switches and the size of its buckets, for a table: `hsdp, sync last`."""
     words = ["gathered"] * one.setup.kept + ["sync last"] * one.setup.local
-    name = f"{shardings.NONE} (DDP)" if one.setup.sharding == shardings.NONE else one.setup.sharding
-    return ", ".join([name, *words, *_buckets(one)])
+    return ", ".join([terms.sharding_cell(one.setup.sharding), *words, *_buckets(one)])
 
 
 def _name(sharding_name: str) -> str:

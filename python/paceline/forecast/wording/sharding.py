@@ -94,16 +94,21 @@ def memory(scenario: Scenario, result: Result, *, in_full: bool) -> list[Fact]:
     parts = memory_parts(own)
     if own.fits is False:
         return [Fact("Memory", *parts, tone="bad")]
-    text = need(own)
-    if own.memory.activations_bytes is None:
-        text += ", without activations"
-    elif own.is_tight:
-        text += f": tight, {units.memory(own.room_bytes)} left for allocator and NCCL"
-    elif own.fits:
-        text += ": fits"
+    text = need(own) + (_room(own) if own.memory.activations_bytes is not None else ", without activations")
     if scenario.workload is not None and scenario.workload.pipeline > 1:
         text += " (stage that needs most)"
     return [Fact("Memory", text, *(parts if in_full else ()))]
+
+
+def fit(own: Sharded) -> str:
+    """Return `48.1 of 84.9 GB per GPU: fits`."""
+    return need(own) + _room(own)
+
+
+def _room(own: Sharded) -> str:
+    if own.is_tight:
+        return f": tight, {units.memory(own.room_bytes)} left for allocator and NCCL"
+    return ": fits" if own.fits else ""
 
 
 def held_bytes(own: Sharded) -> dict[str, int]:

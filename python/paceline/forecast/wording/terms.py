@@ -283,6 +283,11 @@ def library(name: str) -> str:
     return title if backend in ("", "NCCL") else f"{title} over {backend}"
 
 
+def sharding_cell(name: str) -> str:
+    """Return a sharding for tables: its name, and `none (DDP)`."""
+    return f"{name} (DDP)" if name == NONE else name
+
+
 def sharding(name: str) -> str:
     """Return a sharding for prose: `zero3 (FSDP)`, and `DDP` for none."""
     return "DDP" if name == NONE else _SHARDINGS.get(name, name)
