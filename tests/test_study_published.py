@@ -49,7 +49,7 @@ def written(tmp_path, *rows, header=None):
 
 
 def one(tmp_path, **changes):
-    (row,) = read(written(tmp_path, ROW | changes))
+    (row,) = read(written(tmp_path, ROW | changes, header=list(ROW | changes)))
     return row
 
 
@@ -58,9 +58,25 @@ def result():
     return run_study("published")
 
 
+def test_several_processes_of_a_node_and_a_limited_connection(tmp_path):
+    """Both columns change what they describe, and nothing else; a process that drives a whole node is the default."""
+    plain = forecast(one(tmp_path, system="Horovod NCCL", gpus="16", nodes="2")).iteration_s
+    limited = [
+        forecast(one(tmp_path, system="Horovod NCCL", gpus="16", nodes="2", flow_gbps=rate)).iteration_s
+        for rate in ("1", "2", "5")
+    ]
+    assert limited == sorted(limited, reverse=True) and limited[-1] >= plain
+    servers = {"system": "Distributed TF", "sync": "ps-grpc", "gpus": "16", "nodes": "2"}
+    whole, none = (forecast(one(tmp_path, **servers, gpus_per_process=count)).iteration_s for count in ("8", ""))
+    assert whole == none
+    assert forecast(one(tmp_path, **servers, gpus_per_process="4")).iteration_s != whole
+    with pytest.raises(InvalidArgumentError, match="gpus_per_process: 3 does not divide the 8 GPUs"):
+        one(tmp_path, **servers, gpus_per_process="3")
+
+
 def test_every_row_has_a_forecast_or_a_reason(result):
     rows = read(BUILT_IN)
-    assert len(rows) == 76
+    assert len(rows) == 80
     lines = sorted([it.row.line for it in result.rows] + [it.row.line for it in result.skipped])
     assert lines == [row.line for row in rows]
     assert all(it.reason for it in result.skipped)
@@ -223,7 +239,7 @@ def test_bad_cells_are_named(tmp_path, changes, where):
         ("gpu,gpu\n", "line 1: duplicate column 'gpu'"),
         ("gpu,gpus\nV100,2\n", "line 1: columns are missing: system, model"),
         (",".join(COLUMNS) + "\n", "has no rows"),
-        (",".join(COLUMNS) + "\n1,2\n", "line 2: has 2 fields, the header 16"),
+        (",".join(COLUMNS) + "\n1,2\n", "line 2: has 2 fields, the header 18"),
         (",".join(COLUMNS) + '\n"1,2\n', "quotation mark"),
     ],
 )

@@ -40,6 +40,7 @@ _UNITS = {
     "inside.nvlink-b200": _RATE,
     "inside.nvlink-one": _RATE,
     "inside.qpi": _RATE,
+    "inside.object-store": _RATE,
     "contention.pcie-shared": "share of the computation",
 }
 

@@ -31,11 +31,16 @@ COLUMNS = (
     "metric",
     "well_posed",
     "ps",
+    "gpus_per_process",
+    "flow_gbps",
     "source",
     "note",
 )
 _MAY_BE_MISSING = frozenset(
-    {"sync", "well_posed", "ps", "source", "note", "base_1gpu_img_s", "batch_per_gpu", "id", "measured"}
+    {
+        *("sync", "well_posed", "ps", "source", "note", "base_1gpu_img_s", "batch_per_gpu", "id", "measured"),
+        *("gpus_per_process", "flow_gbps"),
+    }
 )
 SHARDED = (
     *("id", "source", "system", "strategy", "model", "params", "seq_len", "global_batch_or_tokens", "precision"),
@@ -103,6 +108,10 @@ class Row:
     servers: str
     source: str
     note: str
+    gpus_per_process: int | None = None
+    """GPUs that one process drives, where a node has several such processes."""
+    flow_bps: float | None = None
+    """The most that one connection between two nodes carries, where the cloud limits it."""
 
     @property
     def well_posed(self) -> bool:
@@ -194,7 +203,7 @@ def _row(cell: Cells) -> Row:
             f"{path}, line {line}, nodes: {nodes} nodes need at least {nodes} GPUs, not {gpus}",
             remedy=f"{gpus} nodes, or fewer",
         )
-    link = cell.number("net_gbps_per_node")
+    link, flow = cell.number("net_gbps_per_node"), cell.number("flow_gbps")
     text = cell.required("metric")
     measured = cell.number("measured")
     return Row(
@@ -216,7 +225,21 @@ def _row(cell: Cells) -> Row:
         servers=_servers(cell),
         source=cell.text("source"),
         note=cell.text("note"),
+        gpus_per_process=_gpus_per_process(cell, math.ceil(gpus / nodes)),
+        flow_bps=None if flow is None else flow * 1e9,
     )
+
+
+def _gpus_per_process(cell: Cells, per_node: int) -> int | None:
+    if not cell.text("gpus_per_process"):
+        return None
+    count = cell.whole("gpus_per_process")
+    if per_node % count:
+        raise InvalidArgumentError(
+            f"{cell.path}, line {cell.line}, gpus_per_process: {count} does not divide the {per_node} GPUs of a node",
+            remedy=f"{per_node}, or a part of it",
+        )
+    return count
 
 
 def _servers(cell: Cells) -> str:

@@ -174,6 +174,8 @@ def question(row: Row, engine: Engine) -> dict[str, Any]:
     """Return the keywords of `paceline.simulate` that ask for the row, other than its trace."""
     cluster = _machines(row)
     link = {"bandwidth": as_rate(row.link_bps)} if row.link_bps is not None else {}
+    if row.flow_bps is not None:
+        link["stream_bandwidth"] = as_rate(row.flow_bps)
     return {
         "cluster": cluster,
         "library": engine.spec,
@@ -198,10 +200,40 @@ def _machines(row: Row) -> str | Cluster:
 
 
 def _run(row: Row, engine: Engine, step: _Step) -> Result:
+    if row.gpus_per_process is not None and row.gpus_per_process < min(row.gpus, row.gpus_per_node):
+        return _run_processes(row, engine, step, row.gpus_per_process)
     trace = step.trace
     if row.metric is not None and row.metric.collectives_only:
         trace = _without_computation(trace)
     return simulate(trace, **question(row, engine), critical_path=False)
+
+
+def _run_processes(row: Row, engine: Engine, step: _Step, gpus: int) -> Result:
+    """Simulate processes that drive several GPUs each, several of them on a node, each beside a server.
+
+    A rank is a process. It computes as one alone on a node does, its reduction between its GPUs included.
+    """
+    batch = gpus * step.batch
+    alone = _run(replace(row, gpus=gpus, nodes=1, gpus_per_process=None), engine, step).iteration_s
+    trace = adjusted(step.trace, batch=batch, samples_per_s=batch / alone)
+    of_node = row.gpus_per_node // gpus
+    library = find_library(engine.library)
+    is_ray = library.family == "ray"
+    # Two processes of a node exchange through shared memory in Ray, through gRPC's own sockets in TensorFlow.
+    local = channels.constant("inside.object-store") if is_ray else library.required("host_bandwidth")
+    link = {} if row.link_bps is None else {"bandwidth": as_rate(row.link_bps)}
+    cluster = load_cluster(None, gpus_per_node=of_node, intra_bandwidth=as_rate(local), **link)
+    processes = row.gpus // gpus
+    keywords: dict[str, Any] = {
+        "library": engine.spec,
+        "channel": engine.channel,
+        "workers": processes,
+        # Ray cuts objects of 10 MB, which it spreads over the servers.
+        **({"placement": "even"} if is_ray else {}),
+        **engine.options,
+        "servers": processes,
+    }
+    return simulate(trace, cluster.replace(servers="colocated"), "ps", **keywords, critical_path=False)
 
 
 def _without_computation(trace: Trace) -> Trace:
