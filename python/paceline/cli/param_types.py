@@ -220,6 +220,11 @@ def several(value: Kind) -> Value:
     return _of(kinds.several(value))
 
 
+def one_each(value: Kind) -> Value:
+    """Lists with a value for each of several things, of which any may be the same."""
+    return _of(kinds.several(value, same=lambda _: object()))
+
+
 def words(text: str) -> list[str]:
     """Names, at least one; the caller decides whether duplicates are allowed."""
     found = [word.strip() for word in text.split(",") if word.strip()]

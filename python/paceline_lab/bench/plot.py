@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal.files import replaced
-from paceline._internal.units import listed
+from paceline._internal.units import digits, listed
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.output import style
 from paceline.forecast.output.plotting import need_matplotlib, save
 from paceline.interop.logs import Read
 
+from paceline_lab.bench.log_fits import Fit, fits
 from paceline_lab.bench.plan import Plan
 from paceline_lab.bench.result import Result, Row
 from paceline_lab.bench.statistics import Interval
@@ -49,7 +50,7 @@ def figure(plan: Plan, result: Result, read: Sequence[Read]) -> Figure:
         drawn = style.new_figure(10, 4.2 if several else 1.6 + 0.55 * len(result.rows))
         left, right = drawn.subplots(1, 2)
         if several:
-            _rates_over_ranks(left, result)
+            _rates_over_ranks(left, result, fits(read))
             _efficiencies(right, result)
         else:
             _rates(left, result, read)
@@ -57,6 +58,50 @@ def figure(plan: Plan, result: Result, read: Sequence[Read]) -> Figure:
         ranks = " and ".join(map(str, plan.workers))
         drawn.suptitle(f"Measured throughput: {plan.model}, {plan.batch_in_words}, {ranks} ranks", fontsize=10)
         return drawn
+
+
+def draw_logs(fits: Sequence[Fit], path: Path) -> None:
+    """Write the plot of logs: images/s over GPUs with lines, and images/s per GPU. Raises OSError."""
+    drawn = logs_figure(fits)
+    with replaced(path) as new:
+        save(drawn, new, path.suffix.lower().removeprefix("."))
+
+
+def logs_figure(fits: Sequence[Fit]) -> Figure:
+    """Return the plot of logs without opening a window."""
+    with style.context():
+        drawn = style.new_figure(10, 4.2)
+        left, right = drawn.subplots(1, 2)
+        entries = _points_of_logs(left, fits)
+        looks = style.systems(fit.name for fit in fits)
+        for fit in fits:
+            look = looks[fit.name]
+            gpus = [point for point, _ in fit.points]
+            right.plot(gpus, [rate / point for point, rate in fit.points], linestyle="", **style.hollow(look))
+            right.axhline(fit.line.slope, color=look.color, linewidth=1)
+            if (interval := fit.line.slope_interval) is not None:
+                right.axhspan(interval.low, interval.high, color=look.color, alpha=0.15, linewidth=0)
+        ticks = sorted({gpus for fit in fits for gpus, _ in fit.points})
+        for axes, words in ((left, "images/s; line: regression"), (right, "images/s per GPU; band: slope, 95 %")):
+            axes.set_xlabel("GPUs")
+            axes.set_xticks(ticks)
+            axes.set_ylabel(words)
+        left.set_ylim(bottom=0)
+        style.legend(left, entries)
+        drawn.suptitle("Throughput in logs", fontsize=10)
+        return drawn
+
+
+def _points_of_logs(axes: Axes, fits: Sequence[Fit]) -> list[style.Entry]:
+    """Draw the points and lines of logs; return legend entries."""
+    looks, entries = style.systems(fit.name for fit in fits), []
+    for fit in fits:
+        look, gpus = looks[fit.name], [point for point, _ in fit.points]
+        [drawn] = axes.plot(gpus, [rate for _, rate in fit.points], linestyle="", **style.hollow(look))
+        ends = [gpus[0], gpus[-1]]
+        axes.plot(ends, [fit.line.intercept + fit.line.slope * end for end in ends], color=look.color, linewidth=1)
+        entries.append((drawn, f"{fit.name}: {digits(fit.line.slope)} per GPU"))
+    return entries
 
 
 def _around(value: float, interval: Interval) -> tuple[list[float], list[float]]:
@@ -107,7 +152,7 @@ def _by_engine(result: Result) -> dict[str, list[Row]]:
     return found
 
 
-def _rates_over_ranks(axes: Axes, result: Result) -> None:
+def _rates_over_ranks(axes: Axes, result: Result, logs: Sequence[Fit]) -> None:
     by_engine = _by_engine(result)
     looks, entries, forecasts = style.systems(by_engine), [], False
     for engine, rows in by_engine.items():
@@ -125,9 +170,10 @@ def _rates_over_ranks(axes: Axes, result: Result) -> None:
         if forecast:
             forecasts = True
             axes.plot(*zip(*forecast, strict=True), color=look.color, linestyle=":", marker=look.marker, markersize=5)
+    entries += _points_of_logs(axes, logs)
     axes.set_xlabel("ranks")
     axes.set_ylabel("images/s, with 95 % interval; line: regression")
-    axes.set_xticks(sorted({row.workers for row in result.rows}))
+    axes.set_xticks(sorted({*(row.workers for row in result.rows), *(gpus for log in logs for gpus, _ in log.points)}))
     axes.set_ylim(bottom=0)
     style.legend(axes, [*entries, *(style.sources("measured") if forecasts else [])])
 

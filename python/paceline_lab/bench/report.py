@@ -13,6 +13,7 @@ from paceline._internal.units import count, digits, factor, percent, span
 from paceline.interop.logs import Read
 from paceline.interop.logs.show import shown
 
+from paceline_lab.bench import log_fits
 from paceline_lab.bench.plan import Plan
 from paceline_lab.bench.result import Result, Row
 from paceline_lab.bench.statistics import Interval
@@ -119,6 +120,8 @@ def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[
     below = [one for one in read if one.sizes or not result.rows]
     if below:
         lines += [*([""] if lines else []), *shown(below)]
+    if found := log_fits.fits(read):
+        lines += [*([""] if lines else []), *log_fits.shown(found)]
     return lines[: len(lines) - (bool(lines) and not lines[-1])]
 
 
@@ -232,7 +235,7 @@ def to_json(plan: Plan, result: Result, read: Sequence[Read]) -> str:
         "asked": asked,
         "rows": [row.to_dict() for row in result.rows],
         "skipped": [vars(one) for one in result.skipped],
-        "regressions": lines,
+        "regressions": [*lines, *(one.to_dict() for one in log_fits.fits(read))],
         "read": [one.to_dict() for one in read],
         "notes": [*result.notes, *_remarks(plan, result)],
     }

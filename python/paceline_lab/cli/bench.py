@@ -29,6 +29,7 @@ _COUNT = types.COUNT
 _COUNT_OR_NONE = types.COUNT_OR_NONE
 _PATH = click.Path(path_type=Path)
 _RANKS = types.several(kinds.whole(1, MOST_RANKS))
+_GPUS = types.one_each(kinds.whole(1, MOST_RANKS))
 _SCALING = types.of_kind(kinds.choice(("weak", "strong")))
 _CANNOT = 77
 
@@ -46,7 +47,8 @@ def _engines() -> Iterable[str]:
 
 
 _SECTIONS = {
-    "Basic options": ("engines", "model", "ranks", "batch_size", "num_batches", "as_json", "output", "plot", "logs"),
+    "Basic options": ("engines", "model", "ranks", "batch_size", "num_batches", "as_json", "output", "plot"),
+    "Logs of other benchmarks": ("logs", "gpus"),
     "Model and data": ("image_size", "data_dir", "num_workers", "device", "lr", "seed"),
     "Measurement": ("rounds", "num_warmup_batches", "scaling", "limit", "display_every"),
     "Engine paceline": ("strategy", "transport", "coordinator", "servers", "bucket_size"),
@@ -85,6 +87,7 @@ _SECTIONS = {
 @click.option(
     "--read", "logs", type=_PATH, multiple=True, help="Log of tf_cnn_benchmarks, nccl-tests or OSU; repeat for more."
 )
+@click.option("--gpus", type=_GPUS, help="GPUs of each log, if neither it nor its name tells.")
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write a plot: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--output", "-o", type=_PATH, metavar="FILE", help="Also write the JSON to a file: bench.json.")
@@ -101,6 +104,7 @@ def bench(
     as_json: bool,
     output: Path | None,
     install: str | None,
+    gpus: list[int] | None,
     **options: Any,  # noqa: ANN401
 ) -> int:
     """Compare the images/s of Paceline, DDP, Horovod, TensorFlow and Ray.
@@ -113,7 +117,7 @@ def bench(
     paceline bench --engine paceline,ddp-gloo -np 1,2,4 --plot scaling.png
     paceline emulate run --workers 4 --bandwidth 1Gbps -- \\
       paceline bench --model resnet18 --engine paceline,ddp-gloo
-    paceline bench --read tf_cnn.log --read nccl.log
+    paceline bench --read nccl_g4.txt --read nccl_g8.txt --plot fit.png
     """
     if install is not None:
         _install(install, given=[name for name, value in options.items() if value is not None])
@@ -129,6 +133,7 @@ def bench(
     from paceline.interop.logs import read_log
 
     read = [one for path in logs for one in read_log(path)]
+    _number(read, gpus)
     if read and all(value is None for value in options.values()):
         return _only_logs(read, plot=plot, as_json=as_json, output=output)
     need("paceline bench", "bench", "torch", "torchvision", "numpy")
@@ -148,6 +153,14 @@ def bench(
             return result.ended
         failed = any(one.failed for one in result.skipped)
         return 1 if failed else 0 if result.rows else _CANNOT
+
+
+def _number(read: list[Read], gpus: list[int] | None) -> None:
+    from paceline_lab.bench.log_fits import number, training
+
+    if gpus is not None and not training(read):
+        raise UsageError("--gpus needs logs of training", remedy="--read tf_cnn.log, or drop --gpus")
+    number(read, gpus)
 
 
 def _apart(option: str, path: Path, others: list[tuple[str, Path | None]]) -> None:
@@ -171,14 +184,25 @@ def _only_logs(read: list[Read], *, plot: Path | None, as_json: bool, output: Pa
 
     from paceline.interop.logs.show import shown
 
-    if plot is not None:
-        raise UsageError("--plot needs a model", remedy="--model resnet50, or drop --plot")
-    text = json.dumps({"read": [one.to_dict() for one in read]}, indent=1, allow_nan=False)
+    from paceline_lab.bench import log_fits
+
+    found = log_fits.fits(read)
+    if plot is not None and not found:
+        raise UsageError(
+            "--plot needs logs of training with two numbers of GPUs, or a model",
+            remedy="--read g1.txt --read g4.txt, or --model resnet50",
+        )
+    content = {"read": [one.to_dict() for one in read], "regressions": [one.to_dict() for one in found]}
+    text = json.dumps(content, indent=1, allow_nan=False)
     _write(text, output)
     if as_json:
         put(text)
     else:
-        say(shown(read))
+        say([*shown(read), *([""] if found else []), *log_fits.shown(found)])
+    if plot is not None:
+        from paceline_lab.bench.plot import draw_logs
+
+        draw_logs(found, plot)
     return 0
 
 

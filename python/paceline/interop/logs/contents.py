@@ -48,6 +48,8 @@ class Read:
     way: str | None = None
     """The log's name for the synchronization of variables."""
     total_images_per_s: float | None = None
+    totals_images_per_s: list[float] = field(default_factory=list)
+    """Of each worker that printed one; each is of all workers."""
     uncertainty: float | None = None
     jitter: float | None = None
     steps: int | None = None
