@@ -118,12 +118,19 @@ def _claims() -> list[ClaimResult]:
     faster = {label: latency("NCCL2", size) / latency("CUDA-aware MPI", size) for label, size in _SIZES.items()}
     beaten = {name: rate(name, "resnet-50", 64) / rate("gRPC", "resnet-50", 64) for name in DESIGNS if name != "gRPC"}
     batch = {size: rate("CUDA-aware MPI", "resnet-50", 64, size) / 64 for size in (16, 128)}
+    gains = {
+        title: rate("CUDA-aware MPI", model, 64) / rate("gRPC", model, 64)
+        for title, model in (("ResNet-50", "resnet-50"), ("MobileNet", "mobilenet-v2"))
+    }
     figures = [
         {f"NCCL2 / MPI, {label}": value for label, value in faster.items()},
-        {"NCCL2 / MPI, 256 MiB": faster["256 MiB"]},
+        {"MPI / NCCL2, 256 MiB": 1 / faster["256 MiB"]},
         {f"{name} / gRPC": ratio for name, ratio in beaten.items()},
         {name: rate(name, "resnet-50", 64) for name in ALL_REDUCES},
         {f"batch {size}, /s a GPU": value for size, value in batch.items()},
+        {"of linear": efficiency("CUDA-aware MPI", "resnet-50", 64)},
+        *({title: gains[title]} for title in gains),
+        gains,
     ]
     return judged("cuda-aware-mpi", figures)
 

@@ -147,8 +147,11 @@ class Study:
     def _facts(self) -> list[Fact]:
         facts = []
         for calibrated in (False, True):
-            if rows := [row for row in self.rows if row.calibrated == calibrated]:
+            if rows := [row for row in self.rows if row.calibrated == calibrated and row.bounds is None]:
                 facts.append(Fact("Calibrated" if calibrated else "Error", _summary(rows, calibrated)))
+        if bounded := [row for row in self.rows if row.bounds is not None]:
+            within = sum(row.within for row in bounded)
+            facts.append(Fact("Bounds", f"{within} of {len(bounded)} values lie within the published bounds"))
         if self.claims:
             holding = sum(it.holds for it in self.claims)
             facts.append(Fact("Claims", f"{holding} of {len(self.claims)} hold here"))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from statistics import mean
+
+from paceline.forecast.coordinator_model.networks import networks
 
 from paceline_lab.studies.claims import Figures, judged
 from paceline_lab.studies.load_imbalance import runs
@@ -55,13 +58,36 @@ def _figures(results: Results) -> Iterator[Figures]:
         "with overlap": balanced.compute_s / balanced.iteration_s,
         "without": plain.compute_s / plain.iteration_s,
     }
-    for network in ("googlenet", "inception-v3", "vgg-16", "alexnet"):
+    yield {f"{gpus} GPUs": _idle(results, gpus) for gpus in GPUS}
+    family = [
+        graph_gains(results, name) for name in ("resnet-18", "resnet-34", "resnet-50", "resnet-101", "resnet-152")
+    ]
+    yield _ends([gain for gains in family for gain in gains.values()])
+    yield {
+        name: max(graph_gains(results, name).values()) / 100
+        for name in ("resnet-18", "resnet-34", "resnet-101", "resnet-152")
+    }
+    average = mean(graph_gains(results, "googlenet").values()) / 100
+    yield {"on average": average, **_ends(graph_gains(results, "googlenet").values())}
+    at_scale = {name: graph_gains(results, name)[LARGEST] / 100 for name in networks()}
+    best = max(at_scale, key=lambda name: at_scale[name])
+    yield {"most": at_scale[best], f"of {best} on {LARGEST} GPUs": at_scale[best]}
+    for network in ("inception-v3", "vgg-16", "alexnet"):
         gains = graph_gains(results, network)
-        yield {
-            "least": min(gains.values()) / 100,
-            "most": max(gains.values()) / 100,
-            "on 6 GPUs": gains[GPUS[0]] / 100,
-        }
+        yield {**_ends(gains.values()), "on 6 GPUs": gains[GPUS[0]] / 100, f"on {LARGEST}": gains[LARGEST] / 100}
+
+
+def _ends(gains: Iterable[float]) -> Figures:
+    """Return the smallest and the largest of gains in percent, as shares."""
+    values = list(gains)
+    return {"least": min(values) / 100, "most": max(values) / 100}
+
+
+def _idle(results: Results, gpus: int) -> float:
+    """Return the share of the all-reduce in which the GPU does nothing: coordinator and copies."""
+    base = results[Point(STRONG_NETWORK, BASELINE, gpus)]
+    parts = runs.parts(base)
+    return (parts.coordinator + parts.copy) / (base.iteration_s - base.compute_s)
 
 
 def _correlation(points: list[tuple[float, float]]) -> float:
