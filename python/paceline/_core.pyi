@@ -809,6 +809,7 @@ class _ScenarioOptions(TypedDict, total=False):
     inside: Literal["root", "ring"]
     network: Literal["fifo", "fluid"]
     barrier: bool
+    staleness: int | Literal["none"]
     overlap: bool
     iterations: int
     seed: int

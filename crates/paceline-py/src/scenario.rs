@@ -83,6 +83,10 @@ fn set(given: &mut Given, option: &str, value_: &Bound<'_, PyAny>) -> PyResult<(
         "inside" => given.inside = Some(name_of("inside", it)?),
         "network" => given.network = Some(name_of("network", it)?),
         "barrier" => given.barrier = Some(value("barrier", it)?),
+        "staleness" => {
+            let is_none = it.extract::<String>().is_ok_and(|word| word == "none");
+            given.staleness = if is_none { None } else { Some(value("staleness", it)?) };
+        }
         "overlap" => given.overlap = Some(value("overlap", it)?),
         "iterations" => given.iterations = Some(value("iterations", it)?),
         "seed" => given.seed = Some(value("seed", it)?),

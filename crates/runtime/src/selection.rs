@@ -5,7 +5,7 @@ use paceline_os::net::SocketAddrV4;
 use paceline_os::sync::{Arc, OnceLock};
 use paceline_schedule::{
     Chunk, ChunkBytes, Collective, Distribution, Inside, Knob, Knobs, Placement, Refusal, Schedule, Topology,
-    build_collective, look_up,
+    build_collective, look_up, no_collective,
 };
 use paceline_transport::error::{Result, RunError};
 
@@ -58,6 +58,9 @@ impl Algorithm {
         if entry.uses(Knob::Rates) && !settings.transport.tensors_by_mpi() {
             let why = format!("{} needs a communication library (transport mpi, or NCCL)", entry.name);
             return Err(RunError::Setting("strategy", why).with_remedy("{strategy=ring} or {transport=mpi}"));
+        }
+        if !entry.is_synchronous() {
+            return Err(refused(no_collective(entry, Collective::AllReduce)));
         }
         let cut = settings.chunk.filter(|_| entry.uses(Knob::Chunk));
         let default = Algorithm::new(entry.name, cut);

@@ -61,6 +61,8 @@ pub struct Given {
     pub network: Option<Network>,
     /// Whether an iteration starts on all workers at once.
     pub barrier: Option<bool>,
+    /// By how many iterations workers may be apart.
+    pub staleness: Option<u32>,
     /// Whether gradients are sent while the backward pass is still running.
     pub overlap: Option<bool>,
     /// Iterations to measure.

@@ -173,6 +173,7 @@ fn options(strategy: &str, workers: u32, given: &Given) -> Options {
         inside: given.inside.unwrap_or(default.inside),
         network: given.network.unwrap_or(default.network),
         barrier: given.barrier.unwrap_or(default.barrier),
+        staleness: given.staleness,
         overlap: given.overlap.unwrap_or(default.overlap),
         iterations: given.iterations,
         seed: given.seed.unwrap_or(default.seed),

@@ -34,6 +34,6 @@ pub use chunk::{Chunk, ChunkBytes};
 pub use collective::{Collective, shard};
 pub use note::Note;
 pub use plan::{Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Refusal, Topology};
-pub use registry::{build, build_collective, find, look_up, registry};
+pub use registry::{build, build_collective, find, look_up, no_collective, registry, synchronous};
 pub use schedule::{Least, Link, Links, Roles, Schedule, Stand, SwitchPlace, Volume};
 pub use step::{Bucket, Op, Peers, Piece, Step};

@@ -147,6 +147,8 @@ pub struct Knobs {
     pub inside: Inside,
     /// For `native`; set if the network is known.
     pub rates: Option<Rates>,
+    /// For `async-ps`: by how many iterations workers may be apart; `None`: by any number.
+    pub staleness: Option<u32>,
 }
 
 impl Default for Knobs {
@@ -158,6 +160,7 @@ impl Default for Knobs {
             barrier: true,
             inside: Inside::Ring,
             rates: None,
+            staleness: None,
         }
     }
 }
@@ -183,6 +186,8 @@ pub enum Knob {
     Aggregation,
     /// Depends on the rates of the links.
     Rates,
+    /// Workers do not wait for each other, or up to a bound.
+    Staleness,
 }
 
 impl Knob {
@@ -199,6 +204,7 @@ impl Knob {
             Knob::Multicast => "multicast",
             Knob::Aggregation => "aggregation",
             Knob::Rates => "rates",
+            Knob::Staleness => "staleness",
         }
     }
 }
@@ -232,10 +238,16 @@ impl Entry {
         self.knobs.contains(&knob)
     }
 
-    /// Whether it has a program for this collective.
+    /// Whether workers wait for the gradients of all others, so that an iteration has one sum.
+    #[must_use]
+    pub fn is_synchronous(&self) -> bool {
+        !self.uses(Knob::Staleness)
+    }
+
+    /// Whether it has a program for this collective. Workers that do not wait for each other have none.
     #[must_use]
     pub fn offers(&self, collective: Collective) -> bool {
-        collective == Collective::AllReduce || self.halves.is_some()
+        self.is_synchronous() && (collective == Collective::AllReduce || self.halves.is_some())
     }
 }
 

@@ -11,6 +11,12 @@ pub fn registry() -> &'static [&'static Entry] {
     strategies::ALL
 }
 
+/// Those in which workers wait for each other, in the same order: each exchanges sums.
+#[must_use]
+pub fn synchronous() -> Vec<&'static Entry> {
+    registry().iter().copied().filter(|entry| entry.is_synchronous()).collect()
+}
+
 /// The strategy with this name or alias.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Entry> {
@@ -90,13 +96,17 @@ pub fn build_collective(
     match (collective, entry.halves) {
         (Collective::AllReduce, _) => (entry.build)(topology, knobs),
         (_, Some(halves)) => halves(collective, topology, knobs),
-        (_, None) => {
-            let able: Vec<_> = registry().iter().filter(|entry| entry.offers(collective)).map(|e| e.name).collect();
-            Err(PlanError::about("strategy", format!("{} has no {}", entry.name, collective.name())).remedy(format!(
-                "{{strategy={}}} (able: {})",
-                able[0],
-                able.join(", ")
-            )))
-        }
+        (_, None) => Err(no_collective(entry, collective)),
     }
+}
+
+/// The refusal of a collective that a strategy does not have.
+#[must_use]
+pub fn no_collective(entry: &Entry, collective: Collective) -> PlanError {
+    let able: Vec<_> = registry().iter().filter(|entry| entry.offers(collective)).map(|e| e.name).collect();
+    PlanError::about("strategy", format!("{} has no {}", entry.name, collective.name())).remedy(format!(
+        "{{strategy={}}} (able: {})",
+        able[0],
+        able.join(", ")
+    ))
 }

@@ -127,6 +127,12 @@ pub trait Schedule: Send + Sync {
         0
     }
 
+    /// The program of one worker and the servers, if workers share nothing but what the servers have: worker 0 is that worker,
+    /// and its barrier is that of its own lanes. `None`: workers exchange with each other, through servers or without.
+    fn part(&self) -> Option<Box<dyn Schedule>> {
+        None
+    }
+
     /// The group of a lane after the barrier: lanes continue in order of group, then of the bucket's priority, then of
     /// lane. Round-robin distribution (for each tensor, for each worker) has one group; block distribution (for each
     /// worker, for each tensor) has one per worker.

@@ -1,9 +1,11 @@
 //! One strategy per file. To add one, write its file, declare its module and list it in [`ALL`], over which the property tests
 //! run, and describe it in docs/reference/strategies.md.
+mod async_ps;
 mod halving_doubling;
 mod hierarchical;
 mod native;
 mod node;
+mod placed;
 mod ps;
 mod recursive_doubling;
 mod ring;
@@ -19,6 +21,7 @@ pub(crate) const ALL: &[&Entry] = &[
     &ps::PS_MULTICAST,
     &ps::PS_AGGREGATION,
     &ps::PS_MULTICAST_AGGREGATION,
+    &async_ps::ASYNC_PS,
     &ring::RING,
     &ring::RING_MULTICAST,
     &recursive_doubling::RECURSIVE_DOUBLING,

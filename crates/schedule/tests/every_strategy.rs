@@ -1,11 +1,12 @@
-//! Properties of every strategy in the registry; a new one is covered without a change here.
+//! Properties of every strategy in the registry; a new one is covered without a change here. That without sums has its own
+//! tests (`async_ps.rs`).
 mod reference;
 
 use std::sync::Arc;
 
 use paceline_schedule::{
     Bucket, Chunk, Collective, Distribution, Entry, Inside, Knob, Knobs, Piece, Placement, Rates, Schedule, Step,
-    Topology, Volume, build, build_collective, registry, shard,
+    Topology, Volume, build, build_collective, registry, shard, synchronous,
 };
 use proptest::prelude::*;
 use reference::{Executor, Random};
@@ -171,7 +172,7 @@ fn sums_and_volume_of_larger_worlds() {
 
 #[test]
 fn tensors_without_gradient_are_distributed_by_servers() {
-    for entry in registry().iter().filter(|entry| entry.uses(Knob::Pull)) {
+    for entry in synchronous().into_iter().filter(|entry| entry.uses(Knob::Pull)) {
         let mut some = buckets(&[5, 9, 3]);
         some[1].pull_only = true;
         for barrier in [true, false] {
@@ -262,14 +263,14 @@ proptest! {
         workers in 1u32..40,
         ranks_per_node in 1u32..9,
         servers in 1u32..6,
-        strategy in 0..registry().len(),
+        strategy in 0..synchronous().len(),
         collective in prop::sample::select(Collective::ALL.to_vec()),
         variant in any::<prop::sample::Index>(),
         capacity in prop::sample::select(vec![1usize, 2, 5, usize::MAX]),
         lens in prop::collection::vec(0u64..300, 0..6),
         seed in any::<u64>(),
     ) {
-        let entry = registry()[strategy];
+        let entry = synchronous()[strategy];
         let all = variants(entry);
         let (wanted, switch_radix, knobs) = variant.get(&all).clone();
         let servers = if matches!(knobs.placement, Placement::Table(_)) { wanted } else { servers };

@@ -31,6 +31,8 @@ pub struct Options {
     pub distribution: Distribution,
     /// Whether an iteration starts on all workers at once.
     pub barrier: bool,
+    /// For `async-ps`: a worker begins iteration c when every other has finished iteration c-N-1; `None`: at any time.
+    pub staleness: Option<u32>,
     /// For parameter servers.
     pub pull: Pull,
     /// For `hierarchical`.
@@ -87,6 +89,7 @@ impl Options {
             placement: defaults::PLACEMENT,
             distribution: defaults::DISTRIBUTION,
             barrier: defaults::BARRIER,
+            staleness: None,
             pull: Pull::Layer,
             inside: defaults::INSIDE,
             nccl: Release::CURRENT,

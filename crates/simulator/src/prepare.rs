@@ -133,6 +133,9 @@ fn plan_in(
 /// Refuses what no run can do.
 pub(crate) fn check(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
     let entry = options.entry()?;
+    if !entry.is_synchronous() {
+        return wrong("strategy", format!("{} cannot be forecast yet", entry.name), "{strategy=ps}");
+    }
     if entry.uses(Knob::Multicast) && !cluster.switch.multicast {
         return wrong(
             "strategy",
@@ -346,6 +349,7 @@ fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs,
         distribution: options.distribution,
         barrier: options.barrier,
         inside: options.inside,
+        staleness: options.staleness,
         ..Knobs::default()
     })
 }

@@ -13,7 +13,7 @@ from paceline._internal.units import listed
 from paceline.catalog.names import CoordinatorName, StrategyName
 from paceline.errors import InvalidArgumentError
 
-KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
+KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "staleness", "inside")
 """Options that only some strategies use."""
 
 
@@ -32,12 +32,17 @@ class Strategy:
     summary: str
     knobs: frozenset[str]
     collectives: tuple[str, ...]
-    """`all-reduce`, and `reduce-scatter` and `all-gather` if it has the halves."""
+    """`all-reduce`, and `reduce-scatter` and `all-gather` if it has the halves; none if it is asynchronous."""
 
     @property
     def is_of_ranks(self) -> bool:
         """Whether ranks alone add up: no servers, and no switch that adds up or copies."""
         return self.knobs.isdisjoint({"servers", "multicast", "aggregation"})
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether workers wait for the gradients of all others in every iteration."""
+        return "staleness" not in self.knobs
 
     @property
     def extras(self) -> frozenset[str]:
@@ -51,13 +56,8 @@ class Strategy:
 
 
 @lru_cache(maxsize=1)
-def all_strategies() -> tuple[Strategy, ...]:
-    """Return all strategies that can be forecast, in the order of tables.
-
-    Example:
-        >>> [strategy.name for strategy in paceline.all_strategies()][:2]
-        ['ps', 'ps-multicast']
-    """
+def registered_strategies() -> tuple[Strategy, ...]:
+    """Return every strategy, in the order of tables."""
     return tuple(
         Strategy(
             entry["name"],
@@ -70,12 +70,24 @@ def all_strategies() -> tuple[Strategy, ...]:
     )
 
 
+def all_strategies() -> tuple[Strategy, ...]:
+    """Return the strategies that `all` stands for, in the order of tables: those whose workers wait for each other.
+
+    They differ in nothing but their speed. `async-ps` may need more iterations, and is not among them.
+
+    Example:
+        >>> [strategy.name for strategy in paceline.all_strategies()][:2]
+        ['ps', 'ps-multicast']
+    """
+    return tuple(strategy for strategy in registered_strategies() if strategy.is_synchronous)
+
+
 def find_strategy(name: str) -> Strategy:
     """Return the strategy of this name or alias. Raises InvalidArgumentError, which suggests a similar name."""
-    for strategy in all_strategies():
+    for strategy in registered_strategies():
         if name == strategy.name or name in strategy.aliases:
             return strategy
-    names = [n for s in all_strategies() for n in (s.name, *s.aliases)]
+    names = [n for s in registered_strategies() for n in (s.name, *s.aliases)]
     near = nearest(name, names)
     raise unknown("strategy", name, [near] if near else [], "paceline list strategies")
 
@@ -136,7 +148,7 @@ def check_knobs(strategies: Iterable[Strategy], given: Iterable[str]) -> None:
     names = ", ".join(strategy.name for strategy in candidates)
     for knob in given:
         if knob in (*KNOBS, "multicast") and not any(knob in strategy.knobs for strategy in candidates):
-            users: list[str] = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
+            users: list[str] = [strategy.name for strategy in registered_strategies() if knob in strategy.knobs]
             raise InvalidArgumentError(
                 f"has no effect on {names}",
                 setting=knob,

@@ -26,7 +26,7 @@ from paceline.catalog.builtin_names import cluster_names, trace_names
 from paceline.catalog.channels import with_channel
 from paceline.catalog.models.config import find_config
 from paceline.catalog.rates import rates_of
-from paceline.catalog.strategies import KNOBS, all_strategies
+from paceline.catalog.strategies import KNOBS, registered_strategies
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
 from paceline.cli.usage import UsageError
@@ -199,23 +199,23 @@ def strategies(as_json: bool) -> None:
             "needs": sorted({"multicast", "aggregation"} & strategy.knobs),
             "collectives": list(strategy.collectives),
         }
-        for strategy in all_strategies()
+        for strategy in registered_strategies()
     ]
     if as_json:
         put(json.dumps(entries, indent=1))
         return
     rows = [[str(entry["name"]), str(entry["summary"])] for entry in entries]
     say(render([Column("name", left=True), Column("how it works", left=True)], [rows]))
-    aliases = [f"{alias} = {strategy.name}" for strategy in all_strategies() for alias in strategy.aliases]
+    aliases = [f"{alias} = {strategy.name}" for strategy in registered_strategies() for alias in strategy.aliases]
     say(_paragraph(f"Aliases: {', '.join(aliases)}."))
     facts = []
     for knob in KNOBS:
-        users = [strategy.name for strategy in all_strategies() if knob in strategy.knobs]
-        facts.append((f"--{knob}", "all" if len(users) == len(all_strategies()) else ", ".join(users)))
+        users = [strategy.name for strategy in registered_strategies() if knob in strategy.knobs]
+        facts.append((f"--{knob}", "all" if len(users) == len(registered_strategies()) else ", ".join(users)))
     for need in ("multicast", "aggregation"):
-        users = [strategy.name for strategy in all_strategies() if need in strategy.knobs]
+        users = [strategy.name for strategy in registered_strategies() if need in strategy.knobs]
         facts.append((f"{need} switches", ", ".join(users)))
-    halves = [strategy.name for strategy in all_strategies() if "all-gather" in strategy.collectives]
+    halves = [strategy.name for strategy in registered_strategies() if "all-gather" in strategy.collectives]
     facts.append(("--sharding", ", ".join(halves)))
     say(["", "Used by", *pairs(facts)])
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def _strategies() -> Iterable[str]:
-    from paceline.catalog.strategies import all_strategies
+    from paceline.catalog.strategies import registered_strategies
 
-    return [strategy.name for strategy in all_strategies()]
+    return [strategy.name for strategy in registered_strategies()]
 
 
 def _libraries() -> Iterable[str]:

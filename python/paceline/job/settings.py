@@ -220,6 +220,10 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
                 setting="strategy",
                 remedy="{strategy=ring} or tree, or {transport=mpi} under mpirun",
             )
+        if not strategy.is_synchronous:
+            raise InvalidArgumentError(
+                f"{strategy.name} can be forecast, and jobs cannot run it", setting="strategy", remedy="{strategy=ps}"
+            )
         check_knobs([strategy], sources)
     if settings.coordinator == GRAPH and settings.has_servers():
         raise InvalidArgumentError(
@@ -243,6 +247,10 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
         )
     if settings.strategy is None and "pull" in sources:
         raise InvalidArgumentError("needs parameter servers", setting="pull", remedy="{strategy=ps}, or drop {this}")
+    if settings.strategy is None and "staleness" in sources:
+        raise InvalidArgumentError(
+            "needs asynchronous servers", setting="staleness", remedy="{strategy=async-ps}, or drop {this}"
+        )
 
 
 def _preset(values: dict[str, object], sources: dict[str, Source]) -> None:
@@ -305,6 +313,7 @@ _ELSEWHERE = frozenset(
     (
         "interface",
         "pull",
+        "staleness",
         "unfused",
         "coordinator",
         "timeline",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.catalog.dtypes import SHORT_DTYPES
 from paceline.catalog.libraries import library_names
-from paceline.catalog.strategies import all_coordinators, all_strategies
+from paceline.catalog.strategies import all_coordinators, registered_strategies
 from paceline.settings import kinds, reference
 from paceline.settings.kinds import Kind
 from paceline.settings.table import CLUSTER_FIELDS, CORE, JOIN, LEAST_START_S, SETTINGS, SIMULATE, SWEEP, of_place
@@ -38,8 +38,8 @@ def _python(about: str, *imports: str) -> list[str]:
 
 def _names() -> str:
     literals: dict[str, Iterable[str]] = {
-        "StrategyName": [one.name for one in all_strategies()],
-        "StrategyAlias": sorted(alias for one in all_strategies() for alias in one.aliases),
+        "StrategyName": [one.name for one in registered_strategies()],
+        "StrategyAlias": sorted(alias for one in registered_strategies() for alias in one.aliases),
         "CoordinatorName": [one.name for one in all_coordinators()],
         "CoordinatorAlias": sorted(alias for one in all_coordinators() for alias in one.aliases),
         "LibraryName": library_names(),

@@ -19,6 +19,7 @@ class JobSettings(TypedDict, total=False):
     placement: Literal["round-robin", "even"] | str | Path | None
     distribution: names.Distribution | None
     pull: names.Pull | None
+    staleness: int | str | None
     inside: names.Inside | None
     coordinator: names.Coordinator | None
     transport: names.Transport | None
@@ -49,6 +50,7 @@ class ScenarioOptions(TypedDict, total=False):
     placement: Literal["round-robin", "even"] | str | Path | list[int] | None
     distribution: names.Distribution | None
     pull: names.Pull | None
+    staleness: int | str | None
     inside: names.Inside | None
     reshard_after_forward: Literal["yes", "no"] | bool | int | None
     prefetch: int | None

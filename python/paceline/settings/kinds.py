@@ -37,6 +37,7 @@ MOST_WORKERS = 1_000_000
 """More than 65,535 are forecast where collectives are single events: of plans."""
 MOST_SERVERS = 60_000
 MOST_STREAMS = 64
+MOST_STALENESS = 1_000_000
 LONGEST_TIMEOUT_S = 30 * 86_400.0
 SHORTEST_SECRET = 16
 PLACEMENTS = ("round-robin", "even")
@@ -667,6 +668,7 @@ COORDINATORS = replace(
 TRANSPORT = replace(_TRANSPORTS, check=_transport)
 DISTRIBUTION = choice(("round-robin", "block"), literal="Distribution", rust="paceline_schedule::Distribution")
 PULL = choice(("layer", "step"), literal="Pull")
+STALENESS = replace(or_word("none", whole(0, MOST_STALENESS)), checked="int | str")
 INSIDE = choice(("root", "ring"), literal="Inside", rust="paceline_schedule::Inside")
 CUDA = choice(("auto", "host", "ipc", "nccl", "mpi"), literal="Cuda", rust="crate::choices::CudaBy")
 NETWORK = replace(_SHARING, check=_network)

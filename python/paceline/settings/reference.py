@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from paceline.catalog.strategies import KNOBS, all_strategies
+from paceline.catalog.strategies import KNOBS, registered_strategies
 from paceline.settings.horovod import HOROVOD, REFUSED
 from paceline.settings.table import FORECASTS, JOBS, JOIN, RAY, SECTIONS, SETTINGS, Setting, of_place
 
@@ -179,7 +179,7 @@ def _flag(setting: Setting, places: Sequence[str]) -> str:
 
 def _users(setting: Setting) -> str:
     knob = setting.name in (*KNOBS, "multicast")
-    return _codes([one.name for one in all_strategies() if setting.name in one.knobs]) if knob else ""
+    return _codes([one.name for one in registered_strategies() if setting.name in one.knobs]) if knob else ""
 
 
 def _current(setting: Setting) -> list[str]:

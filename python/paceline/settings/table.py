@@ -686,6 +686,15 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(*FORECASTS, *JOBS, replay=Use(default="layer", default_words="layer")),
     ),
     Setting(
+        name="staleness",
+        variable="PACELINE_STALENESS",
+        kind=kinds.STALENESS,
+        help="Iterations that async-ps workers may be ahead: 0 (synchronous), 3; none: any.",
+        default_words="none",
+        part="core",
+        uses=_in(*FORECASTS, *JOBS),
+    ),
+    Setting(
         name="inside",
         variable="PACELINE_INSIDE",
         kind=kinds.INSIDE,
@@ -1252,7 +1261,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     ),
     "Gradient sync details": (
         *("library", "bucket_size", "chunk", "compression", "sync_every", "inside"),
-        *("servers", "placement", "distribution", "pull", "coordinator", "coordinator_constants"),
+        *("servers", "placement", "distribution", "pull", "staleness", "coordinator", "coordinator_constants"),
     ),
     "Simulation": ("barrier", "overlap", "iterations", "seed", "executor"),
 }

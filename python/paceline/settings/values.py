@@ -16,6 +16,7 @@ class JobValues:
     placement: str = "round-robin"
     distribution: str = "round-robin"
     pull: str = "step"
+    staleness: int | str | None = None
     inside: str = "ring"
     coordinator: str | None = None
     transport: str = "auto"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline._internal import units
 from paceline._internal.files import replaced
-from paceline.catalog.strategies import all_strategies
+from paceline.catalog.strategies import registered_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.output import plotting, style
 
@@ -56,7 +56,7 @@ def figure(rows: Sequence[Row]) -> Figure:
             label=f"±{BAND:.0%}".replace("%", " %"),
         )
         axes.plot(ends, ends, color=style.REFERENCE, linewidth=1)
-        order = [strategy.name for strategy in all_strategies()]
+        order = [strategy.name for strategy in registered_strategies()]
         for name in [name for name in order if any(row.cell.strategy.name == name for row in rows)]:
             own = [row for row in rows if row.cell.strategy.name == name]
             axes.scatter(

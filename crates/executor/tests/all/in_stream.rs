@@ -7,7 +7,7 @@ use paceline_executor::program::{
     Broadcast, DirectAllGather, DirectAllReduce, DirectReduceScatter, Program, Reduce, Scheduled,
 };
 use paceline_schedule::{
-    Bucket, Chunk, Collective, Distribution, Knobs, Schedule, Topology, build_collective, registry, shard,
+    Bucket, Chunk, Collective, Distribution, Knobs, Schedule, Topology, build_collective, shard, synchronous,
 };
 use proptest::prelude::*;
 
@@ -226,7 +226,7 @@ proptest! {
         which in 0..64usize, ranks in 1..=9u32, per_node in 1..=4u32, servers in 1..=5u32,
         len in 0..60u64, cut in 1..30u64, whole in any::<bool>(), collective in 0..3usize, seed in any::<u64>(),
     ) {
-        let of_streams: Vec<_> = registry().iter().filter(|entry| entry.name != "native").collect();
+        let of_streams: Vec<_> = synchronous().into_iter().filter(|entry| entry.name != "native").collect();
         let entry = of_streams[which % of_streams.len()];
         let collective = Collective::ALL[collective];
         // Shards are equal.

@@ -12,7 +12,7 @@ use paceline_executor::program::Scheduled;
 use paceline_executor::{InStep, Limits, OperationSpec};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{
-    Bucket, Chunk, Distribution, Inside, Knobs, Placement, Schedule, Topology, build, find, registry,
+    Bucket, Chunk, Distribution, Inside, Knobs, Placement, Schedule, Topology, build, find, synchronous,
 };
 use paceline_transport::header::Collective;
 use paceline_transport::space::Space;
@@ -184,7 +184,7 @@ fn topology() -> impl Strategy<Value = Topology> {
 }
 
 fn case(operations: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
-    let strategy = (0..registry().len()).prop_map(|index| registry()[index].name);
+    let strategy = (0..synchronous().len()).prop_map(|index| synchronous()[index].name);
     let operations = (operations, topology()).prop_flat_map(|(count, topology)| {
         let each = || prop::collection::vec(prop::bool::weighted(0.3), topology.workers as usize);
         let operation = (0u64..300, 0u32..2, each(), each());

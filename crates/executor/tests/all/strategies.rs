@@ -8,7 +8,7 @@ use paceline_executor::handle::Handle;
 use paceline_executor::program::Scheduled;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{
-    self as schedule, Bucket, Chunk, Knobs, Schedule, Topology, build_collective, registry, shard,
+    self as schedule, Bucket, Chunk, Knobs, Schedule, Topology, build_collective, shard, synchronous,
 };
 use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::header::Collective;
@@ -140,7 +140,7 @@ fn every_strategy_over_every_transport() {
     // More ranks than cores take long: all sizes over all transports with `PACELINE_TEST_ALL` (`make test-all`), otherwise
     // each size over one and each transport with one.
     let all = std::env::var_os("PACELINE_TEST_ALL").is_some();
-    for entry in registry() {
+    for entry in synchronous() {
         for (i, transport) in TRANSPORTS.into_iter().enumerate() {
             let sizes: &[u32] = match (all, i) {
                 (true, _) => &[1, 2, 3, 4, 5, 8],
@@ -158,7 +158,7 @@ fn every_strategy_over_every_transport() {
 fn large_messages_in_small_pieces_and_whole() {
     // Every third without `PACELINE_TEST_ALL`, of which each strategy has both chunks and each transport both.
     let all = std::env::var_os("PACELINE_TEST_ALL").is_some();
-    for (i, entry) in registry().iter().enumerate() {
+    for (i, entry) in synchronous().iter().enumerate() {
         for (j, chunk) in [Chunk::Elements(5000), Chunk::Whole].into_iter().enumerate() {
             for (k, transport) in [Transport::Shm, Transport::ShmCopied, Transport::Mixed].into_iter().enumerate() {
                 if !all && (i + j + k) % 3 != 0 {

@@ -6,10 +6,8 @@
 //! radix becomes several switches, each of which sends a partial sum.
 //!
 //! Servers only add; the optimizer runs on the workers. A push without gradient (`pull_only`) is an empty message.
-use std::sync::Arc;
-
-use crate::chunk::Chunk;
-use crate::plan::{Distribution, Entry, Knob, Knobs, Placement, PlanError, Topology};
+use super::placed::Placed;
+use crate::plan::{Distribution, Entry, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 
@@ -56,30 +54,12 @@ fn build(
         )
         .remedy("{distribution=round-robin}"));
     }
-    if knobs.placement == Placement::Even && knobs.chunk.is_some() {
-        return Err(PlanError::about(
-            "chunk",
-            "needs whole tensors, and placement even cuts each into servers x workers pieces",
-        )
-        .remedy("drop {chunk}"));
-    }
-    if let Placement::Table(table) = &knobs.placement
-        && let Some(server) = table.iter().find(|&&server| server >= topology.servers)
-    {
-        return Err(PlanError::about(
-            "placement",
-            format!("server {server} must be below the number of servers, {}", topology.servers),
-        )
-        .remedy(format!("{{servers={}}}", server.saturating_add(1))));
-    }
     let group = topology.switch_radix.unwrap_or(u32::MAX).min(topology.workers);
     Ok(Box::new(Ps {
         workers: topology.workers,
-        servers: topology.servers,
+        placed: Placed::new(topology, knobs)?,
         switches: if aggregation { topology.workers.div_ceil(group) } else { 0 },
         group,
-        chunk: knobs.chunk.unwrap_or(Chunk::Whole),
-        placement: knobs.placement.clone(),
         multicast,
         block,
         barrier: knobs.barrier,
@@ -88,12 +68,10 @@ fn build(
 
 struct Ps {
     workers: u32,
-    servers: u32,
+    placed: Placed,
     switches: u32,
     /// Workers aggregated by one switch.
     group: u32,
-    chunk: Chunk,
-    placement: Placement,
     multicast: bool,
     block: bool,
     barrier: bool,
@@ -104,27 +82,12 @@ const PULL: u16 = 1;
 
 impl Ps {
     fn pieces(&self, bucket: &Bucket) -> u32 {
-        match self.placement {
-            Placement::Even => bucket.len.min(u64::from(self.workers) * u64::from(self.servers)) as u32,
-            Placement::RoundRobin | Placement::Table(_) => self.chunk.count(bucket.len, self.workers),
-        }
-    }
-
-    fn piece(&self, bucket: &Bucket, index: u32) -> Piece {
-        match self.placement {
-            Placement::Even => bucket.whole().part(index, self.pieces(bucket)),
-            Placement::RoundRobin | Placement::Table(_) => self.chunk.piece(bucket, self.workers, index),
-        }
+        self.placed.pieces(bucket)
     }
 
     /// The server of a piece, as a role.
     fn owner(&self, bucket: &Bucket, index: u32) -> u32 {
-        let number = match &self.placement {
-            Placement::RoundRobin => bucket.id % self.servers,
-            Placement::Even => index % self.servers,
-            Placement::Table(table) => lookup(table, bucket.id),
-        };
-        self.workers + number
+        self.workers + self.placed.server(bucket, index)
     }
 
     /// In block distribution, lane w * pieces + p carries piece p to worker w, and lane p (w = 0) also carries the
@@ -135,9 +98,9 @@ impl Ps {
 
     fn worker(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
         let (target, index) = self.split(bucket, lane);
-        let (owner, piece) = (self.owner(bucket, index), self.piece(bucket, index));
+        let (owner, piece) = (self.owner(bucket, index), self.placed.piece(bucket, index));
         if target == 0 {
-            let to = if self.switches > 0 { self.workers + self.servers + role / self.group } else { owner };
+            let to = if self.switches > 0 { self.workers + self.placed.servers + role / self.group } else { owner };
             at!(pc, Step::Send { to: Peers::one(to), multicast: false, slot: PUSH, piece: bucket.pushed(piece) });
         }
         if !self.block || target == role {
@@ -151,11 +114,11 @@ impl Ps {
         if self.owner(bucket, index) != role {
             return Step::Done;
         }
-        let piece = self.piece(bucket, index);
+        let piece = self.placed.piece(bucket, index);
         if target == 0 {
             let from = match self.switches {
                 0 => Peers::range(0, self.workers),
-                count => Peers::range(self.workers + self.servers, count),
+                count => Peers::range(self.workers + self.placed.servers, count),
             };
             at!(pc, Step::Recv { from, slot: PUSH, op: Op::AssignThenReduce, piece: bucket.pushed(piece) });
         }
@@ -170,7 +133,7 @@ impl Ps {
     fn switch(&self, bucket: &Bucket, number: u32, lane: u32, mut pc: u32) -> Step {
         let (target, index) = self.split(bucket, lane);
         if target == 0 {
-            let piece = bucket.pushed(self.piece(bucket, index));
+            let piece = bucket.pushed(self.placed.piece(bucket, index));
             let first = number * self.group;
             let from = Peers::range(first, self.group.min(self.workers - first));
             at!(pc, Step::Recv { from, slot: PUSH, op: Op::AssignThenReduce, piece });
@@ -181,13 +144,9 @@ impl Ps {
     }
 }
 
-fn lookup(table: &Arc<[u32]>, id: u32) -> u32 {
-    table[id as usize]
-}
-
 impl Schedule for Ps {
     fn roles(&self) -> Roles {
-        Roles { workers: self.workers, servers: self.servers, switches: self.switches }
+        Roles { workers: self.workers, servers: self.placed.servers, switches: self.switches }
     }
 
     fn lanes(&self, bucket: &Bucket) -> u32 {
@@ -205,27 +164,18 @@ impl Schedule for Ps {
     fn step(&self, bucket: &Bucket, role: u32, lane: u32, pc: u32) -> Step {
         if role < self.workers {
             self.worker(bucket, role, lane, pc)
-        } else if role < self.workers + self.servers {
+        } else if role < self.workers + self.placed.servers {
             self.server(bucket, role, lane, pc)
         } else {
-            self.switch(bucket, role - self.workers - self.servers, lane, pc)
+            self.switch(bucket, role - self.workers - self.placed.servers, lane, pc)
         }
     }
 
     fn barriers(&self, bucket: &Bucket, role: u32) -> u32 {
-        if !self.barrier || role < self.workers || role >= self.workers + self.servers {
+        if !self.barrier || role < self.workers || role >= self.workers + self.placed.servers {
             return 0;
         }
-        let pieces = self.pieces(bucket);
-        let owned = match self.placement {
-            Placement::Even => {
-                let server = role - self.workers;
-                (pieces + self.servers - 1 - server) / self.servers
-            }
-            _ if self.owner(bucket, 0) == role => pieces,
-            _ => 0,
-        };
-        owned * if self.block { self.workers } else { 1 }
+        self.placed.owned(bucket, role - self.workers) * if self.block { self.workers } else { 1 }
     }
 
     fn release_group(&self, bucket: &Bucket, lane: u32) -> u32 {
@@ -250,7 +200,7 @@ impl Schedule for Ps {
     /// G S/B for G partial sums out of it), W S/B + a out (S/B + a with multicast). The incast of the pushes and the
     /// pulls together is the well-known 2 W S/B.
     fn closed_form(&self, bucket: &Bucket, link: Link) -> Option<f64> {
-        if self.servers != 1 || self.chunk != Chunk::Whole || self.placement == Placement::Even || bucket.len == 0 {
+        if self.placed.servers != 1 || !self.placed.has_whole_buckets() || bucket.len == 0 {
             return None;
         }
         let once = bucket.len as f64 * link.s_per_element;

@@ -3,7 +3,7 @@ use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_nccl::Release;
 use paceline_schedule::{
     Bucket, Chunk, ChunkBytes, Collective, Distribution, Inside, Knobs, Link, Links, Note, Rates, Topology,
-    build_collective, registry,
+    build_collective, synchronous,
 };
 use paceline_simulator::{Network, Options, Pull, simulate};
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ proptest! {
     /// Every strategy with a closed form takes exactly that time for a single bucket with one rank per node.
     #[test]
     fn every_strategy_takes_as_long_as_its_closed_form(
-        strategy in 0..registry().len(),
+        strategy in 0..synchronous().len(),
         collective in prop::sample::select(Collective::ALL.to_vec()),
         workers in 1u32..70,
         elements in 1u64..3_000_000,
@@ -43,8 +43,8 @@ proptest! {
         gbps in prop::sample::select(vec![1.0, 10.0, 25.0, 33.0]),
         latency_us in prop::sample::select(vec![0u64, 3, 10]),
     ) {
-        let name = registry()[strategy].name;
-        let collective = if registry()[strategy].offers(collective) { collective } else { Collective::AllReduce };
+        let name = synchronous()[strategy].name;
+        let collective = if synchronous()[strategy].offers(collective) { collective } else { Collective::AllReduce };
         let elements = if chunk == Some(Chunk::PerWorker) || chunk.is_none() {
             elements.next_multiple_of(u64::from(workers) * 64)
         } else {

@@ -1,7 +1,7 @@
 //! Networks of several switches, against closed forms.
 use paceline_model::cluster::{Degraded, Fabric, Racks, Routing, Shape};
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{ChunkBytes, Knob, find, registry};
+use paceline_schedule::{ChunkBytes, Knob, find, synchronous};
 use paceline_simulator::{Network, Options, Outcome, left_for_rings, simulate};
 use proptest::prelude::*;
 
@@ -308,8 +308,8 @@ proptest! {
         adaptive in any::<bool>(),
         fluid in any::<bool>(),
         strategy in prop::sample::select(
-            registry()
-                .iter()
+            synchronous()
+                .into_iter()
                 .filter(|entry| !(entry.uses(Knob::Servers) && entry.uses(Knob::Aggregation)))
                 .map(|entry| entry.name)
                 .collect::<Vec<_>>()

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use paceline_model::cluster::{Fabric, Racks, Routing, Shape};
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{ChunkBytes, Knob, registry};
+use paceline_schedule::{ChunkBytes, Knob, synchronous};
 use paceline_simulator::jobs::{JobsOutcome, Length, PlacedJobSpec, server_nodes, simulate_jobs};
 use paceline_simulator::{Network, Options, simulate};
 
@@ -42,7 +42,7 @@ fn mean(outcome: &JobsOutcome, job: usize) -> f64 {
 #[test]
 fn a_job_alone_is_the_simulation_of_one_job() {
     for network in BOTH {
-        for entry in registry() {
+        for entry in synchronous() {
             let mut one = job("one", entry.name, 4_000_000, &[0, 1, 2, 3]);
             one.options.servers = 1;
             let needed = server_nodes(&cluster(), &one.options);
@@ -160,7 +160,7 @@ fn every_strategy_runs_beside_a_ring_in_racks() {
     let racks = Some(Racks { nodes_per_rack: 4, oversubscription: 2.0 });
     let cluster = Cluster { racks, gpus_per_node: 2, ..cluster() };
     for network in BOTH {
-        for entry in registry() {
+        for entry in synchronous() {
             let mut one = job("one", entry.name, 3_000_000, &[0, 1, 4, 6]);
             (one.ranks_per_node, one.options.workers) = (2, 7);
             if entry.uses(Knob::Servers) {

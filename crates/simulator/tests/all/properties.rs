@@ -2,7 +2,7 @@
 use paceline_model::cluster::{Jitter, Racks, ServerPlace, Switch};
 use paceline_model::trace::{Dtype, Gradient, Layer, Tensor, WorkerTrace};
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{ChunkBytes, Distribution, Inside, Knob, Placement, find, registry};
+use paceline_schedule::{ChunkBytes, Distribution, Inside, Knob, Placement, find, synchronous};
 use paceline_simulator::{Network, Options, Pull, simulate, simulate_with_timeline};
 use proptest::prelude::*;
 
@@ -96,7 +96,7 @@ fn possible(mut cluster: Cluster, options: &Options) -> Cluster {
 
 prop_compose! {
     fn options()(
-        strategy in 0..registry().len(),
+        strategy in 0..synchronous().len(),
         workers in 1u32..14,
         servers in 1u32..4,
         chunk in prop::option::of(prop::sample::select(vec![
@@ -125,7 +125,7 @@ prop_compose! {
             overlap,
             iterations,
             seed,
-            ..Options::new(registry()[strategy].name, workers)
+            ..Options::new(synchronous()[strategy].name, workers)
         }
     }
 }
@@ -196,7 +196,7 @@ proptest! {
 #[test]
 fn a_worker_alone_needs_its_compute_only() {
     let trace = model(&[1000, 2000], 10, 0.0);
-    for entry in registry().iter().filter(|entry| !entry.uses(Knob::Servers)) {
+    for entry in synchronous().iter().filter(|entry| !entry.uses(Knob::Servers)) {
         let outcome = simulate(&trace, &Cluster::default(), &Options::new(entry.name, 1)).unwrap();
         assert!((outcome.scaling_efficiency.unwrap() - 1.0).abs() < 1e-12, "{}", entry.name);
         assert!(outcome.exposed_communication_s.abs() < 1e-12);
@@ -276,7 +276,7 @@ fn what_cannot_be_represented_is_refused() {
     let error = simulate(&trace, &slow, &Options::new("ps", 4)).unwrap_err().to_string();
     assert!(error.contains("days"), "{error}");
     let plain = Cluster { switch: Switch { multicast: false, ..Cluster::default().switch }, ..Cluster::default() };
-    for entry in registry() {
+    for entry in synchronous() {
         let result = simulate(&model(&[10], 1, 0.0), &plain, &Options::new(entry.name, 2));
         assert_eq!(result.is_err(), find(entry.name).unwrap().uses(Knob::Multicast), "{}", entry.name);
     }

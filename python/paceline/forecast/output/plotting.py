@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 from paceline._internal import units
 from paceline._internal.extras import need
 from paceline._internal.files import check_writable, replaced
-from paceline.catalog.strategies import all_coordinators, all_strategies
+from paceline.catalog.strategies import all_coordinators, registered_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.output import style
 from paceline.forecast.result import Result
@@ -265,7 +265,7 @@ def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
     series: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: float(getattr(result, name))):
         series.setdefault(distinct(result, results, servers=False), []).append(result)
-    order: list[str] = [strategy.name for strategy in all_strategies()]
+    order: list[str] = [strategy.name for strategy in registered_strategies()]
     coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
 
     def place(name: str) -> tuple[int, int]:

@@ -27,6 +27,7 @@ STRATEGIES = {
     "ps-multicast": "#DDCC77",
     "ps-aggregation": "#AA4499",
     "ps-multicast-aggregation": "#117733",
+    "async-ps": "#4400AA",
     "ring": "#332288",
     "ring-multicast": "#88CCEE",
     "recursive-doubling": "#882255",
