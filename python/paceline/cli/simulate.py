@@ -17,7 +17,8 @@ from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
 from paceline.cli.usage import UsageError
-from paceline.errors import naming
+from paceline.errors import InvalidArgumentError, naming
+from paceline.forecast.baseline import Baseline
 from paceline.forecast.execute import LOCAL
 from paceline.forecast.prepare import Prepared, prepare
 from paceline.forecast.progress import SweepInterrupted
@@ -130,7 +131,8 @@ def simulate(
             f"--all has no effect with {'--json' if as_json else '--csv'}, which has all", remedy="drop --all"
         )
     sweep = Sweep.of(_named(traces, configs), options, "simulate", "flag", timeline=timeline, plot=plot)
-    prepared = prepare(sweep)
+    baseline = None if sweep.get("baseline") is None else _baseline(sweep)
+    prepared = prepare(sweep if baseline is None else baseline.requested(sweep))
     if plot is not None:
         from paceline.forecast.output.plotting import check_plot
 
@@ -145,6 +147,8 @@ def simulate(
     try:
         with naming(sweep.sources):
             results = _execute(prepared.scenarios, timeline, sweep.get("executor") or LOCAL)
+            if baseline is not None:
+                results = baseline.compared(prepared.scenarios, results)
     except SweepInterrupted as interrupted:
         _print_unfinished(prepared, interrupted, most, as_json=as_json, csv=csv)
         raise click.Abort from None
@@ -162,6 +166,14 @@ def simulate(
     else:
         _print(prepared, results, explanation, most)
         say([f"wrote {path}" for path in (plan_json, timeline, plot) if path is not None])
+
+
+def _baseline(sweep: Sweep) -> Baseline:
+    """Return the baseline that was asked for. Raises InvalidArgumentError, which names the option."""
+    try:
+        return Baseline.of(sweep.get("baseline"))
+    except InvalidArgumentError as error:
+        raise error.at("baseline", sweep.sources["baseline"]) from None
 
 
 def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
@@ -188,7 +200,6 @@ def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
 def _refuse_list_of_sizes(word: str) -> None:
     """Raise InvalidArgumentError for a collective with a list of sizes: the second would be taken for a trace."""
     from paceline import _core
-    from paceline.errors import InvalidArgumentError
 
     first, *others = (part.strip() for part in word.split(","))
     kind, colon, size = first.partition(":")
@@ -207,7 +218,6 @@ def _refuse_list_of_sizes(word: str) -> None:
 def _write_plan(scenarios: list[Scenario], path: Path) -> None:
     """Write the plan of the only scenario."""
     from paceline._internal.files import check_writable, replaced
-    from paceline.errors import InvalidArgumentError
     from paceline.forecast.lowering import native
 
     check_writable("--plan-json", path)

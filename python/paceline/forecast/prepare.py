@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from paceline._core import Cluster, Trace
@@ -38,7 +39,7 @@ from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario, used_by
 from paceline.forecast.wording import notes
 from paceline.settings.kinds import PLACEMENTS
-from paceline.settings.table import CORE, SWEPT
+from paceline.settings.table import CORE, SWEPT, SWEPT_KNOBS
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,25 @@ class Prepared:
 def prepare(sweep: Sweep) -> Prepared:
     """Check everything that can be checked without simulating. Raises InvalidArgumentError."""
     with naming(sweep.sources):
-        return _prepared(sweep)
+        _check_outputs(sweep)
+        found = [_prepared(part) for part in sweep.parts]
+        together = Prepared(
+            [scenario for one in found for scenario in one.scenarios],
+            list(dict.fromkeys(note for one in found for note in one.notes)),
+            frozenset().union(*(one.requested_extras for one in found)),
+            found[0].noun,
+        )
+        if sweep.timeline is not None and len(together.scenarios) != 1:
+            first = together.scenarios[0]
+            raise InvalidArgumentError(
+                f"--timeline shows one scenario, and {len(together.scenarios)} are requested",
+                remedy=f"{{workers={sweep.workers[0]}}} {{strategy={first.strategy.name}}} "
+                f"(one value of {_several(sweep, together.scenarios)})",
+            )
+        return together
 
 
 def _prepared(sweep: Sweep) -> Prepared:
-    _check_outputs(sweep)
     traces, machine = sweep.steps(), sweep.machine()
     sweep, small = _without_small(sweep, machine)
     own = sweep.get("strategy") or _own(sweep, sweep.libraries_of(traces[0]))
@@ -87,9 +102,10 @@ def _prepared(sweep: Sweep) -> Prepared:
     _check_stragglers(sweep, machine)
     _check_nics(machine)
     scenarios: list[Scenario] = []
+    changes = {name: sweep.get(name) for name in CHANGES if sweep.get(name) is not None}
     for named, trace in zip(sweep.traces, traces, strict=True):
         how = coordinated(sweep, trace, machine)
-        workload = sweep.workload(named)
+        workload, base = sweep.workload(named), sweep.base(named).name
         if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
                 f"{trace.name}: has no gradients, so there is nothing to synchronize",
@@ -128,19 +144,23 @@ def _prepared(sweep: Sweep) -> Prepared:
                         compute_speedups=[speedup],
                         library=side.library,
                         bucket_sizes=side.bucket_sizes,
-                        options={one: sweep.get(one) for one in CORE} | {"placement": side.placement},
+                        options={one: sweep.get(one) for one in CORE},
+                        knobs={one: sweep.get(one) or [None] for one in SWEPT_KNOBS} | {"placement": side.placements},
                         coordinations=side.coordinations,
                         shardings=sweep.get("sharding") or [None],
                         compressions=sweep.get("compression") or [None],
                         syncs=sweep.get("sync_every") or [None],
                     )
-                    scenarios += [replace(one, workload=workload, one_a_node=sweep.is_one_a_node) for one in planned]
-    if sweep.timeline is not None and len(scenarios) != 1:
-        raise InvalidArgumentError(
-            f"--timeline shows one scenario, and {len(scenarios)} are requested",
-            remedy=f"{{workers={sweep.workers[0]}}} {{strategy={strategies[0].name}}} "
-            f"(one value of {_several(sweep, strategies)})",
-        )
+                    scenarios += [
+                        replace(
+                            one,
+                            workload=workload,
+                            one_a_node=sweep.is_one_a_node,
+                            base=base,
+                            changes=changes | _placed(sweep, side, one),
+                        )
+                        for one in planned
+                    ]
     devices = [note for named in sweep.traces for note in sweep.device_note(named)]
     if sweep.gpus_per_rank > 1:
         remarks += notes.ranks(sweep.get("tensor_parallel") or 1, sweep.get("pipeline_parallel") or 1)
@@ -154,6 +174,10 @@ def _prepared(sweep: Sweep) -> Prepared:
     every = dict.fromkeys([*remarks, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
     is_of_workers = sweep.spelling("workers").endswith("workers") and "workers" in sweep.sources
     return Prepared(scenarios, list(every), frozenset(requested_extras), "worker" if is_of_workers else "GPU")
+
+
+CHANGES = ("add_module", "send_order")
+"""Settings that change traces."""
 
 
 def _bare_note(strategies: Sequence[Strategy], traces: Sequence[Trace], machine: Cluster) -> list[str]:
@@ -172,7 +196,7 @@ class _Side:
     library: Library
     clusters: Sequence[Cluster]
     bucket_sizes: Sequence[int | str | None]
-    placement: str | list[int] | None
+    placements: Sequence[str | list[int] | None]
 
     @classmethod
     def of(
@@ -193,7 +217,18 @@ class _Side:
         library = sweep.library_of(trace, name, coordinated=coordinations != [None])
         clusters = sweep.machines(machine, library)
         sizes = sweep.get("bucket_size") or [fused]
-        return cls(coordinations, library, clusters, sizes, _placement(sweep, traces, library))
+        placements = [_placement(sweep, one, traces, library) for one in sweep.get("placement") or [None]]
+        return cls(coordinations, library, clusters, sizes, placements)
+
+
+def _placed(sweep: Sweep, side: _Side, scenario: Scenario) -> dict[str, str]:
+    """Return the placement of a scenario as it was given, which is longer where it was read from a file."""
+    placement = scenario.options.get("placement")
+    given = sweep.get("placement")
+    if placement is None or given is None:
+        return {}
+    own = given[side.placements.index(placement)]
+    return {"placement": Path(own).name if isinstance(own, str) else f"list {side.placements.index(placement) + 1}"}
 
 
 def _of_two_libraries(sweep: Sweep, sides: Sequence[_Side]) -> list[str]:
@@ -215,6 +250,7 @@ def plan(
     library: Library,
     bucket_sizes: Sequence[int | str | None],
     options: Mapping[str, Any],
+    knobs: Mapping[str, Sequence[Any]] = MappingProxyType({}),
     coordinations: Sequence[Coordination | None] = (None,),
     shardings: Sequence[str | None] = (None,),
     compressions: Sequence[str | None] = (None,),
@@ -222,7 +258,8 @@ def plan(
 ) -> list[Scenario]:
     """Return the scenarios of a sweep, ordered as their arguments are in `product` below.
 
-    A knob is passed to the strategies that use it: one without servers runs once, whatever the number of servers.
+    A knob is passed to the strategies that use it: one without servers runs once, whatever the number of servers. So it
+    is with `knobs`, of which there are several values.
     """
     return [
         Scenario.of(
@@ -231,7 +268,7 @@ def plan(
             strategy,
             count,
             library=library,
-            **sharding.used_by(shard, used_by(strategy, options)),
+            **sharding.used_by(shard, used_by(strategy, {**options, **chosen})),
             sharding=shard,
             compression=compressed,
             sync_every=every,
@@ -244,8 +281,15 @@ def plan(
             *(traces, workers, clusters, compute_speedups, coordinations, bucket_sizes),
             *(shardings, compressions, syncs, strategies),
         )
+        for chosen in _choices(strategy, knobs)
         for server_count in (servers if "servers" in strategy.knobs else [None])
     ]
+
+
+def _choices(strategy: Strategy, knobs: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the combinations of the knobs that a strategy uses."""
+    used = {name: values for name, values in knobs.items() if name in strategy.knobs}
+    return [dict(zip(used, values, strict=True)) for values in product(*used.values())]
 
 
 def _unmeasured(sweep: Sweep, cluster: Cluster) -> list[str]:
@@ -363,6 +407,13 @@ def _only_reachable(
 
 def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trace, cluster: Cluster) -> None:
     sweep.refuse_idle_links(cluster, strategies)
+    if sweep.get("send_order") is not None and not any("distribution" in one.knobs for one in strategies):
+        users = [one.name for one in all_strategies() if "distribution" in one.knobs]
+        raise InvalidArgumentError(
+            f"has no effect on {units.listed([one.name for one in strategies])}, without servers",
+            setting="send_order",
+            remedy=f"{{strategy={users[0]}}}, or drop {{this}}",
+        )
     if sweep.get("inside") is not None and cluster.gpus_per_node == 1:
         raise sweep._alone("inside")
     is_random = cluster.jitter is not None or cluster.fabric is not None or sweep.has_coordinator
@@ -451,8 +502,9 @@ def _unknown_libraries(sweep: Sweep, traces: Sequence[Trace]) -> list[str]:
     ]
 
 
-def _placement(sweep: Sweep, traces: Sequence[Trace], library: Library) -> str | list[int] | None:
-    placement: str | list[int] | None = sweep.get("placement")
+def _placement(
+    sweep: Sweep, placement: str | list[int] | None, traces: Sequence[Trace], library: Library
+) -> str | list[int] | None:
     if placement is None or placement in PLACEMENTS:
         return placement
     [bucket_size, *more] = sweep.get("bucket_size") or [None]
@@ -473,8 +525,9 @@ def _placement(sweep: Sweep, traces: Sequence[Trace], library: Library) -> str |
     return read_placement(Path(placement), traces[0], size, fewest)
 
 
-def _several(sweep: Sweep, strategies: list[Strategy]) -> str:
+def _several(sweep: Sweep, scenarios: Sequence[Scenario]) -> str:
     lengths = {name: len(sweep.get(name) or ()) for name in SWEPT}
-    lengths |= {"workers": len(sweep.workers), "strategy": len(strategies)}
+    lengths |= {name: len(values) for name, values in sweep.each.items()}
+    lengths |= {"workers": len(sweep.workers), "strategy": len({one.strategy.name for one in scenarios})}
     traces = ["TRACE"] if len(sweep.traces) > 1 else []
     return units.listed([*traces, *(sweep.spelling(name) for name, length in lengths.items() if length > 1)])

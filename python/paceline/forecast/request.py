@@ -15,6 +15,7 @@ from paceline._internal.units import shown
 from paceline.catalog.builtin import fields_given, load_cluster, load_trace
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
+from paceline.catalog.distribution import ordered
 from paceline.catalog.gpus import find_hardware, titled
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.models.roofline import Links, is_split
@@ -31,7 +32,7 @@ from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
 from paceline.forecast.wording import notes
 from paceline.settings.keywords import ClusterFields
-from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, SWEPT, by_current_names
+from paceline.settings.table import DEFAULT_WORKERS, EACH, SETTINGS, SWEPT, by_current_names
 
 _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
 _SIZES = ("bucket_size", "chunk")
@@ -54,13 +55,28 @@ class Sweep:
     plot: Path | None = None
     one_strategy: bool = False
     """If no strategy is named, it is the library's own instead of all."""
+    each: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Several values that change the traces or the cluster; `values` has the first of each."""
     _workloads: dict[str | Path, Workload | None] = field(default_factory=dict, init=False, compare=False, repr=False)
     """Models that were looked up."""
 
     @property
     def inputs(self) -> list[object]:
         """Values that may be paths to input files."""
-        return [*self.traces, *(self.values.get(name) for name in ("cluster", "placement", "gpu"))]
+        orders = self.each.get("send_order", [])
+        single = (self.values.get(name) for name in ("cluster", "gpu", "send_order"))
+        return [*self.traces, *single, *(self.values.get("placement") or ()), *orders]
+
+    @property
+    def parts(self) -> list[Sweep]:
+        """One for each combination of values that change the traces or the cluster."""
+        if not self.each:
+            return [self]
+        combinations = product(*self.each.values())
+        return [
+            replace(self, values={**self.values, **dict(zip(self.each, values, strict=True))}, each={})
+            for values in combinations
+        ]
 
     @classmethod
     def of(
@@ -81,6 +97,7 @@ class Sweep:
         setting and source.
         """
         values, others = {}, {}
+        each: dict[str, list[Any]] = {}
         named, sources = by_current_names(place, given, given_by, where)
         for name, value in named.items():
             setting = SETTINGS.get(name)
@@ -96,11 +113,15 @@ class Sweep:
             if given_by == "key" and name in _SIZES:
                 _refuse_unitless(name, value, sources[name])
             checked = setting.check(value, sources[name], place)
+            if name in EACH and setting.kind_of(place).is_list:
+                if len(checked) > 1:
+                    each[name] = checked
+                checked = checked[0]
             values[name] = [checked] if name in SWEPT and not setting.kind_of(place).is_list else checked
         listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
         if not listed:
             raise InvalidArgumentError("no trace is given", remedy="paceline list traces")
-        return cls(listed, values, sources, given_by, others, timeline, plot, one_strategy)
+        return cls(listed, values, sources, given_by, others, timeline, plot, one_strategy, each)
 
     @property
     def trace(self) -> str | Path | Trace:
@@ -385,14 +406,20 @@ class Sweep:
         except InvalidArgumentError:
             return None
 
+    def base(self, named: str | Path | Trace) -> Trace:
+        """Return a trace before the options change it. Raises InvalidArgumentError."""
+        workload = self.workload(named)
+        return load_trace(named) if workload is None else workload.trace()
+
     def _step(self, named: str | Path | Trace) -> Trace:
         workload = self.workload(named)
-        trace = load_trace(named) if workload is None else workload.trace()
-        if self.get("add_module") is not None:
-            try:
-                trace = trace.with_modules(self.get("add_module"))
-            except InvalidArgumentError as error:
-                raise error.at("add_module") from None
+        trace = self.base(named)
+        for setting, change in (("add_module", Trace.with_modules), ("send_order", ordered)):
+            if self.get(setting) is not None:
+                try:
+                    trace = change(trace, self.get(setting))
+                except InvalidArgumentError as error:
+                    raise error.at(setting) from None
         if workload is not None:
             if self.get("device") is not None:
                 raise InvalidArgumentError(

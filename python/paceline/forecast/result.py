@@ -36,6 +36,12 @@ MODELED = (
 )
 """Fields of a result that it has for a model from a configuration."""
 
+REQUESTED = (
+    *("chunk", "placement", "distribution", "add_module", "modules", "send_order"),
+    *("baseline", "speedup"),
+)
+"""Fields of a result that it has if they were asked for, or if its strategy has the choice."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -196,6 +202,22 @@ class Result:
     """How gradients were compressed: `none`, `powersgd:4`, …; None if it was not asked for."""
     sync_every: int | None = None
     """Iterations between two exchanges of parameters, 1 for gradients in each; None if it was not asked for."""
+    chunk: str | int | None = None
+    """Message size, if it was asked for."""
+    placement: str | None = None
+    """How tensors are assigned to servers, for strategies that have a choice."""
+    distribution: str | None = None
+    """In which order servers serve workers, for strategies that have a choice."""
+    add_module: str | None = None
+    """Modules that were added to the trace: `compute:25`."""
+    modules: int | None = None
+    """How many these are."""
+    send_order: str | None = None
+    """The order of tensors in which servers distribute them, if it was asked for."""
+    baseline: str | None = None
+    """The row with which `speedup` compares, if it was asked for."""
+    speedup: float | None = None
+    """Its iteration time over this one."""
     sharded: Sharded | None = None
     """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
     _shown: ClassVar[Callable[[Result], str] | None] = None
@@ -265,6 +287,7 @@ class Result:
             "sharded",
             *MODELED,
             *COORDINATED,
+            *REQUESTED,
         ):
             if plain[name] is None:
                 del plain[name]

@@ -19,6 +19,7 @@ from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Sharded
 from paceline.forecast.wording import terms
+from paceline.settings.table import default
 
 
 def _sharded(scenario: Scenario, found: Result) -> Sharded | None:
@@ -26,6 +27,12 @@ def _sharded(scenario: Scenario, found: Result) -> Sharded | None:
     if found.sharded is None or (scenario.workload is None and not shardings.is_plan(scenario.options)):
         return None
     return replace(found.sharded, capacity_bytes=scenario.capacity_bytes)
+
+
+def _knob(scenario: Scenario, name: str) -> str | None:
+    """Return a choice of strategies with servers, or its default; None of others."""
+    value = scenario.options.get(name, default(name) if name in scenario.strategy.knobs else None)
+    return "list" if isinstance(value, list) else value
 
 
 def _stages(workload: Workload | None) -> list[Trace]:
@@ -87,9 +94,17 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         figures["notes"] = (*figures.get("notes", found.notes), terms.without_activations(found.trace))
     if said := compressions.note(scenario):
         figures["notes"] = (*figures.get("notes", found.notes), *said)
+    changes = scenario.changes
+    module = changes.get("add_module")
     return replace(
         found,
         **figures,
+        chunk=scenario.options.get("chunk"),
+        placement=changes.get("placement", _knob(scenario, "placement")),
+        distribution=_knob(scenario, "distribution"),
+        add_module=module,
+        modules=None if module is None else int(module.rpartition(":")[2]),
+        send_order=None if (order := changes.get("send_order")) is None else Path(order).name,
         sharded=sharded,
         compression=scenario.options.get("compression"),
         sync_every=scenario.options.get("sync_every"),

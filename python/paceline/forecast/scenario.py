@@ -37,6 +37,10 @@ class Scenario:
     """How ready tensors are coordinated; None: a bucket starts on a rank when it is complete there."""
     workload: Workload | None = None
     """The model, if the trace was made from a configuration."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """How the trace was changed: `add_module` and `send_order`, and the `placement` as it was given."""
+    base: str = ""
+    """The trace's name before that."""
     one_a_node: bool = False
     """Whether it was assumed, not said, that every rank has a node: the verdict says so."""
 

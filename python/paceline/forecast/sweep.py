@@ -9,7 +9,8 @@ from typing import Literal, Unpack
 
 from paceline._core import Cluster, Trace
 from paceline.catalog import names
-from paceline.errors import InvalidArgumentError
+from paceline.errors import InvalidArgumentError, naming
+from paceline.forecast.baseline import Baseline
 from paceline.forecast.execute import LOCAL, execute
 from paceline.forecast.output import html  # noqa: F401 -- what notebooks show of a result
 from paceline.forecast.prepare import prepare
@@ -47,13 +48,14 @@ def sweep(
         options: Other settings of a forecast by name (docs/reference/settings.md); each is passed to the strategies
             that use it.
         strategies: The former name of `strategy`.
-        **fields: `library`, `bandwidth`, `latency`, `bucket_size`, `servers` and `compute_speedup`, each a value or a
-            list of values to sweep; changes to the traces and options of models, such as `batch`, `gpu` and
-            `checkpointing`; and fields of the cluster, such as `gpus_per_node=8`.
+        **fields: `library`, `bandwidth`, `latency`, `bucket_size`, `servers`, `compute_speedup`, `chunk`, `placement`,
+            `distribution`, `gpus_per_node`, `add_module` and `send_order`, each a value or a list of values to
+            sweep; `baseline`, the row with which the others are compared (`"ps"`, `"strategy=ps,servers=1"`); changes
+            to the traces and options of models, such as `batch`, `gpu` and `checkpointing`; and fields of the cluster.
 
     Returns:
-        A result for each scenario, ordered by trace, library, workers, bandwidth, latency, compute speedup, bucket
-        size, strategy and servers.
+        A result for each scenario, ordered by GPUs per node, added modules, order of distribution, trace, library,
+        workers, bandwidth, latency, compute speedup, bucket size, strategy, chunk, placement, distribution and servers.
 
     Raises:
         InvalidArgumentError: A name is unknown, a value invalid, or an option has no effect on any of the strategies.
@@ -75,4 +77,10 @@ def sweep(
     given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategy}
     given |= {"workers": workers, "gpus": gpus}
     request = Sweep.of(trace, given, SWEEP)
-    return execute(prepare(request).scenarios, progress, executor)
+    if request.get("baseline") is None:
+        return execute(prepare(request).scenarios, progress, executor)
+    with naming(request.sources):
+        baseline = Baseline.of(request.get("baseline"))
+    scenarios = prepare(baseline.requested(request)).scenarios
+    with naming(request.sources):
+        return baseline.compared(scenarios, execute(scenarios, progress, executor))

@@ -10,7 +10,17 @@ from paceline.catalog.libraries import library_names
 from paceline.catalog.strategies import all_coordinators, registered_strategies
 from paceline.settings import kinds, reference
 from paceline.settings.kinds import Kind
-from paceline.settings.table import CLUSTER_FIELDS, CORE, JOIN, LEAST_START_S, SETTINGS, SIMULATE, SWEEP, of_place
+from paceline.settings.table import (
+    CLUSTER_FIELDS,
+    CORE,
+    JOIN,
+    LEAST_START_S,
+    SETTINGS,
+    SIMULATE,
+    SWEEP,
+    SWEPT_KNOBS,
+    of_place,
+)
 
 ROOT = Path(__file__).parents[3]
 """The checkout."""
@@ -61,7 +71,9 @@ def _wrapped(before: str, words: list[str], after: str) -> list[str]:
 
 def _keywords() -> str:
     by_part = {part: [one.name for one in of_place(SIMULATE) if one.part == part] for part in ("trace", "coordinator")}
-    core, trace, coordinator = list(CORE), by_part["trace"], by_part["coordinator"]
+    knobs = list(SWEPT_KNOBS)
+    core, trace, coordinator = [*CORE, *knobs], by_part["trace"], by_part["coordinator"]
+    each = [one.name for one in of_place(SIMULATE) if one.part == "each"]
     swept = [one.name for one in of_place(SIMULATE) if one.part == "swept"]
     cluster = [one.name for one in of_place(SIMULATE) if one.part == "cluster"]
     others = [one.name for one in of_place(SIMULATE) if one.part == "" and one.name not in _OWN]
@@ -83,7 +95,7 @@ def _keywords() -> str:
     lines += _typed_dict(
         "ClusterFields",
         "Fields of a cluster file that override those of the given cluster.",
-        {**CLUSTER_FIELDS, **_annotations(cluster, SIMULATE)},
+        {**CLUSTER_FIELDS, **_annotations(cluster, SWEEP)},
     )
     lines += _typed_dict("TraceChanges", "Changes to a trace before it is forecast.", _annotations(trace, SIMULATE))
     lines += _typed_dict(
@@ -92,12 +104,12 @@ def _keywords() -> str:
     lines += _typed_dict(
         "SimulateOptions(CoreOptions, CoordinatorOptions, TraceChanges, ClusterFields)",
         "Keywords of `paceline.simulate`.",
-        _annotations(others, SIMULATE),
+        _annotations([*others, *each], SIMULATE),
     )
     lines += _typed_dict(
         "SweepOptions(CoordinatorOptions, TraceChanges, ClusterFields)",
         "Keywords of `paceline.sweep`: values to sweep, changes to the traces, and fields of the cluster.",
-        _annotations([*others, *swept], SWEEP),
+        _annotations([*others, *swept, *knobs, *each, "baseline"], SWEEP),
     )
     return "\n".join(lines) + "\n"
 
@@ -135,7 +147,12 @@ def _defaults(of: str, place: str, **others: str) -> str:
     constants = dict(others)
     for one in of_place(place):
         kind, value = one.kind_of(place), one.default_of(place)
-        if value is None or one.default_words or not kind.rust or (place != JOIN and one.part not in ("core", "swept")):
+        if (
+            value is None
+            or one.default_words
+            or not kind.rust
+            or (place != JOIN and one.part not in ("core", "knob", "swept"))
+        ):
             continue
         constants[one.name] = f"{kind.rust} = {_in_rust(kind.rust, value)}"
     for name, constant in constants.items():

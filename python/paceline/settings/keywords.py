@@ -46,9 +46,6 @@ class ScenarioOptions(TypedDict, total=False):
     """Options of every scenario."""
 
     network: names.Network | None
-    chunk: Literal["whole", "per-worker"] | str | int | None
-    placement: Literal["round-robin", "even"] | str | Path | list[int] | None
-    distribution: names.Distribution | None
     pull: names.Pull | None
     staleness: int | str | None
     inside: names.Inside | None
@@ -67,6 +64,9 @@ class ScenarioOptions(TypedDict, total=False):
     seed: int | None
     critical_path: bool | None
     detail: bool | None
+    chunk: Literal["whole", "per-worker"] | str | int | None
+    placement: Literal["round-robin", "even"] | str | Path | list[int] | None
+    distribution: names.Distribution | None
 
 
 class CoreOptions(ScenarioOptions, total=False):
@@ -100,7 +100,7 @@ class ClusterFields(TypedDict, total=False):
     jitter: dict[str, float] | None
     compression_costs: Sequence[dict[str, Any]] | None
     message_overhead: str | None
-    gpus_per_node: int | None
+    gpus_per_node: int | Sequence[int] | None
     intra_bandwidth: str | None
     stragglers: str | list[dict[str, Any]] | None
     degraded: Sequence[dict[str, Any]] | str | None
@@ -140,6 +140,8 @@ class SimulateOptions(CoreOptions, CoordinatorOptions, TraceChanges, ClusterFiel
     bandwidth: str | None
     channel: names.Channel | None
     latency: str | None
+    add_module: str | None
+    send_order: str | Path | None
 
 
 class SweepOptions(CoordinatorOptions, TraceChanges, ClusterFields, total=False):
@@ -155,3 +157,9 @@ class SweepOptions(CoordinatorOptions, TraceChanges, ClusterFields, total=False)
     sharding: str | Sequence[str] | None
     compression: str | Sequence[str] | None
     sync_every: int | Sequence[int] | None
+    chunk: Literal["whole", "per-worker"] | str | int | Sequence[Literal["whole", "per-worker"] | str | int] | None
+    placement: str | Path | list[int] | Sequence[str | Path | list[int]] | None
+    distribution: names.Distribution | Sequence[names.Distribution] | None
+    add_module: str | Sequence[str] | None
+    send_order: str | Path | Sequence[str | Path] | None
+    baseline: str | None

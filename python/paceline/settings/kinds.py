@@ -557,6 +557,68 @@ def _placement_or_servers(value: object) -> str | list[int]:
     return [_SERVER.check(server) for server in value] if isinstance(value, list) else _placement(value)
 
 
+def _several_placements(value: object) -> list[Any]:
+    """Several placements: words, files, or lists of servers by bucket. A list of numbers is one of these."""
+    if not isinstance(value, list | tuple):
+        return list(PLACEMENTS_LISTED.check(value))
+    if value and all(_integer(one) is not None for one in value):
+        return [_placement_or_servers(list(value))]
+    made = [_placement_or_servers(list(one) if isinstance(one, tuple) else one) for one in value]
+    if not made:
+        raise InvalidArgumentError("an empty list of values", remedy="drop {this}")
+    for place, one in enumerate(made):
+        if one in made[:place]:
+            raise InvalidArgumentError(f"{shown(one)} is listed twice", remedy=f"{shown(one)} once")
+    return made
+
+
+def _one_module(value: object) -> str:
+    """A module and how many, whose text `Trace.with_modules` reads."""
+    word = text(value).strip()
+    kind, colon, number = word.rpartition(":")
+    if not colon or not kind or not number:
+        raise InvalidArgumentError(f"'{shown(value)}' is not KIND:COUNT", remedy="{this=compute:25}")
+    return word
+
+
+def _modules(value: object) -> list[str]:
+    """Modules such as `compute:0,5,25,network:5`: a number by itself is of the kind before it."""
+    words = text(value).split(",") if isinstance(value, str) else value
+    if not isinstance(words, Sequence) or not words:
+        raise InvalidArgumentError(f"{shown(value, repr)} is not a list of modules", remedy="{this=compute:0,5,25}")
+    made: list[str] = []
+    for word in map(text, words):
+        kind = made[-1].rpartition(":")[0] if made else ""
+        is_number = word.strip().isascii() and word.strip().isdigit()
+        one = _one_module(f"{kind}:{word.strip()}" if is_number and kind else word)
+        if one in made:
+            raise InvalidArgumentError(f"{shown(one)} is listed twice", remedy=f"{shown(one)} once")
+        made.append(one)
+    return made
+
+
+ORDERS_BY_NAME = ("recorded", "forward", "reverse")
+
+
+def _order(value: object) -> str:
+    """An order in which servers send tensors: a word, `last:NAME`, `first:NAME`, or a file."""
+    word = str(value) if isinstance(value, Path) else text(value)
+    place, colon, name = word.partition(":")
+    if word in ORDERS_BY_NAME or (place in ("first", "last") and colon and name):
+        return word
+    known = f"{', '.join(ORDERS_BY_NAME)}, first:NAME, last:NAME, or a file"
+    if place in ("first", "last"):
+        raise InvalidArgumentError(f"'{shown(word)}' names no tensors", remedy=f"{{this={place}:fc6}}")
+    try:
+        exists = bool(word) and Path(word).is_file()
+    except (OSError, ValueError):
+        exists = False
+    if not exists:
+        near = nearest(word[:80], [*ORDERS_BY_NAME, "first:", "last:"])
+        raise InvalidArgumentError(f"no such file '{word[:80]}'", remedy=f"{{this={near or 'forward'}}} ({known})")
+    return str(Path(word).absolute())
+
+
 def _new_file(value: object) -> str:
     """An absolute path in a folder that exists."""
     if working_directory_is_gone():
@@ -708,6 +770,18 @@ PLACEMENT = Kind(
     "round-robin|even|FILE", _placement, python=_PLACED, rust="paceline_schedule::Placement", short="NAME|FILE"
 )
 PLACEMENT_OR_SERVERS = replace(PLACEMENT, check=_placement_or_servers, python=f"{_PLACED} | list[int]")
+CHUNKS = several(CHUNK)
+PLACEMENTS_LISTED = replace(several(PLACEMENT, same=str), short="NAME,…")
+SEVERAL_PLACEMENTS = replace(
+    PLACEMENTS_LISTED, check=_several_placements, python="str | Path | list[int] | Sequence[str | Path | list[int]]"
+)
+DISTRIBUTIONS = several(DISTRIBUTION)
+GPUS_PER_NODE = whole(1, 1024)
+SEVERAL_GPUS_PER_NODE = several(GPUS_PER_NODE)
+MODULE = Kind("KIND:N", _one_module)
+MODULES = replace(MODULE, words="KIND:N,…", check=_modules, is_list=True, python=_or_several("str"))
+ORDER = Kind("NAME|FILE", _order, python=_PATH)
+ORDERS = replace(several(ORDER, same=str), short="NAME,…")
 RATE = Kind("RATE", _as_typed(_core.parse_rate, "25Gbps"))
 RATES = several(RATE, same=_core.parse_rate)
 DEGRADED = replace(

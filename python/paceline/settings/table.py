@@ -62,7 +62,8 @@ class Setting:
     variable: str = ""
     """The environment variable; empty if there is none."""
     part: str = ""
-    """Its part of a forecast: `trace`, `cluster`, `coordinator`, `core` (options of a scenario) or `swept`."""
+    """Its part of a forecast: `trace`, `cluster`, `coordinator`, `core` (options of a scenario), `knob` (those of which
+    a sweep takes several values), `each` (changes to traces, likewise) or `swept`."""
     is_secret: bool = False
     """It is never printed."""
     idle_with: Sequence[str] = ()
@@ -510,9 +511,25 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="add_module",
-        kind=kinds.Kind("KIND:N", kinds.text),
-        help="Add N heavy modules: compute:25 or network:25.",
-        uses=_in("simulate", "report"),
+        kind=kinds.MODULE,
+        help="Add N modules: compute:25, network:25 or FILE.json:25.",
+        part="each",
+        uses=_in(SIMULATE, **_lists(Use(kind=kinds.MODULES))),
+    ),
+    Setting(
+        name="send_order",
+        kind=kinds.ORDER,
+        help="Order of tensors that servers send: recorded, forward, reverse, last:fc6, first:fc6, or a file.",
+        default_words="recorded",
+        part="each",
+        uses=_in(SIMULATE, **_lists(Use(kind=kinds.ORDERS))),
+    ),
+    Setting(
+        name="baseline",
+        kind=kinds.Kind("NAME|KEY=VALUE,…", kinds.text, short="NAME"),
+        help="Speed-up over a row of your choice: ps, or strategy=ps,servers=1.",
+        default_words="the first row of each configuration",
+        uses=_in("simulate", SWEEP),
     ),
     Setting(
         name="cluster",
@@ -574,11 +591,11 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="gpus_per_node",
-        kind=kinds.whole(1, 1024),
+        kind=kinds.GPUS_PER_NODE,
         help="GPUs that share a node's bandwidth.",
         default_words="the cluster's, else that of the GPU's nodes, or 8; 1 without --gpu",
         part="cluster",
-        uses=_in("advise", *FORECASTS),
+        uses=_in("advise", SIMULATE, **_lists(Use(kind=kinds.SEVERAL_GPUS_PER_NODE))),
     ),
     Setting(
         name="intra_bandwidth",
@@ -648,8 +665,8 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.CHUNK,
         help="Message size: whole, per-worker, or 512KiB.",
         default_words="whole; rings: per-worker; tree: 512KiB",
-        part="core",
-        uses=_in(*FORECASTS, *JOBS),
+        part="knob",
+        uses=_in(SIMULATE, *JOBS, **_lists(Use(kind=kinds.CHUNKS))),
     ),
     Setting(
         name="placement",
@@ -657,13 +674,13 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.PLACEMENT,
         help='Tensors to servers: round-robin, even, or a JSON file {"tensor": server}.',
         default="round-robin",
-        part="core",
+        part="knob",
         uses=_in(
-            "simulate",
-            "report",
             *JOBS,
+            simulate=Use(kind=kinds.PLACEMENTS_LISTED),
+            report=Use(kind=kinds.PLACEMENTS_LISTED),
             python=Use(kind=kinds.PLACEMENT_OR_SERVERS),
-            sweep=Use(kind=kinds.PLACEMENT_OR_SERVERS),
+            sweep=Use(kind=kinds.SEVERAL_PLACEMENTS),
         ),
     ),
     Setting(
@@ -672,8 +689,8 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.DISTRIBUTION,
         help="Server send order: round-robin (by tensor), block (by worker).",
         default="round-robin",
-        part="core",
-        uses=_in(*FORECASTS, *JOBS),
+        part="knob",
+        uses=_in(SIMULATE, *JOBS, **_lists(Use(kind=kinds.DISTRIBUTIONS))),
     ),
     Setting(
         name="pull",
@@ -1246,7 +1263,7 @@ _ALL: tuple[Setting, ...] = (
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
 SECTIONS: Mapping[str, Sequence[str]] = {
-    "Trace or model": ("dtype", "device", "samples_per_s", "compute_speedup", "add_module"),
+    "Trace or model": ("dtype", "device", "samples_per_s", "compute_speedup", "add_module", "send_order"),
     "Model details": ("checkpointing", "attention", "kernels"),
     "Parallelism": (
         *("tensor_parallel", "pipeline_parallel", "virtual_stages", "microbatches"),
@@ -1263,15 +1280,21 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         *("library", "bucket_size", "chunk", "compression", "sync_every", "inside"),
         *("servers", "placement", "distribution", "pull", "staleness", "coordinator", "coordinator_constants"),
     ),
-    "Simulation": ("barrier", "overlap", "iterations", "seed", "executor"),
+    "Simulation": ("barrier", "overlap", "iterations", "seed", "executor", "baseline"),
 }
 """Sections in the help of forecasts, for settings that are not among a command's basic ones."""
 CORE: Sequence[str] = tuple(one.name for one in _ALL if one.part == "core")
 """Options of every scenario of a sweep."""
+SWEPT_KNOBS: Sequence[str] = tuple(one.name for one in _ALL if one.part == "knob")
+"""Options of scenarios of which a sweep takes several values, each for the strategies that use it."""
 SWEPT: Sequence[str] = tuple(
-    one.name for one in _ALL if SWEEP in one.uses and one.kind_of(SWEEP).is_list and one.part in ("", "swept")
+    one.name for one in _ALL if SWEEP in one.uses and one.kind_of(SWEEP).is_list and one.part in ("", "swept", "knob")
 )
 """Those of which a sweep takes several values."""
+EACH: Sequence[str] = tuple(
+    one.name for one in _ALL if SWEEP in one.uses and one.kind_of(SWEEP).is_list and one.part in ("cluster", "each")
+)
+"""Those of which each value makes a sweep of its own: it changes the traces or the cluster."""
 LEAST_START_S = 60.0
 """How long ranks wait for each other at the start, at least, if that is not given."""
 CLUSTER_FIELDS: Mapping[str, str] = {

@@ -68,7 +68,7 @@ def _refuse_without_effect(sweep: Sweep) -> None:
         "barrier": (sweep.get("barrier") is False, "the last exchange ends on all ranks at once"),
         "pull": (sweep.get("pull") == "layer", "a bucket's exchange ends when its parameters are back"),
         "placement": (
-            sweep.get("placement") not in (None, "round-robin", "even"),
+            any(one not in ("round-robin", "even") for one in sweep.get("placement") or ()),
             "which buckets there are is found out in every cycle",
         ),
     }

@@ -74,7 +74,8 @@ def answers(words: Sequence[str], options: Mapping[str, Any]) -> list[Answer]:
             raise InvalidArgumentError(
                 f"{words[0]} needs a cluster", remedy="{cluster=dgx-h100} (list: paceline list clusters)"
             )
-        clusters = [load_cluster(sweep.machine(), bandwidth=rate) for rate in sweep.get("bandwidth") or (None,)]
+        rates = sweep.get("bandwidth") or (None,)
+        clusters = [load_cluster(part.machine(), bandwidth=rate) for part in sweep.parts for rate in rates]
         return [_answer(spec, cluster, workers) for spec in specs for cluster in clusters for workers in sweep.workers]
 
 

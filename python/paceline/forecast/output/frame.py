@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._internal.extras import cannot_import
 from paceline.catalog.compression import OPTIONS as COMPRESSION
-from paceline.forecast.result import COORDINATED, MODELED, Result
+from paceline.forecast.result import COORDINATED, MODELED, REQUESTED, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,7 @@ def row(result: Result) -> dict[str, Any]:
     """Return the figures of a result and its bottleneck: the largest part of its critical path. Names carry units."""
     left_out = _NOT_FLAT if result.coordinator is not None else (*_NOT_FLAT, *COORDINATED)
     left_out = left_out if result.mfu is not None else (*left_out, *MODELED)
-    left_out = (*left_out, *(name for name in COMPRESSION if getattr(result, name) is None))
+    left_out = (*left_out, *(name for name in (*COMPRESSION, *REQUESTED) if getattr(result, name) is None))
     flat = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in left_out}
     total = sum(part.seconds for part in result.critical_path)
     flat["bottleneck"] = result.critical_path[0].part if total else None

@@ -14,6 +14,7 @@ from paceline.catalog.strategies import all_coordinators, registered_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.output import style
 from paceline.forecast.result import Result
+from paceline.forecast.wording import rows
 from paceline.forecast.wording.rows import distinct, varies
 
 if TYPE_CHECKING:
@@ -39,9 +40,24 @@ _AXES: tuple[Axis, ...] = (
     ("compute_speedup", "compute speed (x)", 1.0, lambda value: f"{value:g}x compute speed"),
     ("servers", "parameter servers", 1.0, lambda value: units.count(value, "server")),
     ("bucket_size", "bucket size (MB)", 1e6, _size),
+    ("modules", "added modules", 1.0, lambda value: "no modules" if value is None else f"{value} modules"),
+    ("gpus_per_node", "GPUs per node", 1.0, lambda value: f"{units.count(value, 'GPU')} per node"),
+    ("kind_of_modules", "", 1.0, lambda value: f"{value} modules"),
+    ("send_order", "", 1.0, lambda value: f"{value or 'recorded'} order"),
     ("library", "", 1.0, str),
-    ("trace", "", 1.0, str),
+    ("base_trace", "", 1.0, str),
 )
+_NAMES = ("library", "base_trace", "kind_of_modules", "send_order")
+"""Those whose values are no numbers."""
+
+
+def _value(result: Result, name: str) -> Any:  # noqa: ANN401
+    """Return a swept value of a result."""
+    if name == "base_trace":
+        return rows.base_trace(result)
+    if name == "kind_of_modules":
+        return "no" if result.add_module is None else Path(result.add_module.rpartition(":")[0]).stem
+    return getattr(result, name)
 
 
 def noun_of(results: Sequence[Result], noun: str = "") -> str:
@@ -125,7 +141,7 @@ def figure(results: Sequence[Result], noun: str = "") -> Figure:
     """Return the plot as a matplotlib figure; no window is opened. `noun`: as for `noun_of`."""
     noun = noun_of(results, noun)
     with style.context():
-        swept = [axis for axis in _axes(noun) if varies([getattr(it, axis[0]) for it in _relevant(results, axis)])]
+        swept = [axis for axis in _axes(noun) if varies([_value(it, axis[0]) for it in _relevant(results, axis)])]
         numbers = [axis for axis in swept if _is_axis(results, axis)]
         if not numbers:
             return _by_panels(results, noun, swept) if swept else bars(results, noun)
@@ -134,7 +150,7 @@ def figure(results: Sequence[Result], noun: str = "") -> Figure:
 
 def _is_axis(results: Sequence[Result], axis: Sequence[Any]) -> bool:
     """Return whether the values can be on a scale: not names, nor sizes of which one is "none"."""
-    return axis[0] not in ("library", "trace") and all(getattr(result, axis[0]) is not None for result in results)
+    return axis[0] not in _NAMES and all(getattr(result, axis[0]) is not None for result in results)
 
 
 def _relevant(results: Sequence[Result], axis: Sequence[Any]) -> list[Result]:
@@ -210,9 +226,13 @@ def _lines(results: Sequence[Result], noun: str, axis: Axis, others: Sequence[An
     panels = _panels(results, others)
     _refuse_many(panels)
     computes = any(result.compute_s > 0 for result in results)
-    quantities = [iteration_time(results), _SAMPLES if computes else _BUS_BANDWIDTH]
-    drawn = style.new_figure(11.5, 0.9 + 3.7 * len(panels))
-    grid: Any = drawn.subplots(len(panels), 2, squeeze=False, sharey="col")
+    baseline = next((result.baseline for result in results if result.baseline is not None), None)
+    if baseline is not None:
+        quantities: list[tuple[str, Value]] = [(f"speed-up over {baseline}", lambda result: result.speedup)]
+    else:
+        quantities = [iteration_time(results), _SAMPLES if computes else _BUS_BANDWIDTH]
+    drawn = style.new_figure(11.5 if baseline is None else 8.0, 0.9 + 3.7 * len(panels))
+    grid: Any = drawn.subplots(len(panels), len(quantities), squeeze=False, sharey="col")
     ideal = [rate for members in panels.values() for rate in _ideal(members, name, scale).values()]
     for row, (title, members) in zip(grid, panels.items(), strict=True):
         for axes, (words, value) in zip(row, quantities, strict=True):
@@ -227,7 +247,7 @@ def _lines(results: Sequence[Result], noun: str, axis: Axis, others: Sequence[An
             style.y_axis(axes, [*(value(it) for it in results), *(ideal if is_throughput else [])], log=log_too)
             if title:
                 axes.set_title(title, fontsize="medium")
-            if is_throughput or not computes:
+            if is_throughput or not computes or baseline is not None:
                 style.legend(axes, entries, loc="center left", bbox_to_anchor=(1.0, 0.5))
     drawn.suptitle(_title(results, noun, axis, others))
     return drawn
@@ -246,7 +266,7 @@ def _panels(results: Sequence[Result], others: Sequence[Any]) -> dict[str, list[
     for result in results:
         for count in [result.servers] if result.servers or not by_servers else servers:
             values = {"servers": count}
-            words = [other[3](values.get(other[0], getattr(result, other[0]))) for other in others]
+            words = [other[3](values[other[0]] if other[0] in values else _value(result, other[0])) for other in others]
             panels.setdefault(", ".join(words), []).append(result)
     return panels
 
@@ -257,8 +277,9 @@ def _title(results: Sequence[Result], noun: str, axis: Axis, others: Sequence[An
     every = _axes(noun)
     fixed = [every[0], every[1], *([every[4]] if first.servers else [])]
     words = [words(getattr(first, name)) for name, _, _, words in fixed if name not in varied]
-    trace = [] if "trace" in varied else [first.trace]
-    return f"Iteration time and throughput by {axis[1].partition(' (')[0]}: {', '.join([*trace, *words])}"
+    trace = [] if "base_trace" in varied else [rows.base_trace(first)]
+    what = "Iteration time and throughput" if first.baseline is None else f"Speed-up over {first.baseline}"
+    return f"{what} by {axis[1].partition(' (')[0]}: {', '.join([*trace, *words])}"
 
 
 def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:

@@ -11,7 +11,7 @@ from paceline.forecast import compression
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.groups import Group
 from paceline.forecast.wording import terms
-from paceline.forecast.wording.rows import named, sharding_label, varies, whose
+from paceline.forecast.wording.rows import base_trace, chunk_text, named, sharding_label, varies, whose
 from paceline.forecast.wording.sharding import legend, memory_text
 
 Cell = Callable[[Result, "Group"], str]
@@ -52,8 +52,12 @@ def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
 def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, Cell]]:
     """Return the columns of requested values that differ between rows, and the strategy."""
     columns: list[tuple[Column, Cell]] = []
-    if varies([result.trace for result in results]):
-        columns.append((Column("trace", left=True), lambda result, _: result.trace))
+    if varies([base_trace(result) for result in results]):
+        columns.append((Column("trace", left=True), lambda result, _: base_trace(result)))
+    if varies([result.add_module for result in results]):
+        columns.append((Column("modules", left=True), lambda result, _: result.add_module or "none"))
+    if varies([result.send_order for result in results]):
+        columns.append((Column("order", left=True), lambda result, _: result.send_order or "recorded"))
     if varies([result.library for result in results]):
         columns.append((Column("library", left=True), lambda result, _: result.library))
     if varies([result.workers for result in results]):
@@ -65,6 +69,8 @@ def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, C
             else ""
         )
         columns.append((Column(f"bandwidth{of}"), lambda result, _: units.rate(result.bandwidth_bps)))
+    if varies([result.gpus_per_node for result in results]):
+        columns.append((Column("GPUs per\nnode"), lambda result, _: f"{result.gpus_per_node:,}"))
     if varies([result.latency_s for result in results]):
         columns.append((Column("latency"), lambda result, _: units.duration(result.latency_s, 4)))
     if varies([result.compute_speedup for result in results]):
@@ -83,6 +89,12 @@ def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, C
         columns.append((Column("servers"), lambda result, _: str(result.servers) if result.servers else "-"))
     if varies([result.bucket_size for result in results]):
         columns.append((Column("bucket\nsize"), lambda result, _: _bucket_size(result)))
+    if varies([result.chunk for result in results if result.chunk is not None]):
+        columns.append((Column("chunk", left=True), lambda result, _: chunk_text(result.chunk)))
+    if varies([result.placement for result in results if result.placement is not None]):
+        columns.append((Column("placement", left=True), lambda result, _: result.placement or "-"))
+    if varies([result.distribution for result in results if result.distribution is not None]):
+        columns.append((Column("distri-\nbution", left=True), lambda result, _: result.distribution or "-"))
     return columns
 
 
@@ -140,7 +152,10 @@ def _figure_columns(
                 lambda result, _: _optional(result.bus_bandwidth_bps, lambda value: units.in_unit(value, rate)),
             ),
         ]
-    if any(len(group.results) > 1 for group in groups):
+    if baselines := {result.baseline for result in results if result.baseline is not None}:
+        name = f"speed-up over\n{baselines.pop()}"
+        columns.append((Column(name), lambda result, _: _optional(result.speedup, units.factor)))
+    elif any(len(group.results) > 1 for group in groups):
         columns.append((Column(f"vs {_first(groups[0])}"), _speedup))
     if computes:
         columns.append(

@@ -69,7 +69,8 @@ class Group:
 
 
 def _ways(result: Result) -> tuple[str | int | None, ...]:
-    return None if result.sharded is None else result.sharded.sharding, result.compression, result.sync_every
+    knobs = (result.chunk, result.placement, result.distribution)
+    return None if result.sharded is None else result.sharded.sharding, result.compression, result.sync_every, *knobs
 
 
 def grouped(
@@ -79,14 +80,15 @@ def grouped(
     requested_extras: frozenset[str] = frozenset(EXTRAS),
     noun: str = "GPU",
 ) -> list[Group]:
-    """One group per trace, library, workers, bandwidth, latency and compute speedup, in order."""
+    """One group per trace, library, workers, bandwidth, latency, speedup, GPUs per node and change, in order."""
     traces: list[Trace] = []
-    groups: dict[tuple[int, str, int, float, float, float], Group] = {}
+    groups: dict[tuple[object, ...], Group] = {}
     for scenario, result in zip(scenarios, results, strict=True):
         if scenario.trace not in traces:
             traces.append(scenario.trace)
         circumstances = (result.workers, result.bandwidth_bps, result.latency_s, result.compute_speedup)
-        key = (traces.index(scenario.trace), result.library, *circumstances)
+        changes = (result.gpus_per_node, result.add_module, result.send_order)
+        key = (traces.index(scenario.trace), result.library, *circumstances, *changes)
         group = groups.setdefault(key, Group([], []))
         group.scenarios.append(scenario)
         group.results.append(result)

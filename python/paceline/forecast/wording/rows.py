@@ -23,6 +23,11 @@ def varies(values: Sequence[object]) -> bool:
     return len(set(values)) > 1
 
 
+def base_trace(result: Result) -> str:
+    """Return the trace's name without the modules that were added to it."""
+    return result.trace.rpartition("+")[0] if result.modules else result.trace
+
+
 def sharding_label(result: Result) -> str:
     """Return the sharding of a result, or `-`."""
     return "-" if result.sharded is None else result.sharded.sharding
@@ -92,6 +97,23 @@ def _others(result: Result, same: Sequence[Result]) -> list[str]:
         words.append(units.count(result.servers, "server"))
     if varies([other.bucket_size for other in same]):
         words.append(buckets(result))
+    return [*words, *_knobs(result, same)]
+
+
+def chunk_text(chunk: str | int | None) -> str:
+    """Return `whole`, `per-worker` or a size; `-` of a strategy that has no chunks."""
+    return "-" if chunk is None else chunk if isinstance(chunk, str) else units.size(chunk, 4)
+
+
+def _knobs(result: Result, same: Sequence[Result]) -> list[str]:
+    """Return a strategy's chunks, placement and distribution, those of which differ."""
+    words = []
+    if varies([other.chunk for other in same]) and result.chunk is not None:
+        words.append(f"chunk {chunk_text(result.chunk)}")
+    if varies([other.placement for other in same]) and result.placement is not None:
+        words.append(f"{result.placement} placement")
+    if varies([other.distribution for other in same]) and result.distribution is not None:
+        words.append(f"{result.distribution} distribution")
     return words
 
 
@@ -123,7 +145,7 @@ def distinct(result: Result, among: Sequence[Result], *, servers: bool = True) -
         words.append(buckets(result))
     if varies([other.latency_s for other in same]):
         words.append(f"latency {units.duration(result.latency_s)}")
-    return ", ".join(words)
+    return ", ".join([*words, *_knobs(result, same)])
 
 
 def _label(result: Result, among: Sequence[Result]) -> str:
@@ -288,4 +310,8 @@ def differing(result: Result, results: Sequence[Result]) -> list[str]:
         words.append(f"latency {units.duration(result.latency_s)}")
     if varies([other.compute_speedup for other in results]):
         words.append(f"{result.compute_speedup:g}x compute speed")
+    if varies([other.gpus_per_node for other in results]):
+        words.append(f"{units.count(result.gpus_per_node, 'GPU')} per node")
+    if varies([other.send_order for other in results]) and result.send_order is not None:
+        words.append(f"order {result.send_order}")
     return words
