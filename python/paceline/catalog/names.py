@@ -43,6 +43,7 @@ LibraryName = Literal[
     "horovod-ddl",
     "horovod-mpi",
     "horovod-mpi-gpu",
+    "horovod-nccl2",
     "horovod-uncached",
     "ray-sgd",
     "tensorflow-gdr",

@@ -30,6 +30,7 @@ from paceline.catalog.strategies import KNOBS, registered_strategies
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
 from paceline.cli.usage import UsageError
+from paceline.forecast.wording.terms import ALL_AT_ONCE, UNLIMITED
 
 if TYPE_CHECKING:
     from paceline.catalog.constants import Constant
@@ -275,9 +276,16 @@ def _library(library: Library) -> dict[str, Any]:
 def constants_table(constants: Sequence[Constant]) -> list[str]:
     """Return constants with their sources as lines."""
     columns = [Column("constant", left=True), Column("value"), Column("unit", left=True), Column("\u00b1")]
-    rows = [[it.name, f"{it.value:g}", it.unit, units.percent(it.uncertainty, 0)] for it in constants]
+    rows = [[it.name, *_value(it), units.percent(it.uncertainty, 0)] for it in constants]
     texts = [f"{it.name}: {it.source}" + (f"; fitted to {it.calibrated}" if it.calibrated else "") for it in constants]
     return [*render(columns, [rows]), *notes(texts, title="Sources")]
+
+
+def _value(constant: Constant) -> tuple[str, str]:
+    """Return value and unit; a bucket of any size is words."""
+    if constant.name == "bucket_size" and constant.value >= UNLIMITED:
+        return ALL_AT_ONCE, ""
+    return f"{constant.value:g}", constant.unit
 
 
 def _exported(name: str | None, export: Path | None, text: Callable[[str], str]) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from paceline._core import Cluster, Trace
 from paceline.catalog.builtin import load_cluster, load_trace
 from paceline.catalog.channels import with_channel
+from paceline.catalog.libraries import find_library
 from paceline.catalog.rates import rates_of
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
@@ -34,23 +35,23 @@ _GPUS = (2, 4, 8, 16, 32, 64)
 _BATCHES = (16, 32, 64, 128)
 
 
-# All-reduces by their strategy, whatever the library would choose by itself.
 DESIGNS = {
-    "NCCL2": ("horovod-uncached", "ring"),
-    "CUDA-aware MPI": ("horovod-mpi-gpu", "halving-doubling"),
-    "MPI through the host": ("horovod-mpi", "halving-doubling"),
-    "gRPC": ("tensorflow-grpc", "sharded-ps"),
-    "gRPC+Verbs": ("tensorflow-verbs", "sharded-ps"),
-    "gRPC+GDR": ("tensorflow-gdr", "sharded-ps"),
+    "NCCL2": "horovod-nccl2",
+    "CUDA-aware MPI": "horovod-mpi-gpu",
+    "MPI through the host": "horovod-mpi",
+    "Baidu": "baidu-ring",
+    "gRPC": "tensorflow-grpc",
+    "gRPC+Verbs": "tensorflow-verbs",
+    "gRPC+GDR": "tensorflow-gdr",
 }
-"""Library and strategy of each design."""
+"""The library of each design, with the strategy that it uses by itself."""
 ALL_REDUCES = ("NCCL2", "CUDA-aware MPI", "MPI through the host")
 
 
 def _scenario(name: str, trace: Trace, machine: Cluster, ranks: int) -> Scenario:
-    library, strategy = DESIGNS[name]
-    options: CoreOptions = {"servers": ranks} if strategy == "sharded-ps" else {}
-    return Scenario.of(trace, machine, strategy, ranks, library=library, **options)
+    library = find_library(DESIGNS[name])
+    options: CoreOptions = {"servers": ranks} if library.strategy == "sharded-ps" else {}
+    return Scenario.of(trace, machine, library.strategy, ranks, library=library, **options)
 
 
 @lru_cache(maxsize=128)

@@ -13,7 +13,7 @@ from paceline.catalog.libraries import NONE
 from paceline.forecast.output.plotting import noun_of, save
 from paceline.forecast.result import Result
 from paceline.forecast.wording.bottleneck import path
-from paceline.forecast.wording.rows import compression_label, interval, network
+from paceline.forecast.wording.rows import buckets, compression_label, interval, network
 from paceline.forecast.wording.sharding import TIGHT_LEGEND, need
 from paceline.forecast.wording.terms import sharding_cell, strategy
 from paceline.forecast.wording.verdict import Answer
@@ -171,7 +171,7 @@ def _besides(result: Result, among: Sequence[Result]) -> list[str]:
     """Return what differs between rows and has no column."""
     words = {
         "library": result.library,
-        "bucket_size": "no fusion" if result.bucket_size is None else f"buckets of {units.size(result.bucket_size)}",
+        "bucket_size": buckets(result),
         "latency_s": f"latency {units.duration(result.latency_s)}",
     }
     return [word for field, word in words.items() if len({getattr(other, field) for other in among}) > 1]

@@ -116,7 +116,9 @@ def _every(result: Result, _: Group) -> str:
 
 
 def _bucket_size(result: Result) -> str:
-    return "none" if result.bucket_size is None else units.size(result.bucket_size, 4)
+    if result.bucket_size is None:
+        return "none"
+    return "all" if result.bucket_size >= terms.UNLIMITED else units.size(result.bucket_size, 4)
 
 
 def _figure_columns(

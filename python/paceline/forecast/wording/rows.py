@@ -68,7 +68,11 @@ def compression_spoken(result: Result) -> str:
 
 def buckets(result: Result) -> str:
     """Return how gradients are fused."""
-    return "no fusion" if result.bucket_size is None else f"buckets of {units.size(result.bucket_size)}"
+    if result.bucket_size is None:
+        return "no fusion"
+    if result.bucket_size >= terms.UNLIMITED:
+        return terms.ALL_AT_ONCE
+    return f"buckets of {units.size(result.bucket_size)}"
 
 
 def named(result: Result, group: Group) -> str:
