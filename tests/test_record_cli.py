@@ -138,7 +138,7 @@ def _environment():
 
 def test_links_and_devices_stay_what_they_are(tmp_path):
     pytest.importorskip("torch")
-    from paceline.torch.recorder.summary import write_json
+    from paceline._internal.recording import write_json
 
     link, target, pipe = tmp_path / "link.json", tmp_path / "target.json", tmp_path / "pipe"
     link.symlink_to(target)

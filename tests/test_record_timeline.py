@@ -3,10 +3,10 @@
 import pytest
 
 torch = pytest.importorskip("torch")
+from paceline._internal.recording import overhead  # noqa: E402
 from paceline.torch.recorder.modules import needed_tensors, survey  # noqa: E402
 from paceline.torch.recorder.step import Event, EventKind, take_apart  # noqa: E402
 from paceline.torch.recorder.step_hooks import Gradient, batch_of  # noqa: E402
-from paceline.torch.recorder.summary import overhead  # noqa: E402
 from paceline.torch.recorder.trace import combine, wire_bytes, wire_dtype  # noqa: E402
 from torch import nn  # noqa: E402
 

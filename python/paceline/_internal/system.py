@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
+import platform
 from pathlib import Path
 
 
@@ -28,3 +30,22 @@ def out_of_memory_kills(counters: Path = Path("/proc/vmstat")) -> int:
             if name == "oom_kill":
                 return int(number)
     return 0
+
+
+def cpu_name() -> str:
+    """Return the model of this machine's CPU."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine() or "unknown CPU"
+
+
+def own_version() -> str:
+    """Return the version of the installed package."""
+    try:
+        return importlib.metadata.version("paceline")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"

@@ -43,7 +43,7 @@ class Recording:
     """With `gpu`: what operators run in, by its name in `paceline.torch.simulated.mode.DTYPES`."""
 
 
-_INJECT = Path(__file__).parents[1] / "torch" / "inject"
+_INJECT = Path(__file__).parent / "inject"
 
 
 def injected(environ: Mapping[str, str], recording: Recording) -> dict[str, str]:
@@ -61,11 +61,11 @@ def problem(result: Mapping[str, Any] | None) -> tuple[str | None, str | None]:
     """
     if result is None:
         return "no optimizer step was seen (0 steps)", (
-            "a script that trains with torch.optim and ends by itself, in Python without -I, -E or -S"
+            "a script that trains with torch.optim or keras.optimizers and ends by itself, without python -I, -E or -S"
         )
     if "summary" in result:
         return None, None
     if result["error"]:
-        return str(result["error"]), None
+        return str(result["error"]), result.get("remedy")
     seen = count(result["steps_seen"], "optimizer step")
     return f"{seen} seen, which is too few", "more steps: two find the model, then the warm-up, then one to record"

@@ -158,7 +158,10 @@ def _difference(first: Recorded, other: Recorded) -> str | None:
     if first.trace["dtype"] != other.trace["dtype"]:
         return f"the gradients of {two} are {other.trace['dtype']}, those of {one} {first.trace['dtype']}"
     names, others = dict(first.gradients), dict(other.gradients)
-    for ours, theirs in zip_longest(first.gradients, other.gradients):
+    pairs = first.gradients, other.gradients
+    if not first.summary.get("in_order", True):
+        pairs = sorted(first.gradients), sorted(other.gradients)
+    for ours, theirs in zip_longest(*pairs):
         if ours == theirs:
             continue
         if theirs is not None and theirs[0] not in names:

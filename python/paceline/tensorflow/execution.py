@@ -131,22 +131,32 @@ def traced(
     return results
 
 
-def refuse_xla() -> None:
-    """Raise InvalidArgumentError if a model of Keras or a function is being traced for XLA."""
+def compiled_by_xla() -> str | None:
+    """Return whether a model of Keras ("model") or a function ("function") is being traced for XLA; None if neither."""
     frame = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
         if getattr(owner, "compiled", False) is True and getattr(owner, "jit_compile", False) is True:
-            raise InvalidArgumentError(
-                "the model is compiled by XLA, which cannot exchange gradients",
-                remedy="model.compile(..., jit_compile=False)",
-            )
+            return "model"
         if type(owner).__name__ == "Function" and getattr(owner, "_jit_compile", False) is True:
-            raise InvalidArgumentError(
-                "the function is compiled by XLA, which cannot exchange tensors",
-                remedy="tf.function without jit_compile=True, or exchanges outside of it",
-            )
+            return "function"
         frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def refuse_xla() -> None:
+    """Raise InvalidArgumentError if a model of Keras or a function is being traced for XLA."""
+    owner = compiled_by_xla()
+    if owner == "model":
+        raise InvalidArgumentError(
+            "the model is compiled by XLA, which cannot exchange gradients",
+            remedy="model.compile(..., jit_compile=False)",
+        )
+    if owner == "function":
+        raise InvalidArgumentError(
+            "the function is compiled by XLA, which cannot exchange tensors",
+            remedy="tf.function without jit_compile=True, or exchanges outside of it",
+        )
 
 
 def run(

@@ -6,6 +6,7 @@ Importing this registers the backend, so that `torch.distributed.init_process_gr
 
 from paceline._internal.extras import cannot_import
 from paceline._internal.lazy import also_as, public_names
+from paceline._internal.recording import Overhead, RecordingError, Summary
 
 try:
     import torch.distributed
@@ -15,8 +16,6 @@ except ImportError as error:
 from paceline.torch.recorder.autograd_graph import AutogradGraph, autograd_graph, observed_order
 from paceline.torch.recorder.clock import Clock, CpuClock, CudaClock
 from paceline.torch.recorder.recorder import Recorder, record
-from paceline.torch.recorder.summary import Overhead, Summary
-from paceline.torch.recorder.trace import RecordingError
 
 __all__ = [
     "AutogradGraph",

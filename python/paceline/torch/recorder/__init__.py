@@ -7,7 +7,6 @@
 | step_hooks, communication_hooks, backward, modules | the hooks: on modules, parameters, collectives |
 | clock, marks | timestamps on CPUs and GPUs |
 | step, trace | events to steps, steps to a trace |
-| summary | totals and overhead of a recording |
 | autograd_graph | predicted order of gradients |
 | provenance | versions and devices |
 | torchvision | models by name |

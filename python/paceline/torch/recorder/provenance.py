@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
-from pathlib import Path
-
 import torch
 from torch import nn
 
+from paceline._internal.system import cpu_name, own_version
 from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
 from paceline.torch.recorder.modules import has_fsdp2
@@ -39,7 +36,7 @@ def device_name(device: torch.device) -> str:
     """Return the model name of the GPU or CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return _cpu_name()
+    return cpu_name()
 
 
 def describe_environment(device: torch.device) -> str:
@@ -48,21 +45,4 @@ def describe_environment(device: torch.device) -> str:
     on = device_name(device)
     if device.type == "cpu":
         on += f", {threads} thread{'s' if threads != 1 else ''}"
-    return f"paceline {_version()} with torch {torch.__version__} on {on}"
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("paceline")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return value.strip()
-    return platform.processor() or platform.machine() or "unknown CPU"
+    return f"paceline {own_version()} with torch {torch.__version__} on {on}"

@@ -13,6 +13,15 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from paceline._internal.recording import (
+    INPUT_LAYER,
+    Overhead,
+    RecordingError,
+    Summary,
+    check_writable,
+    overhead,
+    write_json,
+)
 from paceline.torch.recorder.clock import Clock, Mark, clock_for
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 from paceline.torch.recorder.communication_hooks import RankStepHooks
@@ -22,8 +31,7 @@ from paceline.torch.recorder.provenance import describe_environment, device_name
 from paceline.torch.recorder.states import state_size
 from paceline.torch.recorder.step import Event, EventKind, take_apart
 from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
-from paceline.torch.recorder.summary import Overhead, Summary, check_writable, overhead, write_json
-from paceline.torch.recorder.trace import CALLED_TWICE, INPUT_LAYER, Medians, RecordingError, combine
+from paceline.torch.recorder.trace import CALLED_TWICE, Medians, combine
 
 if TYPE_CHECKING:
     from paceline.torch.simulated.mode import Simulation

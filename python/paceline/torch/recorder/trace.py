@@ -9,15 +9,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from paceline._internal.recording import ACCUMULATION_LAYER, INPUT_LAYER, LOSS_LAYER, RecordingError
 from paceline.catalog.dtypes import DTYPE_BYTES
-from paceline.errors import PacelineError
 from paceline.torch.recorder.modules import ModuleTable, needed_tensors
 from paceline.torch.recorder.step import StepTimes
 from paceline.torch.recorder.step_hooks import Gradient
-
-INPUT_LAYER = "(input)"
-LOSS_LAYER = "(loss)"
-ACCUMULATION_LAYER = "(accumulation)"
 
 
 @dataclass(frozen=True)
@@ -192,10 +188,6 @@ def _some(names: Sequence[str], most: int = 5) -> str:
 
 def _seconds(value: float) -> float:
     return round(value, 9)
-
-
-class RecordingError(PacelineError, RuntimeError):
-    """The recorded steps do not give a trace; the message says why."""
 
 
 CALLED_TWICE = (

@@ -23,13 +23,13 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from paceline._internal import units
+from paceline._internal.recording import RecordingError, write_json
 from paceline.launch.injection import RESULT, SETTINGS, Recording
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 from paceline.torch.recorder.modules import unwrapped
 from paceline.torch.recorder.recorder import Recorder
-from paceline.torch.recorder.summary import write_json
-from paceline.torch.recorder.trace import CALLED_TWICE, RecordingError
+from paceline.torch.recorder.trace import CALLED_TWICE
 
 if TYPE_CHECKING:
     from paceline.torch.simulated.mode import Simulation

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from paceline._internal.lazy import when_imported
-from paceline.torch.recorder.trace import RecordingError
+from paceline._internal.recording import RecordingError
 from paceline.torch.simulated.replacing import answering, replace
 from paceline.torch.simulated.sharded import Sharding
 

@@ -22,9 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import paceline
+from paceline._internal.recording import RecordingError
 from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.torch.recorder.backward import inside_backward
-from paceline.torch.recorder.trace import RecordingError
 from paceline.torch.simulated.account import Account
 from paceline.torch.simulated.clock import SimulatedClock
 from paceline.torch.simulated.cost import Timer

@@ -1,4 +1,4 @@
-"""Put first on PYTHONPATH by `paceline record -- python …`: records the script's process once it imports torch.
+"""Put first on PYTHONPATH by `paceline record -- python …`: records the script's process once it imports a framework.
 
 This folder contains nothing else, and is removed from `sys.path` again. Python imports only one `sitecustomize`, so the
 one that would have been imported is run from here.
@@ -6,6 +6,7 @@ one that would have been imported is run from here.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -15,6 +16,12 @@ from pathlib import Path
 from types import ModuleType
 
 _HERE = Path(__file__).resolve().parent
+_WATCHERS = {
+    "torch": ("paceline.torch.recorder.watch", "start"),
+    "tensorflow": ("paceline.tensorflow.recorder.watch", "start"),
+    "keras": ("paceline.tensorflow.recorder.watch", "start_keras"),
+}
+"""The function to call once a framework has been executed: its module and its name."""
 
 
 def _run_the_other_sitecustomize() -> None:
@@ -26,20 +33,20 @@ def _run_the_other_sitecustomize() -> None:
         spec.loader.exec_module(module)
 
 
-class _AfterTorch:
-    """Finds torch through the other finders, and starts the watcher when torch has been executed."""
+class _AfterImport:
+    """Finds a framework through the other finders, and starts its watcher when it has been executed."""
 
-    def __init__(self) -> None:
-        self._asking = False
+    def __init__(self, framework: str) -> None:
+        self._framework, self._asking = framework, False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != "torch" or self._asking:
+        if name != self._framework or self._asking:
             return None
         self._asking = True
         try:
-            spec = importlib.util.find_spec("torch")
+            spec = importlib.util.find_spec(name)
         finally:
             self._asking = False
         if spec is None or spec.loader is None:
@@ -51,18 +58,17 @@ class _AfterTorch:
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-                _watch()
+                _watch(self._framework)
 
         spec.loader.exec_module = execute_and_watch  # type: ignore[method-assign]
         return spec
 
 
-def _watch() -> None:
+def _watch(framework: str) -> None:
     try:
         _paceline()
-        from paceline.torch.recorder import watch
-
-        watch.start()
+        module, name = _WATCHERS[framework]
+        getattr(importlib.import_module(module), name)()
     except Exception as error:
         print(f"paceline: cannot record this process: {error!r}", file=sys.stderr)
 
@@ -83,5 +89,5 @@ def _paceline() -> None:
 
 
 if "PACELINE_RECORD_SETTINGS" in os.environ:
-    sys.meta_path.insert(0, _AfterTorch())
+    sys.meta_path[:0] = [_AfterImport(framework) for framework in _WATCHERS]
 _run_the_other_sitecustomize()

@@ -1,4 +1,4 @@
-"""Summary and overhead of a recording, and writing traces to files."""
+"""Summary and overhead of a recording, of whatever framework, and writing traces to files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ from statistics import median, quantiles
 from typing import Any
 
 from paceline._internal.parameters import not_trained
+from paceline.errors import PacelineError
+
+INPUT_LAYER = "(input)"
+LOSS_LAYER = "(loss)"
+ACCUMULATION_LAYER = "(accumulation)"
+
+
+class RecordingError(PacelineError, RuntimeError):
+    """The recorded steps do not give a trace; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,8 @@ class Summary:
     not_trained_bytes: int
     """Of both, which ranks hold, and gather if they shard them."""
     notes: tuple[str, ...]
+    in_order: bool = True
+    """Whether ranks compute gradients in the same order, one after another."""
     forecast_options: str = ""
     """Of `paceline simulate`, which a forecast of the script needs, such as `--sharding zero3`."""
 
