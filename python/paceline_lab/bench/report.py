@@ -26,6 +26,9 @@ their value moves the weights by 0.24, 1.2 and 2.1 % of the change after one, tw
 layout or mean moves them by 100 %.
 """
 
+_ROUNDING = 1e-4
+"""Up to this difference, relative to the change by training, replicas of one process differ by rounding."""
+
 _NOISY = 0.25
 """Relative uncertainty of the rate beyond which comparisons are meaningless."""
 
@@ -65,9 +68,14 @@ def _efficiency(row: Row) -> str:
 
 
 def _weights(row: Row) -> str:
-    if not row.alike:
+    if not row.alike and not _rounded_apart(row):
         return "ranks differ"
     return "-" if row.weights_difference is None else f"{row.weights_difference:.0e}"
+
+
+def _rounded_apart(row: Row) -> bool:
+    """Return whether the replicas of one process differ by rounding only: XLA compiles each device's code apart."""
+    return row.replicas_apart is not None and row.replicas_apart < _ROUNDING
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[Column, Cell]]:
@@ -195,8 +203,15 @@ def _remarks(plan: Plan, result: Result) -> list[str]:
     if noisy:
         names = ", ".join(dict.fromkeys(row.engine for row in noisy))
         found.append(f"Steps of {names} vary too much to compare: use an idle machine, or more --num-batches")
-    if any(not row.alike for row in result.rows):
+    for row in result.rows:
+        if not row.alike and _rounded_apart(row):
+            by = f"{row.replicas_apart:.0e} of the change by training"
+            found.append(f"Replicas of {row.engine} differ by {by}: each device's code rounds in its own way")
+    if any(not row.alike and not _rounded_apart(row) for row in result.rows):
         found.append("Ranks that end with different weights have not trained the same model")
+    without = [row.engine for row in result.rows if row.runs[-1].ranks[0].get("xla_clusters") == 0]
+    if without:
+        found.append(f"XLA compiled nothing of {', '.join(dict.fromkeys(without))}: these rows compare nothing")
     if plan.data_dir is not None:
         found.append("Weights are not compared: frameworks crop and flip images at random, each in its own way")
     return found

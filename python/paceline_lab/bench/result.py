@@ -146,6 +146,12 @@ class Row:
         return all(run.alike for run in self.runs)
 
     @property
+    def replicas_apart(self) -> float | None:
+        """Largest distance of the weights of one process's replicas, relative to the change by training (2-norm)."""
+        found = [one["replicas_apart"] for run in self.runs for one in run.ranks if "replicas_apart" in one]
+        return max(found, default=None)
+
+    @property
     def forecast_images_per_s(self) -> float | None:
         """Forecast images/s of all ranks."""
         return None if self.forecast_s is None else self.images / self.forecast_s
@@ -180,6 +186,7 @@ class Row:
             "servers_cpu_s": sum(run.servers_cpu_s for run in self.runs),
             "loss": self.loss,
             "ranks_alike": self.alike,
+            "replicas_apart": self.replicas_apart,
             "weights_difference": self.weights_difference,
             "forecast_images_per_s": self.forecast_images_per_s,
             "forecast_of": self.forecast_of,
@@ -188,6 +195,7 @@ class Row:
             "scaling_efficiency_interval": None if self.efficiency_interval is None else vars(self.efficiency_interval),
             "choices": self.runs[-1].ranks[0].get("choices") or None,
             "software": self.runs[-1].ranks[0].get("engine"),
+            "xla_clusters": self.runs[-1].ranks[0].get("xla_clusters"),
             "step_seconds": [run.seconds for run in self.runs],
         }
 

@@ -87,7 +87,7 @@ class Runner:
         """Return whether the engine can run on all hosts."""
         reason = engine.missing()
         if reason is None and engine.own_launcher and self.group.hosts > 1:
-            reason = "has its own launcher, which cannot reach the hosts of this job; run it on one machine"
+            reason = engine.one_host
         if reason is None and engine.needs_graph:
             reason = self._exported()
         reason = next((text for text in self.group.gather(reason) if text), None)

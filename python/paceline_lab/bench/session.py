@@ -32,7 +32,7 @@ _PATIENCE_S = 300.0
 _BATCH, _GPU_BATCH, _BATCHES, _WARMUP, _ROUNDS = 8, 64, 30, 3, 3
 _SMALL_IMAGE = 32
 _NCCL = "ddp-nccl"
-_UNFUSED = ("tensorflow-ps", "ray-ps", "baidu-ring")
+_UNFUSED = ("tensorflow-ps", "tensorflow-mirrored", "ray-ps", "baidu-ring")
 
 
 class Session:
@@ -124,7 +124,8 @@ def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:
         raise InvalidArgumentError("--scaling needs several numbers of ranks", remedy="-np 1,2,4")
     model, image_size = _model(options["model"] or "resnet50", options["image_size"])
     names = options["engines"] or ["paceline"]
-    engines = chosen(names, _of_engines(options, given, names), options["strategy"] or [None])
+    xla = [one == "on" for one in options["xla"] or ["off"]]
+    engines = chosen(names, _of_engines(options, given, names), options["strategy"] or [None], xla)
     _refuse_idle(options, engines)
     on_gpus = all(engine.spec_fields().get("device") == "cuda" for engine in engines)
     return Plan(
@@ -181,6 +182,10 @@ def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
     for name in ("strategy", "transport", "coordinator"):
         if options[name] is not None and not ours:
             raise InvalidArgumentError(f"--{name} needs the engine paceline", remedy=f"drop --{name}")
+    if options["xla"] is not None and not any("tensorflow" in engine.name for engine in engines):
+        raise InvalidArgumentError(
+            "--xla compiles TensorFlow's graphs only", remedy="--engine tensorflow-ps, or drop --xla"
+        )
     if options["device"] == "cpu" and any(engine.name == _NCCL for engine in engines):
         raise InvalidArgumentError(
             f"--device cpu: {_NCCL} computes on GPUs", remedy="--engine ddp-gloo, or drop --device"
@@ -189,7 +194,7 @@ def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
     if options["device"] == "cuda" and elsewhere:
         raise InvalidArgumentError(
             f"--device cuda: {elsewhere[0]} computes on CPUs only",
-            remedy="drop --device (paceline, ddp-gloo, ddp-nccl and horovod compute on both)",
+            remedy="drop --device (paceline, ddp-gloo, ddp-nccl, horovod and tensorflow-mirrored compute on both)",
         )
     if options["servers"] is not None and not any(engine.servers for engine in engines):
         raise InvalidArgumentError(

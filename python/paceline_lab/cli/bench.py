@@ -30,6 +30,7 @@ _COUNT_OR_NONE = types.COUNT_OR_NONE
 _PATH = click.Path(path_type=Path)
 _RANKS = types.several(kinds.whole(1, MOST_RANKS))
 _GPUS = types.one_each(kinds.whole(1, MOST_RANKS))
+_XLA = types.several(kinds.choice(("off", "on")))
 _SCALING = types.of_kind(kinds.choice(("weak", "strong")))
 _CANNOT = 77
 
@@ -52,6 +53,7 @@ _SECTIONS = {
     "Model and data": ("image_size", "data_dir", "num_workers", "device", "lr", "seed"),
     "Measurement": ("rounds", "num_warmup_batches", "scaling", "limit", "display_every"),
     "Engine paceline": ("strategy", "transport", "coordinator", "servers", "bucket_size"),
+    "Engines of TensorFlow": ("xla",),
     "Forecast beside it": ("cluster", "bandwidth"),
     "Installation": ("install",),
 }
@@ -75,6 +77,7 @@ _SECTIONS = {
 @click.option("--scaling", type=_SCALING, help="weak (--batch-size per rank) or strong (global).  [default: weak]")
 @types.options("bench", "strategy", "transport", "coordinator", "servers")
 @types.option("bench", "bucket_size")
+@click.option("--xla", type=_XLA, metavar="WORD,…", help="XLA in engines of TensorFlow: off, on (auto-clustering).  [default: off]")
 @click.option("--data-dir", type=_PATH, metavar="DIR", help="Images, one subfolder per class.  [default: synthetic]")
 @click.option("--num-workers", type=_COUNT_OR_NONE, help="Loader processes per rank, for --data-dir.  [default: 2]")
 @types.options("bench", "image_size", "seed")
@@ -95,7 +98,7 @@ _SECTIONS = {
     "--install",
     metavar="NAME",
     shell_complete=completed(_environments),
-    help="Create an environment, and exit: tensorflow, openmpi, mpich.",
+    help="Create an environment, and exit: tensorflow, openmpi, mpich, horovod, ….",
 )
 def bench(
     *,

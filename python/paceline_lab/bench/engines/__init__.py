@@ -6,6 +6,7 @@ An engine reports what this machine lacks for it, describes what its ranks do, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
@@ -13,22 +14,26 @@ from paceline.errors import InvalidArgumentError
 from paceline_lab.bench.engines.baidu import BaiduRing
 from paceline_lab.bench.engines.base import Engine, Options
 from paceline_lab.bench.engines.ddp import Ddp
-from paceline_lab.bench.engines.horovod import Horovod, HorovodTensorFlow
+from paceline_lab.bench.engines.horovod import Horovod, HorovodMpi, HorovodTensorFlow, HorovodTensorFlowMpi
 from paceline_lab.bench.engines.paceline import Paceline, PacelineTensorFlow
 from paceline_lab.bench.engines.ray import RayServers
-from paceline_lab.bench.engines.tensorflow import Mirrored, Servers
+from paceline_lab.bench.engines.tensorflow import Mirrored, Replicas, Servers
 
 __all__ = ["ALL", "NAMES", "Engine", "Options", "chosen"]
 
 NAMES = (
-    *("paceline", "ddp-gloo", "ddp-nccl", "horovod", "tensorflow-ps", "tensorflow-mwm"),
-    *("paceline-tensorflow", "horovod-tensorflow", "ray-ps", "baidu-ring"),
+    *("paceline", "ddp-gloo", "ddp-nccl", "horovod", "tensorflow-ps", "tensorflow-mwm", "tensorflow-mirrored"),
+    *("paceline-tensorflow", "horovod-tensorflow", "horovod-mpi", "horovod-tensorflow-mpi", "ray-ps", "baidu-ring"),
 )
 ALL = "all"
 
 
-def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | None]) -> list[Engine]:
+def chosen(
+    names: Sequence[str], options: Options, strategies: Sequence[str | None], xla: Sequence[bool] = (False,)
+) -> list[Engine]:
     """Return the engines of these names, in order; `paceline` once per strategy (None: chosen by message size).
+
+    Engines of TensorFlow are listed once without and with XLA, as `xla` says.
 
     Raises InvalidArgumentError.
     """
@@ -47,10 +52,11 @@ def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | No
         )
     found: list[Engine] = []
     for name in NAMES if ALL in names else names:
-        if name in _OURS:
-            found += [_OURS[name](options, strategy) for strategy in strategies]
-        else:
-            found.append(_MAKERS[name](options))
+        for each in [replace(options, xla=on) for on in xla] if "tensorflow" in name else [options]:
+            if name in _OURS:
+                found += [_OURS[name](each, strategy) for strategy in strategies]
+            else:
+                found.append(_MAKERS[name](each))
     return found
 
 
@@ -60,8 +66,11 @@ _MAKERS = {
     "ddp-nccl": lambda options: Ddp(options, "nccl"),
     "horovod": Horovod,
     "horovod-tensorflow": HorovodTensorFlow,
+    "horovod-mpi": HorovodMpi,
+    "horovod-tensorflow-mpi": HorovodTensorFlowMpi,
     "tensorflow-ps": Servers,
     "tensorflow-mwm": Mirrored,
+    "tensorflow-mirrored": Replicas,
     "ray-ps": RayServers,
     "baidu-ring": BaiduRing,
 }

@@ -30,6 +30,8 @@ class Options:
     """Fusion size in bytes, for every engine that has such an option."""
     device: str = "cpu"
     """Where engines of torch compute: cpu or cuda."""
+    xla: bool = False
+    """Whether engines of TensorFlow cluster their graphs automatically, for XLA."""
     python: str = sys.executable
     secret: str = ""
     """Secret of Paceline's ranks; random if empty."""
@@ -43,6 +45,8 @@ class Engine(ABC):
     """The framework that computes: torch, tensorflow or ray."""
     own_launcher = False
     """Whether another program starts the ranks, on this host only."""
+    one_host = "has its own launcher, which cannot reach the hosts of this job; run it on one machine"
+    """Why it runs on one host only, then."""
 
     def __init__(self, options: Options) -> None:
         """Take the options."""
@@ -52,7 +56,12 @@ class Engine(ABC):
     @property
     def label(self) -> str:
         """The name in tables."""
-        return self.name
+        return f"{self.name}{self.xla_mark}"
+
+    @property
+    def xla_mark(self) -> str:
+        """The end of its name, if it runs with XLA."""
+        return " xla" if self.options.xla else ""
 
     @abstractmethod
     def missing(self) -> str | None:
@@ -89,6 +98,14 @@ def missing_device(options: Options) -> str | None:
     if options.device == "cpu" or torch.cuda.is_available():
         return None
     return "needs a GPU, and torch with CUDA: pip install torch (https://pytorch.org)"
+
+
+def xla_variables(options: Options) -> dict[str, str]:
+    """Return TensorFlow's variables that turn auto-clustering on, on CPUs too.
+
+    tf_cnn_benchmarks' `--xla` sets the same level for GPUs (https://www.tensorflow.org/xla#auto-clustering).
+    """
+    return {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"} if options.xla else {}
 
 
 def rank_words(python: str, module: str, spec: RankSpec) -> list[str]:

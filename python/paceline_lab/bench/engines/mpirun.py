@@ -24,9 +24,17 @@ def missing() -> str | None:
     return None if _mpirun() else f"there is no mpirun on PATH: {install_line(OPEN_MPI)}"
 
 
-def process(python: str, spec: RankSpec, places: Places, secret: str, settings: Mapping[str, str]) -> Process:
+def process(  # noqa: PLR0917
+    python: str,
+    spec: RankSpec,
+    places: Places,
+    secret: str,
+    settings: Mapping[str, str],
+    module: str = "torch_rank",
+    mpirun: str | None = None,
+) -> Process:
     """Return an mpirun that starts all ranks with `settings` as environment variables."""
-    mpirun = _mpirun()
+    mpirun = mpirun or _mpirun()
     assert mpirun is not None
     (_, environment), *_ = environments(places, secret)
     environment = {name: value for name, value in environment.items() if name not in _LAUNCHER_VARIABLES}
@@ -34,7 +42,7 @@ def process(python: str, spec: RankSpec, places: Places, secret: str, settings: 
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **settings}
     # Open MPI binds each rank's threads to one core, and refuses more ranks than cores.
     open_mpi_options = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi(mpirun) else []
-    words = [mpirun, *open_mpi_options, "-n", str(len(places.ranks)), *rank_words(python, "torch_rank", spec)]
+    words = [mpirun, *open_mpi_options, "-n", str(len(places.ranks)), *rank_words(python, module, spec)]
     return Process("mpirun", launcher_words(*words), environment)
 
 

@@ -13,7 +13,7 @@ from paceline.launch import variables
 from paceline.settings.table import SETTINGS
 
 from paceline_lab.bench.engines import mpirun
-from paceline_lab.bench.engines.base import Engine, Options, environments, missing_device, rank_words
+from paceline_lab.bench.engines.base import Engine, Options, environments, missing_device, rank_words, xla_variables
 from paceline_lab.bench.engines.tensorflow import missing_tensorflow, tensorflow_python
 from paceline_lab.bench.places import Places, job_of
 from paceline_lab.bench.processes import Process
@@ -46,7 +46,7 @@ class Paceline(Engine):
     @property
     def label(self) -> str:
         """The name with the strategy."""
-        return self.name if self._strategy is None else f"{self.name} {self._strategy}"
+        return f"{self.name}{'' if self._strategy is None else f' {self._strategy}'}{self.xla_mark}"
 
     def missing(self) -> str | None:
         """Check whether mpirun is missing, for MPI, or GPUs."""
@@ -76,7 +76,7 @@ class Paceline(Engine):
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Return ranks and servers, as `paceline run` starts them."""
-        settings = dict(self._settings)
+        settings = {**self._settings, **xla_variables(self.options)}
         if spec.mode == "optimizer" and spec.fusion_bytes is not None:
             settings["HOROVOD_FUSION_THRESHOLD"] = str(spec.fusion_bytes)
         if places.servers:
@@ -121,7 +121,7 @@ class PacelineTensorFlow(Paceline):
 
     def spec_fields(self) -> dict[str, Any]:
         """Return the fields that its ranks need: a coordinator decides on the order of gradients, if one is named."""
-        return {"mode": "optimizer", "servers": self.servers}
+        return {"mode": "optimizer", "servers": self.servers, "xla": self.options.xla}
 
 
 def _without_own() -> dict[str, str]:

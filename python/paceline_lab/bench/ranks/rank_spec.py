@@ -39,6 +39,8 @@ class RankSpec:
     data_dir: str | None = None
     loader_workers: int = 2
     servers: int = 0
+    xla: bool = False
+    """Whether TensorFlow compiles clusters of a graph by XLA; `TF_XLA_FLAGS` says so to it."""
     folder: str
     """Folder for results."""
     graph: str | None = None

@@ -77,24 +77,28 @@ class Stopwatch:
         self._parts.setdefault(name, []).append(time.perf_counter() - begin)
         return made
 
-    def write(self, weights: Weights, **more: Any) -> None:  # noqa: ANN401
-        """Write the results of this rank, and the weights of rank 0, with torch's names and layout."""
-        if self.rank == 0:
+    def write(self, weights: Weights, replica: int = 0, replicas: int = 1, **more: Any) -> None:  # noqa: ANN401
+        """Write the results of this rank, and the weights of rank 0, with torch's names and layout.
+
+        A process with several replicas writes those of each, which share its time.
+        """
+        rank = self.rank + replica
+        if rank == 0:
             save(self._folder / WEIGHTS, weights)
         result = {
-            "rank": self.rank,
+            "rank": rank,
             "seconds": self._seconds,
             "input_s": self._inputs,
             "losses": self._losses,
             "lasted_s": self._lasted,
-            "cpu_s": self._used_cpu,
+            "cpu_s": self._used_cpu / replicas,
             "alone": self._parts,
             "digest": digest(weights),
             **more,
         }
-        new = self._folder / f".{result_name(self.rank)}"
+        new = self._folder / f".{result_name(rank)}"
         new.write_text(json.dumps(result), encoding="utf-8")
-        new.rename(self._folder / result_name(self.rank))
+        new.rename(self._folder / result_name(rank))
 
     def keep(self, weights: Weights) -> None:
         """Save rank 0's weights, which are compared between engines."""

@@ -6,6 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from paceline_lab.bench.ranks import data
@@ -13,7 +14,7 @@ from paceline_lab.bench.ranks.rank_spec import RankSpec
 from paceline_lab.bench.ranks.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from paceline_lab.bench.ranks.tensorflow_layers import Model
 
@@ -48,12 +49,12 @@ def checker(done: list[int], stopwatch: Stopwatch, values: Callable[[], Any]) ->
 class Variables:
     """A process's own weights, their momenta and moving averages, as SGD with momentum trains them."""
 
-    def __init__(self, spec: RankSpec, model: Model) -> None:
-        """Take the model's initial values."""
+    def __init__(self, spec: RankSpec, model: Model, variable: Callable[[Any], Any] = tf.Variable) -> None:
+        """Take the model's initial values. `variable` makes a variable of one."""
         self._spec, self.model = spec, model
-        self._weights = {name: tf.Variable(value, dtype=tf.float32) for name, value in model.initial.items()}
-        self._moving = {name: tf.Variable(tf.zeros_like(value)) for name, value in self._weights.items()}
-        self._statistics = {name: tf.Variable(value) for name, value in model.statistics.items()}
+        self._weights = {name: variable(np.float32(value)) for name, value in model.initial.items()}
+        self._moving = {name: variable(np.zeros_like(value, np.float32)) for name, value in model.initial.items()}
+        self._statistics = {name: variable(value) for name, value in model.statistics.items()}
 
     def loss(self, images: Any, labels: Any) -> Any:  # noqa: ANN401
         """Return the loss of a batch."""
@@ -76,15 +77,54 @@ class Variables:
 
 def train(spec: RankSpec, rank: int, size: int, variables: Variables, step: Callable[[Any, Any], Any]) -> None:
     """Train by a traced function, measure it, and write the results."""
+    traced = Clusters(spec, step)
 
     def once(batch: tuple[Any, Any]) -> float:
-        return float(step(tf.convert_to_tensor(batch[0]), tf.convert_to_tensor(batch[1])))
+        return float(traced(tf.convert_to_tensor(batch[0]), tf.convert_to_tensor(batch[1])))
 
     stopwatch, load = Stopwatch(spec, rank), loader(spec, rank, size)
     stopwatch.run(load, once, checker([0], stopwatch, variables.values))
     final = variables.values()
     alone(spec, variables.model, load, stopwatch)
-    stopwatch.write(final, engine=f"TensorFlow {tf.__version__}")
+    stopwatch.write(final, **traced.software)
+
+
+def clusters_in(graphs: Iterable[Any]) -> int:
+    """Return the number of clusters that XLA compiles in partitioned graphs."""
+    return sum(node.op == "_XlaRun" for graph in graphs for node in graph.node)
+
+
+def software(spec: RankSpec, clusters: int | None) -> dict[str, Any]:
+    """Return the fields of a result that say which software computed."""
+    return {"engine": f"TensorFlow {tf.__version__}", "xla_clusters": clusters if spec.xla else None}
+
+
+class Clusters:
+    """A traced step, which counts the clusters that XLA compiles as it runs for the first time."""
+
+    def __init__(self, spec: RankSpec, step: Callable[..., Any]) -> None:
+        """Take the step."""
+        self._spec, self._step = spec, step
+        self._clusters: int | None = None
+
+    def __call__(self, *batch: Any) -> Any:  # noqa: ANN401
+        """Run the step."""
+        if not self._spec.xla or self._clusters is not None:
+            return self._step(*batch)
+        from tensorflow.python.eager import context
+
+        own = context.context()
+        own.enable_run_metadata()
+        loss = self._step(*batch)
+        ran = own.export_run_metadata()
+        own.disable_run_metadata()
+        self._clusters = clusters_in(graph for each in ran.function_graphs for graph in each.partition_graphs)
+        return loss
+
+    @property
+    def software(self) -> dict[str, Any]:
+        """The fields of a result that say which software computed."""
+        return software(self._spec, self._clusters)
 
 
 def alone(spec: RankSpec, model: Model, load: Callable[[int], Any], stopwatch: Stopwatch) -> None:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from paceline_lab.bench.ranks.rank_spec import RankSpec, place, read
 from paceline_lab.bench.ranks.stopwatch import Stopwatch, cpu_s
-from paceline_lab.bench.ranks.tensorflow_common import alone, checker, loader, threads
+from paceline_lab.bench.ranks.tensorflow_common import alone, checker, clusters_in, loader, software, threads
 from paceline_lab.bench.ranks.tensorflow_layers import Model
 
 v1 = tf.compat.v1
@@ -94,9 +94,16 @@ def work(spec: RankSpec, rank: int, size: int, server: Any, cluster: dict[str, l
             stop_grace_period_secs=1,  # For the chief's token thread, which waits for another step.
         ) as session,
     ):
+        clusters: list[int] = []
 
         def train(batch: tuple[Any, Any]) -> float:
-            _, value = session.run([update, loss], {images: batch[0], labels: batch[1]})
+            looks = spec.xla and not clusters  # At the first step, at which XLA compiles.
+            ran = v1.RunMetadata() if looks else None
+            graphs = v1.RunOptions(output_partition_graphs=True) if looks else None
+            fed = {images: batch[0], labels: batch[1]}
+            _, value = session.run([update, loss], fed, options=graphs, run_metadata=ran)
+            if ran is not None:
+                clusters.append(clusters_in(ran.partition_graphs))
             return float(value)
 
         def values() -> dict[str, Any]:
@@ -107,7 +114,7 @@ def work(spec: RankSpec, rank: int, size: int, server: Any, cluster: dict[str, l
         final = values()
         _wait_for_all(spec, rank, size)
     alone(spec, model, load, stopwatch)
-    stopwatch.write(final, engine=f"TensorFlow {tf.__version__}")
+    stopwatch.write(final, **software(spec, clusters[0] if clusters else None))
 
 
 def _variable(name: str, value: Any, **options: Any) -> Any:  # noqa: ANN401
