@@ -77,7 +77,12 @@ _SECTIONS = {
 @click.option("--scaling", type=_SCALING, help="weak (--batch-size per rank) or strong (global).  [default: weak]")
 @types.options("bench", "strategy", "transport", "coordinator", "servers")
 @types.option("bench", "bucket_size")
-@click.option("--xla", type=_XLA, metavar="WORD,…", help="XLA in engines of TensorFlow: off, on (auto-clustering).  [default: off]")
+@click.option(
+    "--xla",
+    type=_XLA,
+    metavar="WORD,…",
+    help="XLA in TensorFlow (auto-clustering): off, on.  [default: off]",
+)
 @click.option("--data-dir", type=_PATH, metavar="DIR", help="Images, one subfolder per class.  [default: synthetic]")
 @click.option("--num-workers", type=_COUNT_OR_NONE, help="Loader processes per rank, for --data-dir.  [default: 2]")
 @types.options("bench", "image_size", "seed")
