@@ -85,6 +85,19 @@ class Analysis:
         """Return one typical step on all ranks."""
         return {rank: breakdowns[index] for rank, breakdowns in self.breakdowns.items()}
 
+    @property
+    def susceptible(self) -> dict[int, float]:
+        """Mean time of a step in which lateness of a coordinator does most harm, in nanoseconds, by rank.
+
+        Only ranks whose input pipeline was watched are in it.
+        """
+        found: dict[int, float] = {}
+        for rank, breakdowns in self.breakdowns.items():
+            known = [one.susceptible for one in breakdowns if one.susceptible is not None]
+            if known:
+                found[rank] = sum(known) / len(known)
+        return found
+
     def spread(self) -> tuple[float, float, float]:
         """Return median and quartiles of the step, in nanoseconds."""
         durations = self.durations
@@ -144,7 +157,9 @@ def _breakdowns(
         transfers = {rank.rank: sorted_in[rank.rank][index] for rank in ranks}
         match(transfers)
         for rank in ranks:
-            breakdowns[rank.rank].append(break_down(marked(rank, steps[rank.rank][index]), transfers[rank.rank]))
+            here = steps[rank.rank][index]
+            pipeline = rank.pipeline_within(here)
+            breakdowns[rank.rank].append(break_down(marked(rank, here), transfers[rank.rank], pipeline=pipeline))
     return breakdowns
 
 

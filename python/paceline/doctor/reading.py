@@ -122,6 +122,11 @@ class _Reader:
             raise ValueError
         if category in MARKS:
             self._rank(event).marks[str(category)].append(span)
+        elif category == "pipeline":
+            rank = self._rank(event)
+            if rank.pipeline is None:
+                rank.pipeline = []
+            rank.pipeline.append(span)
         elif category == "coordinator":
             rank = self._rank(event)
             rank.coordinator.setdefault(span.name, []).append(span)

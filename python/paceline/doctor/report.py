@@ -63,14 +63,25 @@ class Report:
         is_more = first is None or exposed > first.share * 1.1
         if len(analysis.ranks) > 1 and is_more and not (first and first.name == COMPUTE_BOUND):
             every.append(Fact("Exposed", f"{percent(exposed)} of the time is exposed communication"))
+        window = self._window_share()
+        if window is not None:
+            every.append(
+                Fact("LIS window", f"{percent(window)} of a step: input and scheduling at work, nothing moved")
+            )
         if slow:
             every.append(Fact("Slow steps", f"{percent(slow.share)} of the time is a few slow steps"))
         return every
 
+    def _window_share(self) -> float | None:
+        """Return the share of a step that is susceptible to load imbalance, if the input pipeline was watched."""
+        found = self.analysis.susceptible
+        step = sum(self.analysis.means[rank].step for rank in found)
+        return sum(found.values()) / step if found else None
+
     @property
     def verdict(self) -> str:
         """The headline, and what else takes time, in one line for `--json`."""
-        others = [fact.sentence for fact in self.facts if fact.label != "Run"]
+        others = [fact.sentence for fact in self.facts if fact.label not in {"Run", "LIS window"}]
         first = next((it for it in self.diagnoses if it.name == COMPUTE_BOUND), None)
         return "; ".join([self.headline, *(first.facts if first else ()), *others])
 
@@ -86,6 +97,7 @@ class Report:
             "slow_steps": len(next(iter(analysis.slow.values()))),
             "step_s": middle / 1e9 if analysis.has_steps else None,
             "step_quartiles_s": [low / 1e9, high / 1e9] if analysis.has_steps else None,
+            "lis_window_share": self._window_share(),
             "ranks": [self._rank(rank) for rank in analysis.ranks],
             "diagnoses": [
                 {
@@ -110,6 +122,7 @@ class Report:
             "step_s": parts.step / 1e9,
             **{f"{name}_s": getattr(parts, name) / 1e9 if name in known else None for name in NAMES},
             "exposed_communication_s": parts.exposed / 1e9,
+            "lis_window_s": None if (window := analysis.susceptible.get(rank)) is None else window / 1e9,
             "medians_s": {name: median(values) / 1e9 for name, values in columns.items()},
             "quartiles_s": {
                 name: [quantile(values, 0.25) / 1e9, quantile(values, 0.75) / 1e9] for name, values in columns.items()

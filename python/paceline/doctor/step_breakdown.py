@@ -6,12 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 
-from paceline.doctor.intervals import Interval, Intervals, length, overlap, union, without
+from paceline.doctor.intervals import Interval, Intervals, clip, length, overlap, union, without
 from paceline.doctor.steps import Marked
 from paceline.doctor.timeline_model import Block
 from paceline.doctor.transfers import Transfer
 from paceline.doctor.waits import Wait, wait_between
 
+_NO_LENGTH = 1000
+"""Nanoseconds: marks of less stand for what is not marked."""
 _NO_GRADIENT = 1024
 """Bytes; an operation this small that starts after all others have ended is a loss or a norm, not a gradient."""
 
@@ -55,10 +57,20 @@ class StepBreakdown:
     backward: Backward
     passes: int
     """Forward passes: more than one accumulate gradients."""
+    susceptible: int | None = None
+    """Nanoseconds in which input pipeline and scheduling were at work and no gradient had moved; None: unknown.
+
+    The load-imbalance-susceptible window of S. Pumma et al., "Alleviating Load Imbalance in Data Processing for
+    Large-Scale Deep Learning", section V-B.2. Scheduling is at work from the first forward pass on.
+    """
 
 
-def break_down(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True) -> StepBreakdown:
+def break_down(
+    marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True, pipeline: Intervals | None = None
+) -> StepBreakdown:
     """Break down a step. `transfers`: those that become ready in it, in order. Without `steps`: a whole recording.
+
+    `pipeline`: when the input pipeline is at work, if that is known.
 
     Waits marked by the script are exposed communication. Without marks, the wait for gradients lasts from the readiness
     of the last one to the end of the last transfer, and the script is assumed to wait for an operation that begins and
@@ -97,7 +109,19 @@ def break_down(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = T
         moving=length(moving),
         backward=_backward(without(marked.backward, exposed), gradients, moving),
         passes=_passes(marked) if steps else 1,
+        susceptible=None if pipeline is None or not steps else _susceptible(marked, gradients, pipeline),
     )
+
+
+def _susceptible(marked: Marked, gradients: Sequence[Transfer], pipeline: Intervals) -> int:
+    """Return how long the pipeline is at work between the first forward pass and the first gradient's movement."""
+    if not marked.forward:
+        return 0
+    # TensorFlow has no hooks for forward passes: a mark of no length stands for all of them before the first gradient.
+    is_marked = length(marked.forward) > _NO_LENGTH
+    begin = marked.forward[0][0] if is_marked else marked.step[0]
+    end = min([it.all_begun for it in gradients if it.all_begun >= begin], default=marked.step[1])
+    return length(clip(pipeline, begin, min(end, marked.step[1])))
 
 
 def _passes(marked: Marked) -> int:

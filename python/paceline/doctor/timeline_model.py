@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+from paceline.doctor.intervals import Interval, Intervals, clip, union
 
 MARKS = ("input", "forward", "backward", "wait", "optimizer")
 """Activities of the script between operations, which torch's hooks mark."""
@@ -100,6 +103,8 @@ class Rank:
     votes: list[Operation] = field(default_factory=list)
     """Operations of coordinators."""
     tensors: list[Tensor] = field(default_factory=list)
+    pipeline: list[Span] | None = None
+    """When its input pipeline was at work; None: nobody watched."""
     coordinator: dict[str, list[Span]] = field(default_factory=dict)
     """Coordinator spans by activity: sleep, late wake-up, wait for votes, report, wait for the decision."""
     spun: int = 0
@@ -107,10 +112,20 @@ class Rank:
     moved: dict[tuple[int, str, bool], int] = field(default_factory=dict)
     """Bytes of messages by operation, role (`worker 0`, `server 2`) and direction (True: outgoing)."""
 
+    def pipeline_within(self, step: Interval) -> Intervals | None:
+        """Return when the input pipeline was at work in a step; None if nobody watched."""
+        if self.pipeline is None:
+            return None
+        first = max(0, bisect_left(self.pipeline, step[0], key=lambda span: span.begin) - 1)
+        last = bisect_left(self.pipeline, step[1], key=lambda span: span.begin)
+        return union(clip(((span.begin, span.end) for span in self.pipeline[first:last]), *step))
+
     def sort(self) -> None:
         """Sort by time."""
         for spans in (*self.marks.values(), *self.coordinator.values()):
             spans.sort(key=lambda span: (span.begin, span.end))
+        if self.pipeline is not None:
+            self.pipeline.sort(key=lambda span: (span.begin, span.end))
         self.operations.sort(key=lambda operation: (operation.begin, operation.number))
         self.tensors.sort(key=lambda tensor: (tensor.requested, tensor.operation, tensor.name))
 

@@ -21,6 +21,7 @@ const IN: u32 = 2;
 const OPERATIONS: u32 = 3;
 const TENSORS: u32 = 4;
 const COORDINATOR: u32 = 5;
+const PIPELINE: u32 = 6;
 
 /// The file of a recording, and what it still waits for.
 pub(super) struct Recording {
@@ -50,6 +51,7 @@ impl Recording {
             (OPERATIONS, "operations".to_owned()),
             (TENSORS, "tensors".to_owned()),
             (COORDINATOR, "coordinator".to_owned()),
+            (PIPELINE, "input pipeline".to_owned()),
         ];
         writer.name_process(on(timeline, COMPUTE), &name)?;
         for (thread, name) in threads {
@@ -91,7 +93,9 @@ impl Recording {
         let complete = |name, category| paceline_trace_events::Span { name, category, start_us: begin, end_us: end };
         match kind {
             SpanKind::Mark { name, category } => {
-                self.writer.span(on(timeline, COMPUTE), &complete(&name, &category), NoArgs {})
+                // It works beside the script.
+                let track = if category == "pipeline" { PIPELINE } else { COMPUTE };
+                self.writer.span(on(timeline, track), &complete(&name, &category), NoArgs {})
             }
             SpanKind::Agreement(name, counted) => {
                 let args =

@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from paceline._core import Engine
+from paceline.job.input_watch import InputWatch
 from paceline.torch.backend import blocks
 from paceline.torch.recorder.clipping import on_clipping
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
@@ -40,6 +41,7 @@ class Marks:
         if completion is not None:
             completion.wait_listeners.append(self._waited_for)
         self._unclip = on_clipping(self._clipped)
+        self._input = InputWatch(engine)
         self._hooks = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -49,6 +51,7 @@ class Marks:
 
     def remove(self) -> None:
         """Remove the hooks."""
+        self._input.remove()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
