@@ -91,3 +91,42 @@ def test_gradients_go_through_parameter_servers():
 @on_ranks("jax")
 def test_gradients_of_jax_are_those_of_the_whole_batch():
     assert "from those of one process with the whole batch" in run(2, EXAMPLES / "jax_grad.py")
+
+
+@on_ranks("tensorflow")
+def test_a_step_is_planned_from_its_own_graph_and_runs_by_the_plan(tmp_path):
+    plan = tmp_path / "plan.json"
+    run(2, "planned", plan)
+    said = run(2, "planned", plan, "all", options=("--coordinator", "graph", "--coordinator-plan", plan))
+    # The first two steps are negotiated, and compared with the plan. Nothing is fused in it.
+    assert said.count("planned 40 of 12 steps") == 2, said
+    # A step with fewer gradients leaves out the others.
+    said = run(2, "planned", plan, "3", options=("--coordinator-plan", plan))
+    assert "is no plan of this step" not in said and "planned 30 of 12 steps" in said, said
+
+
+@on_ranks("tensorflow")
+def test_a_plan_of_another_step_is_refused(tmp_path):
+    plan = tmp_path / "plan.json"
+    run(2, "planned", plan)
+    document = json.loads(plan.read_text())
+    small = next(tensor for tensor in document["tensors"] if tensor["bytes"] == 120)
+    small["bytes"] = 124
+    plan.write_text(json.dumps(document))
+    said = run(2, "planned", plan, "all", options=("--coordinator-plan", plan), code=1)
+    assert f"--coordinator-plan {plan}: is no plan of this step: sizes differ: '{small['name']}' has 120 bytes" in said
+    small["name"] = "another"
+    plan.write_text(json.dumps(document))
+    said = run(2, "planned", plan, "all", options=("--coordinator-plan", plan), code=1)
+    assert "it lacks 'DistributedGradientTape." in said and "try: paceline plan" in said
+
+
+@on_ranks("tensorflow")
+@pytest.mark.parametrize("way", ["clusters", "loss"])
+def test_steps_with_xla_train_as_without(way):
+    env = {"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit", "TF_CPP_MIN_LOG_LEVEL": "0"}
+    said = run(2, "xla", way, env=env)
+    assert all(f"{way}: same weights on rank {rank}" in said for rank in range(2))
+    # XLA has compiled something, and nothing in the steps without it.
+    before, after = said.split("plain steps done", 1)
+    assert "Compiled cluster using XLA" in after and "Compiled cluster using XLA" not in before, said[-3000:]

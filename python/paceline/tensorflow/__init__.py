@@ -2,8 +2,9 @@
 
     import paceline.tensorflow as hvd  # instead of: import horovod.tensorflow as hvd
 
-It works in eager execution, in `tf.function` and with Keras 3; without XLA, whose graphs cannot call
-Python (`jit_compile=False`). Tensors on a GPU go through the memory of the host.
+It works in eager execution, in `tf.function` and with Keras 3, also where XLA clusters the rest of a graph; not inside
+of functions that XLA compiles as a whole (`jit_compile=True`), which cannot call Python. Tensors on a GPU go through
+the memory of the host.
 
 | module | contents |
 | --- | --- |

@@ -3,8 +3,8 @@
 Nothing is compiled against TensorFlow. In eager execution an operation works on the memory of a tensor. A graph gets a
 `tf.numpy_function`: TensorFlow lends it the memory of its inputs and takes over that of its results, so an all-reduce
 costs one copy, from the input to the buffer that is reduced in place. Two things follow: XLA cannot compile such a
-graph (`jit_compile=True`), and a graph works only in the process that traced it. Within a function, TensorFlow runs
-these nodes one after another, in the order in which they were traced.
+node (auto-clustering leaves it alone, `jit_compile=True` is refused), and a graph works only in the process that
+traced it. Within a function, TensorFlow runs these nodes one after another, in the order in which they were traced.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from paceline._internal import tensorflow_marks as marks
 from paceline.errors import InvalidArgumentError, JobError, PacelineError
 from paceline.hvd.arrays import Array
 
@@ -108,8 +109,14 @@ def traced(
     tensors: Sequence[Tensor],
     dtypes: Sequence[Any],
     shapes: Sequence[Any],
+    *,
+    reduces: Sequence[tuple[str, Tensor]] = (),
+    awaits: Sequence[str] = (),
 ) -> list[Tensor]:
     """Put a call of Python into the graph that is being traced. `shapes` may be unknown in part.
+
+    The node is marked for the planner: it `reduces` these tensors, by their names among ranks, and `awaits` the sums of
+    those with these names.
 
     Raises InvalidArgumentError if it is traced for XLA, which cannot call Python.
     """
@@ -124,11 +131,33 @@ def traced(
             raise
 
     with tf.device(_HOST):
-        found = tf.numpy_function(run, list(tensors), list(dtypes))
+        found = tf.numpy_function(run, list(tensors), list(dtypes), name="PacelineAllReduce" if reduces else None)
     results = list(found) if isinstance(found, list | tuple) else [found]
+    _mark(results[0].op, reduces, awaits)
     for tensor, shape in zip(results, shapes, strict=True):
         tensor.set_shape(shape)
     return results
+
+
+def _mark(operation: Any, reduces: Sequence[tuple[str, Tensor]], awaits: Sequence[str]) -> None:  # noqa: ANN401
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+    def listed(name: str, **values: Any) -> None:  # noqa: ANN401
+        operation._set_attr(name, AttrValue(list=AttrValue.ListValue(**values)))
+
+    if reduces:
+        sizes = [tensor.shape.num_elements() for _, tensor in reduces]
+        listed(marks.ALL_REDUCES, s=[name.encode() for name, _ in reduces])
+        listed(marks.DTYPES, type=[tensor.dtype.as_datatype_enum for _, tensor in reduces])
+        listed(
+            marks.BYTES,
+            i=[
+                marks.UNKNOWN if size is None else size * tensor.dtype.size
+                for size, (_, tensor) in zip(sizes, reduces, strict=True)
+            ],
+        )
+    if awaits:
+        listed(marks.AWAITS, s=[name.encode() for name in awaits])
 
 
 def compiled_by_xla() -> str | None:
@@ -155,7 +184,7 @@ def refuse_xla() -> None:
     if owner == "function":
         raise InvalidArgumentError(
             "the function is compiled by XLA, which cannot exchange tensors",
-            remedy="tf.function without jit_compile=True, or exchanges outside of it",
+            remedy="tf.function without jit_compile=True, or with it around the loss alone",
         )
 
 

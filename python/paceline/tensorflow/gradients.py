@@ -267,11 +267,14 @@ def _exchanged(step: _Step, items: Sequence[_Item]) -> list[Tensor]:
     tickets: list[Tensor] = []
     for chunk in _chunks(items):
         submit = _submitting(step, [(item.name, item.how) for item in chunk])
-        tickets += traced(submit, [item.tensor for item in chunk], [tf.int32], [[]])
+        dense = [(item.name, item.tensor) for item in chunk if item.how == "dense"]
+        tickets += traced(submit, [item.tensor for item in chunk], [tf.int32], [[]], reduces=dense)
     shapes = [
         item.tensor.shape if item.how == "dense" else tf.TensorShape([None, *item.tensor.shape[1:]]) for item in items
     ]
-    return traced(lambda _: step.finish(names), tickets, [item.tensor.dtype for item in items], shapes)
+    dtypes = [item.tensor.dtype for item in items]
+    summed = [item.name for item in items if item.how == "dense"]
+    return traced(lambda _: step.finish(names), tickets, dtypes, shapes, awaits=summed)
 
 
 def _exchanged_now(step: _Step, items: Sequence[_Item]) -> list[Tensor]:

@@ -39,7 +39,15 @@ class ReduceArgs:
         """Return the all-reduced tensor."""
         full = graph_name(name, [tensor], ignore_name_scope=self.ignore_name_scope)
         if not eager():
-            return traced(lambda arrays: [self._wait(full, arrays[0])], [tensor], [tensor.dtype], [tensor.shape])[0]
+            assert full is not None  # In graphs, every operation is named.
+            return traced(
+                lambda arrays: [self._wait(full, arrays[0])],
+                [tensor],
+                [tensor.dtype],
+                [tensor.shape],
+                reduces=[(full, tensor)],
+                awaits=[full],
+            )[0]
         copy = on_host(tensor, copy=True)
         own = view(copy)
         with told_as_tensorflow():
@@ -60,7 +68,12 @@ class ReduceArgs:
         """Return the tensors all-reduced as one operation."""
         full = graph_name(name, tensors, ignore_name_scope=self.ignore_name_scope)
         dtypes, shapes = [tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors]
-        return run(partial(self._wait_group, full), tensors, dtypes, shapes)
+        call = partial(self._wait_group, full)
+        if eager():
+            return run(call, tensors, dtypes, shapes)
+        names = [f"{full}_{index}of{len(tensors)}" for index in range(1, len(tensors) + 1)]
+        reduces = list(zip(names, tensors, strict=True))
+        return traced(call, tensors, dtypes, shapes, reduces=reduces, awaits=names)
 
     def _wait_group(self, name: str | None, arrays: Sequence[Array]) -> list[Array]:
         members = members_of(self.process_set)

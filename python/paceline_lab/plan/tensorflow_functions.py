@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline._internal import tensorflow_marks as marks
 from paceline.errors import InvalidArgumentError
 
 _CALLS = {"PartitionedCall": "f", "StatefulPartitionedCall": "f", "XlaLaunch": "function"}
 _BRANCHES = ("If", "StatelessIf")
 _DEEPEST = 200
+OWN = "PacelineAllReduce"
+"""The kind of nodes that stand for one tensor that Paceline reduces."""
 _MOST_OPERATIONS = 1_000_000
 """The limit of a graph file. A few functions that call each other twice would exhaust any memory."""
 
@@ -36,6 +39,38 @@ def flatten(graph_def: Any, is_all_reduce: Callable[[str, str], bool], source: s
     Raises InvalidArgumentError if an all-reduce is in a branch or a loop that depends on data.
     """
     return _Flattening(graph_def, is_all_reduce, source).operations
+
+
+def with_own_all_reduces(operations: Sequence[Operation]) -> tuple[list[Operation], dict[str, Operation]]:
+    """Give each tensor that a node of Paceline's reduces a node of its own.
+
+    A node that submits tensors needs all of them, and then each is reduced by itself: the next such node, which
+    TensorFlow runs after it, needs no sum. Returns all operations, and those that are new by name.
+    """
+    found: list[Operation] = []
+    own: dict[str, Operation] = {}
+    for operation in operations:
+        reduced = _words(operation, marks.ALL_REDUCES)
+        awaited = _words(operation, marks.AWAITS)
+        at_once = set(reduced) & set(awaited)
+        for place, name in enumerate(reduced):
+            own[name] = Operation(
+                name,
+                OWN,
+                list(operation.parents) if name in at_once else [operation.name],
+                {
+                    "dtype": operation.attr[marks.DTYPES].list.type[place],
+                    "bytes": operation.attr[marks.BYTES].list.i[place],
+                },
+            )
+        own_now = [own[name] for name in reduced]
+        node = Operation(operation.name, operation.kind, [*operation.parents, *awaited], operation.attr)
+        found += [*own_now, node] if at_once else [node, *own_now]
+    return found, own
+
+
+def _words(operation: Operation, name: str) -> list[str]:
+    return [word.decode() for word in operation.attr[name].list.s] if name in operation.attr else []
 
 
 class _Flattening:
@@ -123,6 +158,7 @@ class _Flattening:
             nodes = self._library[name].node_def if name in self._library and name not in above else ()
             self._with_all_reduce[name] = any(
                 self._is_all_reduce(node.op, node.name)
+                or marks.ALL_REDUCES in node.attr
                 or any(self._holds_all_reduce(inner, (*above, name)) for inner in (*_functions(node), node.op))
                 for node in nodes
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,11 +18,10 @@ from paceline_lab.plan.result import DEFAULT_BUCKET_SIZE, Plan, plan_graph
 KNOWN_ALL_REDUCES = (
     "HorovodAllreduce*",
     "HorovodGroupedAllreduce*",
-    "Paceline*AllReduce*",
     "CollectiveReduce*",
     "NcclAllReduce",
 )
-"""Patterns of operations: Horovod's, ours, and those of tf.distribute."""
+"""Patterns of operations: Horovod's, and those of tf.distribute. Ours have attributes instead."""
 
 
 def plan_tensorflow(
@@ -62,13 +62,26 @@ def plan_tensorflow(
     options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size_bytes)
     graph_def, name, own = _graph_def_of(function, example)
     graph, wanted = to_graph(graph_def, name, own if fetches is None else fetches, options)
-    return plan_graph(graph, wanted, bucket_size, ids=ids)
+    plan = plan_graph(graph, wanted, bucket_size, ids=ids)
+    if not plan.tensors and "paceline.tensorflow" in sys.modules:
+        _refuse_alone(name)
+    return plan
+
+
+def _refuse_alone(name: str) -> None:
+    """Raise InvalidArgumentError if Paceline's tapes and optimizers put no all-reduces into this process's graphs."""
+    from paceline.hvd import world
+
+    if not world.is_initialized() or world.current().size == 1:
+        raise InvalidArgumentError(
+            f"{name}: has no all-reduces, as this process trains alone",
+            remedy="paceline run -np 2 -- python SCRIPT (hvd.init(), then plan_tensorflow on any rank)",
+        )
 
 
 def require_tensorflow() -> None:
     """Import TensorFlow quietly; raise InvalidArgumentError if it is not installed."""
     import os
-    import sys
 
     if "tensorflow" not in sys.modules:
         # Nothing is computed here, so TensorFlow's notes about the processor would only be noise.
@@ -91,7 +104,7 @@ def to_graph(
     name: str | None = None,
 ) -> tuple[Graph, list[str]]:
     """Return a GraphDef as a Paceline graph, and the names of the nodes to fetch. Raises InvalidArgumentError."""
-    from paceline_lab.plan.tensorflow_functions import flatten
+    from paceline_lab.plan.tensorflow_functions import flatten, with_own_all_reduces
     from paceline_lab.plan.tensorflow_sizes import Sizes
 
     if not graph_def.node:
@@ -105,6 +118,7 @@ def to_graph(
 
     operations = flatten(graph_def, is_all_reduce, source)
     _check_pattern(options.all_reduce, [(operation.kind, operation.name) for operation in operations], source)
+    operations, own = with_own_all_reduces(operations)
     known = {operation.name for operation in operations}
     wanted = _node_names(fetches, known)
     if not wanted:
@@ -115,7 +129,11 @@ def to_graph(
             remedy=f"--fetch {last[0] if last else 'NAME'}"
             + (f" (nothing needs {', '.join(last[:5])}{' …' if len(last) > 5 else ''})" if last else ""),
         )
-    all_reduces = {operation.name for operation in operations if is_all_reduce(operation.kind, operation.name)}
+    all_reduces = {
+        operation.name
+        for operation in operations
+        if operation.name in own or is_all_reduce(operation.kind, operation.name)
+    }
     sizes = Sizes(graph_def, all_reduces, options.unknown_size_bytes, source)
     needed_only = _needed(operations, wanted)
     nodes: list[dict[str, Any]] = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from paceline._internal import tensorflow_marks as marks
 from paceline.errors import InvalidArgumentError
 
-from paceline_lab.plan.tensorflow_functions import Operation
+from paceline_lab.plan.tensorflow_functions import OWN, Operation
 
 Shape = list[int | None]
 
@@ -29,6 +30,8 @@ class Sizes:
         """Dtype and bytes of an all-reduce. Raises InvalidArgumentError if it is unknown."""
         import tensorflow as tf
 
+        if operation.kind == OWN:
+            return self._of_own(operation, tf.dtypes.as_dtype(operation.attr["dtype"]).name)
         dtype = tf.dtypes.as_dtype(self._dtype(operation))
         shapes = _written_shapes(operation.attr) or self._infer().get(operation.name, [])
         if shapes and all(shape is not None and None not in shape for shape in shapes):
@@ -42,6 +45,16 @@ class Sizes:
             )
         self.used_unknown = True
         return dtype.name, self._unknown_bytes
+
+    def _of_own(self, operation: Operation, dtype: str) -> tuple[str, int]:
+        if operation.attr["bytes"] != marks.UNKNOWN:
+            return dtype, operation.attr["bytes"]
+        if self._unknown_bytes is None:
+            raise InvalidArgumentError(
+                f"{self._source}: the all-reduce '{operation.name}' has no known shape", remedy="--unknown-size 4MB"
+            )
+        self.used_unknown = True
+        return dtype, self._unknown_bytes
 
     def _dtype(self, operation: Operation) -> int:
         for name in ("T", "dtype", "Tout"):
