@@ -13,7 +13,7 @@ KIB = 1 << 10
 MS = 1_000_000
 # Other work on the machine may delay a rank past a cycle; a real disagreement recurs every time.
 on_a_busy_machine = pytest.mark.flaky(reruns=3)
-POLICIES = ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
+POLICIES = ["negotiate", "global-sleep", "global-sleep:4", "nonblocking", "partitioned", "graph"]
 
 
 def simulated(policy, ranks, gradients, steps, **how):
@@ -72,6 +72,9 @@ def test_control_messages_cycles_and_fused_sizes_are_those_of_the_run(policy, ra
         # Ranks request a plan when they reach it, and the first ones vote for it more than once.
         assert forecast.votes <= counted["votes"] <= forecast.votes + counted["plans"] * ranks, (counts, forecast)
         assert forecast.reports <= counted["reports"] <= forecast.reports + counted["plans"] * ranks
+        every = {"global-sleep": 1, "global-sleep:4": 4}.get(policy)
+        assert counted["sleeps"] == (counted["votes"] // every if every else 0)
+        assert forecast.sleeps == (forecast.votes // every if every else 0)
     if policy == "graph":
         # The order of the first step becomes a plan when the second is over.
         assert (forecast.negotiated, forecast.planned) == (buckets * 2, buckets * (steps - 2))
@@ -103,6 +106,13 @@ def test_the_same_scenario_gives_the_same_answer(policy):
     assert first == simulated(policy, 5, gradients, 4)
     # Every gradient is summed once per step, in whichever bucket.
     assert sum(first.negotiated) + sum(first.planned) == 4 * sum(size for size, _ in gradients)
+
+
+def test_a_rarer_common_sleep_is_agreed_on_in_fewer_votes():
+    gradients = [(KIB, 0.004 * number) for number in range(12)]
+    every = {cycles: simulated(f"gs:{cycles}", 3, gradients, 5) for cycles in (1, 2, 5, 10_000)}
+    assert [found.sleeps for found in every.values()] == [found.votes // cycles for cycles, found in every.items()]
+    assert every[10_000] == simulated("negotiate", 3, gradients, 5)
 
 
 def test_a_scenario_that_cannot_be_is_refused():

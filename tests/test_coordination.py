@@ -194,6 +194,13 @@ def test_wrong_constants_are_refused(tmp_path, text, said):
     [
         (["--coordinator", "topology"], "--coordinator: unknown coordinator 'topology'"),
         (["--coordinator", "nope"], "try: topo"),
+        (
+            ["--coordinator", "gs:0"],
+            "--coordinator: gs: needs a number of cycles of 1 to 4294967295, not '0'\n  try: gs:4",
+        ),
+        (["--coordinator", "global-sleep:x"], "not 'x'\n  try: global-sleep:4"),
+        (["--coordinator", "graph:2"], "--coordinator: graph: takes no '2'\n  try: graph"),
+        (["--coordinator", "grpah:2"], "unknown coordinator 'grpah:2'\n  try: graph"),
         (["--coordinator", "nope"], "graph or topo"),
         (["--coordinator", ""], "--coordinator: '' names nothing"),
         (["--coordinator", "all", "--no-barrier"], "--no-barrier: has no effect under a coordinator"),
@@ -225,6 +232,20 @@ def test_every_constant_is_documented():
     for constant in all_constants().values():
         row = f"| `{constant.name}` | {constant.default:g} | {constant.unit} | {constant.meaning} | {constant.source} |"
         assert row in page, constant.name
+
+
+def test_a_common_sleep_every_so_many_cycles_lies_between_each_cycle_and_none():
+    words = (*PUBLISHED, "--workers", 24576, "--iterations", 2000, "--coordinator")
+    names = ("gs", "gs:2", "gs:8", "gs:1000000", "negotiate")
+    rows = runs(*words, ",".join(names))
+    assert [row["coordinator"] for row in rows] == [
+        "global-sleep",
+        *(f"global-sleep:{cycles}" for cycles in (2, 8, 1_000_000)),
+        "negotiate",
+    ]
+    times = [row["iteration_s"] for row in rows]
+    assert times == sorted(times) and times[0] < 0.95 * times[-1]
+    assert runs(*words, "gs:1") == runs(*words, "gs")
 
 
 def test_a_coordinator_is_that_of_a_library():

@@ -30,7 +30,7 @@ def test_a_rank_whose_model_is_another_is_told_of():
     run(3, plans.one_changes, env={"PACELINE_TIMEOUT": "5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "5"})
 
 
-@pytest.mark.parametrize("policy", POLICIES[:-1])
+@pytest.mark.parametrize("policy", [*POLICIES[:-1], "global-sleep:3", "partitioned:dynamic"])
 def test_every_policy_trains_the_same(policy):
     env = {"PACELINE_COORDINATOR": policy}
     run(2, training.everything, env=env)

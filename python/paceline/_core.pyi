@@ -498,6 +498,12 @@ class Graph:
         """
     def to_json(self) -> str:
         """Return the graph in its file format."""
+    def traversal_s(self, fetches: Sequence[str], bucket_size: int, times: int, *, as_listed: bool = False) -> float:
+        """Return the median time of one traversal with its fusion, in seconds, of so many.
+
+        Raises InvalidArgumentError, as `plan`.
+        """
+
     def plan(self, fetches: Sequence[str], bucket_size: int, *, as_listed: bool = False) -> str:
         """Return ids and buckets as JSON; `paceline_lab.plan.plan_graph` is the typed form.
 
@@ -1234,10 +1240,18 @@ def coordinator_constants() -> str:
 def coordinators() -> str:
     """Return the registered coordinators as JSON."""
 
+def coordinator_name(name: str) -> str:
+    """Return the usual spelling of a coordinator's name, alias or name with an argument: "gs:4".
+
+    Raises InvalidArgumentError.
+    """
+
 class Agreement:
     """Counts of a simulation of coordinators, on the first rank."""
 
     votes: int
+    sleeps: int
+    """Votes that also agreed on a common sleep."""
     reports: int
     decisions: int
     negotiated: list[int]
@@ -1366,9 +1380,11 @@ class Engine:
         warn_after_s: float | None = 60.0,
         give_up_after_s: float | None = 600.0,
         core: int | None = None,
+        lent: Sequence[tuple[Sequence[int], Sequence[int]]] = (),
         placement: Mapping[str, int] = ...,
         policy: str = "negotiate",
         bucket: tuple[int, int] = ...,
+        prescribed: tuple[str, Sequence[Sequence[tuple[str, str, int]]]] | None = None,
     ) -> Coordinator:
         """Return a coordinator of these ranks of the job, in this order; each of them calls this with the same name.
 

@@ -398,3 +398,26 @@ def frozen_on_one(rank, size):
     pair.optimizer = hvd.DistributedOptimizer(torch.optim.SGD(pair.ours.parameters(), lr=0.1))
     sums = hvd.allgather_object([parameter.sum().item() for parameter in pair.ours.parameters()])
     assert all(one == sums[0] for one in sums)
+
+
+SIZES = {f"blocks.{block}.{kind}": size for block in range(LAYERS) for kind, size in (("weight", 288), ("bias", 48))}
+"""Bytes of each gradient of the model, float64."""
+
+
+def follows(rank, size, buckets):
+    """Train by a plan that was made before the run, whose order is that of the parameters, not of backward."""
+    pair = Pair(size)
+    number = planned(pair, 0, rank, same(size, EVERY))
+    before = counts()
+    for step in range(number, number + 10):
+        pair.step(step, rank, same(size, EVERY))
+    after = counts()
+    assert after["planned"] - before["planned"] == 10 * buckets, (before, after, buckets)
+    assert after["plans"] == 1
+    # A branch that one rank skips is negotiated, and then the plan applies again.
+    pair.step(number + 10, rank, [[taking(0, 1, 2, 3)], *same(size - 1, EVERY)])
+    number = planned(pair, number + 11, rank, same(size, EVERY))
+    before = counts()
+    pair.step(number, rank, same(size, EVERY))
+    assert counts()["planned"] - before["planned"] == buckets
+    pair.check()

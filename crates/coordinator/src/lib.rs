@@ -23,6 +23,7 @@ pub mod table;
 
 pub use event::{Action, Agreed, AgreedBucket, Ballot, Decision, Event, Ready, Report, Stall, Tally, Time};
 pub use policy::{
-    Assignment, Graph, Issue, Limits, Negotiate, Policy, PolicyKind, Proposal, Seen, Settings, can_be_planned,
+    Assignment, Graph, Issue, Limits, Negotiate, Partition, Planned, Policy, PolicyKind, Prescribed, Proposal, Seen,
+    Settings, UnknownPolicy, can_be_planned,
 };
 pub use request::{Request, Terms};

@@ -26,6 +26,48 @@ pub fn pin(thread: Option<Pid>, core: usize) -> std::io::Result<()> {
     Ok(sched_setaffinity(thread, &only)?)
 }
 
+/// A core that the threads of this process, and of processes that it has forked, use unless it is taken.
+///
+/// Only threads are moved whose cores are one of the given sets: those that their launcher, their library or the script
+/// has bound elsewhere stay there.
+pub struct LentCore {
+    /// Sets that have the core, and the same without it.
+    sets: Vec<(CpuSet, CpuSet)>,
+}
+
+impl LentCore {
+    /// Pairs of a set that has the core, and the same set without it.
+    #[must_use]
+    pub fn new(sets: &[(Vec<usize>, Vec<usize>)]) -> LentCore {
+        let set = |cores: &Vec<usize>| {
+            let mut set = CpuSet::new();
+            cores.iter().filter(|&&core| core < CpuSet::MAX_CPU).for_each(|&core| set.set(core));
+            set
+        };
+        LentCore { sets: sets.iter().map(|(with, without)| (set(with), set(without))).collect() }
+    }
+
+    /// From now on no other thread runs on the core.
+    pub fn take(&self) {
+        self.turn(|(with, without)| (with, without));
+    }
+
+    /// From now on other threads may run on it.
+    pub fn give_back(&self) {
+        self.turn(|(with, without)| (without, with));
+    }
+
+    fn turn(&self, which: impl Fn(&(CpuSet, CpuSet)) -> (&CpuSet, &CpuSet)) {
+        for thread in paceline_os::thread::family() {
+            // A thread that has ended meanwhile has no cores.
+            let Ok(cores) = sched_getaffinity(Some(thread)) else { continue };
+            if let Some((_, to)) = self.sets.iter().map(&which).find(|(from, _)| **from == cores) {
+                let _ = sched_setaffinity(Some(thread), to);
+            }
+        }
+    }
+}
+
 /// Cores that these processes of this host may use together: launchers bind each to its own. Those of this process alone if
 /// its time is limited, and of those others that cannot be asked.
 pub fn cores_of(processes: impl Iterator<Item = u32>) -> usize {

@@ -46,7 +46,7 @@ mod start;
 use std::any::Any;
 use std::collections::VecDeque;
 
-pub use core_placement::pin;
+pub use core_placement::{LentCore, pin};
 use driver::{Counters, Driver};
 use failure_detector::Monitor;
 use foreign::{grpc, mpi};

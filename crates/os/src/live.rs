@@ -50,6 +50,22 @@ pub mod thread {
     pub use std::hint::spin_loop;
     pub use std::thread::{Builder, JoinHandle, available_parallelism, sleep, spawn, yield_now};
 
+    /// The threads of this process, and those of the processes that it has forked: proc(5), `task` and `children`.
+    #[must_use]
+    pub fn family() -> Vec<super::process::Pid> {
+        let numbers = |folder: &str| -> Vec<i32> {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+        };
+        let mut threads = numbers("/proc/self/task");
+        for thread in threads.clone() {
+            let line = std::fs::read_to_string(format!("/proc/self/task/{thread}/children")).unwrap_or_default();
+            let children: Vec<i32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            threads.extend(children.into_iter().flat_map(|child| numbers(&format!("/proc/{child}/task"))));
+        }
+        threads.into_iter().filter_map(super::process::Pid::from_raw).collect()
+    }
+
     /// Whether this thread is scheduled by SCHED_FIFO or SCHED_RR: the 41st field of its line in /proc (proc(5)). The
     /// name, which may hold blanks, is the second, in brackets.
     #[must_use]

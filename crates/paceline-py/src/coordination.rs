@@ -26,18 +26,26 @@ impl Coordination {
         graph_nodes: Option<f64>,
         constants: Option<HashMap<String, f64>>,
     ) -> PyResult<Coordination> {
-        let unknown = || {
-            user_error(
-                Refusal::about("coordinator", format!("unknown coordinator '{coordinator}'"))
-                    .remedy("{coordinator=negotiate}"),
-            )
-        };
-        let policy = PolicyKind::find(coordinator).ok_or_else(unknown)?;
+        let policy = policy(coordinator)?;
         let constants = MapDeserializer::<_, NameError>::new(constants.unwrap_or_default().into_iter());
         let constants = Constants::deserialize(constants);
         let constants = constants.map_err(|e| user_error(Refusal::about("coordinator_constants", e.to_string())))?;
         Ok(Coordination(coordination::Coordination { coordinator: policy, contention_s, graph_nodes, constants }))
     }
+}
+
+/// The policy with this name, alias and argument.
+pub(crate) fn policy(name: &str) -> PyResult<PolicyKind> {
+    PolicyKind::find(name).map_err(|error| {
+        user_error(Refusal::about("coordinator", error.reason).remedy(format!("{{coordinator={}}}", error.remedy)))
+    })
+}
+
+/// The usual spelling of a coordinator's name with its argument.
+#[pyfunction]
+pub(crate) fn coordinator_name(name: &str) -> PyResult<String> {
+    let named = PolicyKind::find(name);
+    named.map(|it| it.to_string()).map_err(|error| user_error(Refusal::new(error.reason).remedy(error.remedy)))
 }
 
 /// Every constant of the model as JSON: name, unit, default, range, meaning, source.
@@ -64,6 +72,7 @@ pub(crate) fn coordinator_constants() -> String {
 #[derive(PartialEq)]
 pub struct Agreement {
     votes: u64,
+    sleeps: u64,
     reports: u64,
     decisions: u64,
     negotiated: Vec<u64>,
@@ -109,6 +118,6 @@ pub fn simulate_agreement(
         bytes_per_s,
     };
     let agreed = py.detach(|| agreement::agree(&scenario)).map_err(user_error)?;
-    let agreement::Agreement { votes, reports, decisions, negotiated, planned, steps } = agreed;
-    Ok(Agreement { votes, reports, decisions, negotiated, planned, steps })
+    let agreement::Agreement { votes, sleeps, reports, decisions, negotiated, planned, steps } = agreed;
+    Ok(Agreement { votes, sleeps, reports, decisions, negotiated, planned, steps })
 }

@@ -1,5 +1,6 @@
 //! Python bindings for graphs and all-reduce plans.
 use std::path::PathBuf;
+use std::time::Instant;
 
 use paceline_coordinator::plan::{self, AllReduce, Dag, Node, NodeId, Plan};
 use paceline_model::{Graph as ModelGraph, nearest};
@@ -47,6 +48,11 @@ impl Graph {
         })
     }
 
+    fn planned(&self, fetches: &[NodeId], bucket_size: u64, as_listed: bool) -> PyResult<Plan> {
+        let make = if as_listed { plan::plan_as_listed } else { plan::plan };
+        make(&self.dag, fetches, bucket_size).map_err(|error| refused(&self.source, &error))
+    }
+
     fn described(&self, plan: &Plan, threshold: u64) -> Value {
         let tensor = |(id, tensor): (usize, &plan::Tensor)| {
             let node = &self.dag.nodes()[tensor.node.0 as usize];
@@ -62,9 +68,11 @@ impl Graph {
         };
         let bucket =
             |bucket: &plan::Fused| json!({"dtype": bucket.dtype, "bytes": bucket.bytes, "tensors": bucket.tensors});
+        let edges: usize = plan.order.iter().map(|&node| self.dag.parents(node).len()).sum();
         json!({
             "graph": self.graph.name,
             "nodes": plan.order.len(),
+            "edges": edges,
             "bucket_size_bytes": threshold,
             "tensors": plan.tensors.iter().enumerate().map(tensor).collect::<Vec<_>>(),
             "buckets": plan.buckets.iter().map(bucket).collect::<Vec<_>>(),
@@ -121,10 +129,34 @@ impl Graph {
     fn plan(&self, py: Python<'_>, fetches: Vec<String>, bucket_size: u64, as_listed: bool) -> PyResult<String> {
         let fetches = fetches.iter().map(|name| self.find(name)).collect::<PyResult<Vec<_>>>()?;
         py.detach(|| {
-            let make = if as_listed { plan::plan_as_listed } else { plan::plan };
-            let plan = make(&self.dag, &fetches, bucket_size);
-            let plan = plan.map_err(|error| refused(&self.source, &error))?;
+            let plan = self.planned(&fetches, bucket_size, as_listed)?;
             Ok(self.described(&plan, bucket_size).to_string())
+        })
+    }
+
+    /// Seconds of one traversal, with the fusion: the median of so many.
+    #[pyo3(signature = (fetches, bucket_size, times, *, as_listed=false))]
+    #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
+    fn traversal_s(
+        &self,
+        py: Python<'_>,
+        fetches: Vec<String>,
+        bucket_size: u64,
+        times: u32,
+        as_listed: bool,
+    ) -> PyResult<f64> {
+        let fetches = fetches.iter().map(|name| self.find(name)).collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| {
+            let once = |_| {
+                let begin = Instant::now();
+                let plan = self.planned(&fetches, bucket_size, as_listed)?;
+                let took = begin.elapsed().as_secs_f64();
+                drop(std::hint::black_box(plan));
+                Ok(took)
+            };
+            let mut took = (0..times.max(1)).map(once).collect::<PyResult<Vec<f64>>>()?;
+            took.sort_by(f64::total_cmp);
+            Ok(took[took.len() / 2])
         })
     }
 }

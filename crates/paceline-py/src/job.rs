@@ -14,7 +14,7 @@ use paceline_executor::handle::Handle;
 use parking_lot::Mutex;
 
 use paceline_cuda::{CallerStream, Device, Driver, Stage};
-use paceline_kernels::names::{UnknownName, find};
+use paceline_kernels::names::UnknownName;
 use paceline_runtime::communicator::{CollectiveRequest, Communicator, OnDevice};
 use paceline_runtime::negotiation;
 use paceline_runtime::server::Groups;
@@ -138,7 +138,7 @@ impl PyEngine {
         py.detach(|| self.0.group(ranks, name)).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
     }
 
-    #[pyo3(signature = (ranks, name, *, cycle_time_s=0.001, threshold=128 << 20, capacity=1024, warn_after_s=Some(60.0), give_up_after_s=Some(600.0), core=None, placement=BTreeMap::new(), policy="negotiate", bucket=(1 << 20, 25 << 20)))]
+    #[pyo3(signature = (ranks, name, *, cycle_time_s=0.001, threshold=128 << 20, capacity=1024, warn_after_s=Some(60.0), give_up_after_s=Some(600.0), core=None, lent=Vec::new(), placement=BTreeMap::new(), policy="negotiate", bucket=(1 << 20, 25 << 20), prescribed=None))]
     #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
     fn coordinator(
         &self,
@@ -151,12 +151,13 @@ impl PyEngine {
         warn_after_s: Option<f64>,
         give_up_after_s: Option<f64>,
         core: Option<usize>,
+        lent: Vec<(Vec<usize>, Vec<usize>)>,
         placement: BTreeMap<String, u32>,
         policy: &str,
         bucket: (u64, u64),
+        prescribed: Option<(String, Vec<Vec<(String, String, u64)>>)>,
     ) -> PyResult<PyCoordinator> {
-        let kind = find(policy, &negotiation::PolicyKind::ALL, negotiation::PolicyKind::name)
-            .map_err(|error| user_error(format!("policy: {error}")))?;
+        let kind = crate::coordination::policy(policy)?;
         let nanoseconds = |s: f64| if s > 0.0 { seconds(s).as_nanos() as u64 } else { 0 };
         let settings = negotiation::Settings {
             cycle_time: nanoseconds(cycle_time_s),
@@ -164,10 +165,15 @@ impl PyEngine {
             capacity,
             warn_after: warn_after_s.map(nanoseconds),
             give_up_after: give_up_after_s.map(nanoseconds),
-            global_sleep: kind == negotiation::PolicyKind::GlobalSleep,
+            sleep_every: kind.sleep_every(),
         };
         let limits = negotiation::Limits { first: bucket.0, most: bucket.1 };
-        let options = negotiation::CoordinatorOptions { kind, settings, limits, core, placement };
+        let planned = |(name, dtype, bytes)| negotiation::Planned { name, dtype, bytes };
+        let prescribed = prescribed.map(|(source, buckets)| negotiation::Prescribed {
+            source,
+            buckets: buckets.into_iter().map(|bucket| bucket.into_iter().map(planned).collect()).collect(),
+        });
+        let options = negotiation::CoordinatorOptions { kind, settings, limits, prescribed, core, lent, placement };
         let made = py.detach(|| self.0.coordinator(&ranks, name, options));
         made.map(|inner| PyCoordinator::new(&self.0, inner)).map_err(python_error)
     }

@@ -261,6 +261,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(switches, module)?)?;
     module.add_function(wrap_pyfunction!(coordination::coordinator_constants, module)?)?;
     module.add_function(wrap_pyfunction!(coordinators, module)?)?;
+    module.add_function(wrap_pyfunction!(coordination::coordinator_name, module)?)?;
     module.add_function(wrap_pyfunction!(coordination::simulate_agreement, module)?)?;
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;

@@ -123,7 +123,7 @@ getters! { Outcome, self {
     critical_path: Vec<PathPart> = self.0.critical_path.iter().cloned().map(PathPart).collect();
     queued_s: Option<f64> = self.0.queued_s;
     busy: Option<Vec<Busy>> = self.0.busy.as_ref().map(|all| all.iter().cloned().map(Busy).collect());
-    coordinator: Option<&str> = self.0.coordination.as_ref().map(|it| it.coordinator);
+    coordinator: Option<String> = self.0.coordination.as_ref().map(|it| it.coordinator.to_string());
     coordinator_s: Option<f64> = self.coordinated(|it| it.coordinator_s);
     copy_s: Option<f64> = self.coordinated(|it| it.copy_s);
     collective_s: Option<f64> = self.coordinated(|it| it.collective_s);

@@ -12,6 +12,7 @@
 //! | `machine` | the policy, and how its actions are carried out |
 //! | `exchange` | how its actions are carried out between ranks |
 //! | `begin` | turns agreed tensors into an operation of the runtime |
+//! | `lent` | the coordinator's core, which other threads use while it has nothing to do |
 //! | `begun` | an operation of the runtime, on memory of the host or of a device |
 //! | `planned`, `steps` | the policy `graph`: tensors that follow a plan and need no negotiation |
 //! | `status_words` | words that travel with planned tensors and report deviations from the plan |
@@ -19,6 +20,7 @@
 mod begin;
 mod begun;
 mod exchange;
+mod lent;
 mod machine;
 mod named;
 mod output;
@@ -29,11 +31,12 @@ mod thread;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use lent::Lent;
 use machine::{Counts, Machine};
 pub use named::{Named, Wanted};
 pub use output::Output;
 use paceline_coordinator::Event;
-pub use paceline_coordinator::{Limits, PolicyKind, Settings};
+pub use paceline_coordinator::{Limits, Planned, PolicyKind, Prescribed, Settings};
 use paceline_executor::timeline;
 use paceline_os::sync::atomic::Ordering;
 use paceline_os::sync::{Arc, Condvar, Mutex, Weak};
@@ -72,8 +75,12 @@ pub struct CoordinatorOptions {
     pub settings: Settings,
     /// Limits of planned buckets.
     pub limits: Limits,
+    /// The plan of the policy `graph`, if it was made before the run.
+    pub prescribed: Option<Prescribed>,
     /// Core of its thread and of the progress thread.
     pub core: Option<usize>,
+    /// Other threads use the core while there is nothing to do: sets of cores that have it, and the same without it.
+    pub lent: Vec<(Vec<usize>, Vec<usize>)>,
     /// The parameter server of tensors, by name; others are assigned in turn.
     pub placement: BTreeMap<String, u32>,
 }
@@ -85,7 +92,7 @@ impl Session {
     /// # Errors
     /// As for [`Session::group`]; a core that does not exist.
     pub fn coordinator(&self, ranks: &[u32], name: &str, options: CoordinatorOptions) -> Result<Coordinator> {
-        let CoordinatorOptions { kind, settings, limits, core, placement } = options;
+        let CoordinatorOptions { kind, settings, limits, prescribed, core, lent, placement } = options;
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
         let control = Arc::new(self.group(ranks.to_vec(), &format!("{name}, agreement"))?);
         control.groups().for_each(|group| self.engine.shared.make_internal(group));
@@ -98,7 +105,7 @@ impl Session {
             self.engine.shared.pin_progress_thread(core)?;
         }
         let patience = settings.give_up_after.map_or(FOREVER, Duration::from_nanos);
-        let planner = (kind == PolicyKind::Graph).then(|| Arc::new(Planner::new(limits, name, patience)));
+        let planner = (kind == PolicyKind::Graph).then(|| Arc::new(Planner::new(limits, prescribed, name, patience)));
         let cycle_time = Duration::from_nanos(settings.cycle_time);
         let machine = Machine::new(control.clone(), data.clone(), (kind, settings), placement, planner.clone());
         let (counts, closed_here) = (machine.counts(), machine.closed_here());
@@ -109,6 +116,7 @@ impl Session {
             closed_here,
             cycle_time,
             timeline: self.engine.shared.timeline.clone(),
+            lent: (!lent.is_empty()).then(|| Lent::of_this_process(&lent)),
         });
         self.engine.shared.listen(control.id(), Arc::<CoordinatorShared>::downgrade(&shared));
         self.engine.shared.listen(data.id(), Arc::<CoordinatorShared>::downgrade(&shared));
@@ -164,6 +172,7 @@ impl Coordinator {
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     pub unsafe fn submit(&self, operations: &[Arc<Named>], waits: bool) -> Result<()> {
         self.asks(operations)?;
+        self.shared.borrow_core(operations);
         self.post(operations, waits)
     }
 

@@ -102,7 +102,7 @@ struct World<'a> {
 /// # Errors
 /// An invalid scenario; the message names the field and says what to do.
 pub fn agree(scenario: &Scenario) -> Result<Agreement, String> {
-    let kind = PolicyKind::find(&scenario.policy).ok_or_else(|| format!("policy: '{}' is unknown", scenario.policy))?;
+    let kind = PolicyKind::find(&scenario.policy).map_err(|error| format!("policy: {error}"))?;
     if scenario.ranks == 0 || scenario.ranks > 64 || scenario.gradients.is_empty() || scenario.steps == 0 {
         return Err("ranks, steps, gradients: give 1 to 64 ranks, a step and a gradient".into());
     }
@@ -142,7 +142,7 @@ impl<'a> World<'a> {
             capacity: scenario.capacity,
             warn_after: None,
             give_up_after: None,
-            global_sleep: kind == PolicyKind::GlobalSleep,
+            sleep_every: kind.sleep_every(),
         };
         let limits = Limits { first: scenario.bucket.0, most: scenario.bucket.1 };
         let ranks = (0..scenario.ranks).map(|rank| Rank {
@@ -367,6 +367,7 @@ impl<'a> World<'a> {
             }
             Action::Vote(cycle, ballot) => {
                 self.found.votes += u64::from(first);
+                self.found.sleeps += u64::from(first && ballot.sleep.is_some());
                 self.ranks[rank].blocked = self.kind != PolicyKind::Nonblocking;
                 self.votes[rank].push_back(ballot);
                 for other in (0..self.ranks.len()).filter(|&other| other != rank) {

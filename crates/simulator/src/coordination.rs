@@ -60,8 +60,8 @@ impl Coordination {
 /// averaged over processes and iterations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coordinated {
-    /// The registry's name of the policy.
-    pub coordinator: &'static str,
+    /// The policy.
+    pub coordinator: PolicyKind,
     /// Waiting until a collective begins: ranks that are not ready, late wake-ups, cycles, agreement.
     pub coordinator_s: f64,
     /// Copies to and from the fusion buffer.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from paceline._core import Cluster, Switch, coordinators, strategies
+from paceline._core import Cluster, Switch, coordinator_name, coordinators, strategies
 from paceline._internal.nearest import nearest
 from paceline._internal.units import listed
 from paceline.catalog.names import CoordinatorName, StrategyName
@@ -112,17 +112,26 @@ def all_coordinators() -> tuple[Coordinator, ...]:
     return tuple(Coordinator(entry["name"], tuple(entry["aliases"]), entry["summary"]) for entry in entries)
 
 
-def find_coordinator(name: str) -> CoordinatorName:
-    """Return the name of a coordinator by name or alias. Raises InvalidArgumentError, which suggests a similar name."""
-    for coordinator in all_coordinators():
-        if name == coordinator.name or name in coordinator.aliases:
-            return coordinator.name
+def find_coordinator(name: str) -> str:
+    """Return the name of a coordinator, by name or alias, with its argument if it has one: "gs:4" is "global-sleep:4".
+
+    Raises InvalidArgumentError, which suggests a similar name.
+    """
+    own = name.partition(":")[0]
+    if any(own == one.name or own in one.aliases for one in all_coordinators()):
+        return coordinator_name(name)
     names = [n for c in all_coordinators() for n in (c.name, *c.aliases)]
-    near = nearest(name, names)
+    near = nearest(own, names)
     known = ", ".join(" or ".join([one.name, *one.aliases]) for one in all_coordinators())
     raise InvalidArgumentError(
         f"unknown coordinator '{name[:80]}'", remedy=f"{near or all_coordinators()[0].name} (one of {known})"
     )
+
+
+def coordinator_place(name: str) -> int:
+    """Return the place in tables of a coordinator, whatever its argument."""
+    own = name.partition(":")[0]
+    return next(place for place, one in enumerate(all_coordinators()) if one.name == own)
 
 
 def unknown(kind: str, name: str, meant: Sequence[str], listing: str) -> InvalidArgumentError:

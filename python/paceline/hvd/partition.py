@@ -3,7 +3,8 @@
 S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", the variant SCP: threads
 that do not share a core cannot preempt each other. A rank's share of its node's cores is divided in three: the
 coordinator and the thread that moves tensors get one core, processes that it forks (a DataLoader's workers) some, and
-the framework the rest.
+the framework the rest. With `partitioned:dynamic`, framework and forked processes use the coordinator's core as well
+while nothing is to be exchanged: the native module moves them off it and back.
 """
 
 from __future__ import annotations
@@ -31,6 +32,15 @@ class Cores:
     framework: tuple[int, ...]
     pipeline: tuple[int, ...]
 
+    def lent(self) -> list[tuple[list[int], list[int]]]:
+        """Return the sets of cores that have the coordinator's, if it is lent, and the same without it."""
+        sets = dict.fromkeys((self.framework, self.pipeline))
+        return [([self.coordinator, *cores], list(cores)) for cores in sets]
+
+    def of_others(self, cores: tuple[int, ...], *, dynamic: bool) -> tuple[int, ...]:
+        """Return what threads that get these cores start with."""
+        return (self.coordinator, *cores) if dynamic else cores
+
 
 def share(available: list[int], local_rank: int, local_size: int) -> Cores | None:
     """Return this rank's share of the cores of its node; None if it has fewer than two."""
@@ -54,16 +64,19 @@ class _Parted:
     threads: int
     """torch's; 0 without torch. TensorFlow's pools do not change once they run."""
     cores: Cores | None
+    dynamic: bool
 
 
 _parted: _Parted | None = None
 _watches_forks = False
 
 
-def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
+def partition(local_rank: int, local_size: int, *, dynamic: bool = False, verbose: bool) -> Cores | None:
     """Confine this process's threads, and processes that it forks, to separate cores until `restore`.
 
-    Returns the coordinator's core, None if there is none. Raises InvalidArgumentError if the system has no affinities.
+    `dynamic`: they start with the coordinator's core as well, and the coordinator takes it while it needs it.
+    Returns the cores, None if there is nothing to partition. Raises InvalidArgumentError if the system has no
+    affinities.
     """
     global _parted, _watches_forks  # noqa: PLW0603 - a process has its cores once
     if not hasattr(os, "sched_setaffinity"):
@@ -72,22 +85,22 @@ def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
             remedy="--coordinator graph",
         )
     if _parted is not None:
-        return None if _parted.cores is None else _parted.cores.coordinator
+        return _parted.cores
     before = {thread: os.sched_getaffinity(thread) for thread in _threads()}
     cores = share(sorted(os.sched_getaffinity(0)), local_rank, local_size)
     torch = _torch()
-    _parted = _Parted(before, torch.get_num_threads() if torch else 0, cores)
+    _parted = _Parted(before, torch.get_num_threads() if torch else 0, cores, dynamic)
     if cores is None:
         if local_rank == 0:
             print(
-                "paceline: --coordinator partitioned: with one core per rank there is nothing to partition; it works "
-                "like negotiate",
+                f"paceline: --coordinator partitioned{':dynamic' if dynamic else ''}: with one core per rank there is "
+                "nothing to partition; it works like negotiate",
                 file=sys.stderr,
             )
         return None
     for thread in before:
-        _confine(thread, cores.framework)
-    if torch:
+        _confine(thread, cores.of_others(cores.framework, dynamic=dynamic))
+    if torch and not dynamic:
         torch.set_num_threads(min(_parted.threads, len(cores.framework)))
     if not _watches_forks:
         os.register_at_fork(after_in_child=_forked)
@@ -95,10 +108,11 @@ def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
     if verbose:
         print(
             f"paceline: rank {local_rank} of this node: core {cores.coordinator} coordinates, {_text(cores.framework)} "
-            f"compute, {_text(cores.pipeline)} for forked processes",
+            f"compute, {_text(cores.pipeline)} for forked processes"
+            f"{'; all compute while there is nothing to coordinate' if dynamic else ''}",
             file=sys.stderr,
         )
-    return cores.coordinator
+    return cores
 
 
 def restore() -> None:
@@ -122,7 +136,7 @@ def _torch() -> Any:  # noqa: ANN401 - a module
 
 def _forked() -> None:
     if _parted is not None and _parted.cores is not None:
-        _confine(0, _parted.cores.pipeline)
+        _confine(0, _parted.cores.of_others(_parted.cores.pipeline, dynamic=_parted.dynamic))
 
 
 def _threads() -> list[int]:

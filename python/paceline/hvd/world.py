@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from paceline.catalog.strategies import GRAPH
 from paceline.errors import InvalidArgumentError, JobError, PacelineError
 from paceline.hvd.environment import Knobs
 from paceline.hvd.members import Members
-from paceline.hvd.partition import partition, restore
+from paceline.hvd.partition import Cores, partition, restore
+from paceline.hvd.plan_file import PlanFile, read_plan
 from paceline.job.job import Job
 
 HorovodInternalError = JobError
@@ -19,6 +21,7 @@ HorovodInternalError = JobError
 HostAndLocalRank = tuple[str, int | None]
 """Host name and local rank of a rank; None if the launcher does not say."""
 NEGOTIATE = "negotiate"
+DYNAMIC = "partitioned:dynamic"
 
 
 class NotInitializedError(PacelineError, ValueError):
@@ -75,6 +78,9 @@ class World:
         """The parameter server of each tensor, if a file assigns them."""
         self.policy = job.settings.coordinator or (NEGOTIATE if job.settings.has_servers() else GRAPH)
         """The coordinator: how ranks agree on an order."""
+        given = job.settings.coordinator_plan
+        self.plan: PlanFile | None = None if given is None else read_plan(Path(given))
+        """The plan that was made before the run."""
         self.places: Places | None = None
         """None until all ranks have reported."""
         self.sets: dict[int, Registered] = {}
@@ -83,7 +89,12 @@ class World:
     @property
     def common_settings(self) -> dict[str, object]:
         """Return the settings that all ranks must have in common to agree on an order, by environment variable."""
-        return {"PACELINE_COORDINATOR": self.policy, "HOROVOD_FUSION_THRESHOLD": self.knobs.threshold}
+        plan = None if self.plan is None else self.plan.digest
+        return {
+            "PACELINE_COORDINATOR": self.policy,
+            "PACELINE_COORDINATOR_PLAN": f"plan {plan}" if plan else "no plan",
+            "HOROVOD_FUSION_THRESHOLD": self.knobs.threshold,
+        }
 
     def register(self, ranks: Sequence[int], process_set: Numbered) -> int:
         """Add a process set and return its number. All ranks do so in the same order; members wait for each other."""
@@ -101,8 +112,16 @@ class World:
                 remedy="LOCAL_RANK=0 and LOCAL_WORLD_SIZE=8, or unset HOROVOD_THREAD_AFFINITY",
             )
         core = knobs.core(self.job.local_rank or 0, self.job.local_size or 1)
-        if core is None and self.policy == "partitioned":
-            core = partition(self.job.local_rank or 0, self.job.local_size or 1, verbose=self.job.settings.verbose)
+        cores: Cores | None = None
+        dynamic = self.policy == DYNAMIC
+        if core is None and (dynamic or self.policy == "partitioned"):
+            cores = partition(
+                self.job.local_rank or 0,
+                self.job.local_size or 1,
+                dynamic=dynamic,
+                verbose=self.job.settings.verbose,
+            )
+            core = None if cores is None else cores.coordinator
         coordinator = self.job._joined().coordinator(
             [self.job_ranks[rank] for rank in ranks],
             f"process set {number} of the world of rank {self.job_ranks[0]}",
@@ -113,8 +132,10 @@ class World:
             give_up_after_s=knobs.give_up_s(self.job.settings.timeout_s),
             placement={f"allreduce.{name}": server for name, server in self.placed.items()},
             core=core,
+            lent=cores.lent() if cores is not None and dynamic else [],
             policy=self.policy,
             bucket=knobs.bucket,
+            prescribed=None if self.plan is None else self.plan.native(),
         )
         return Members(coordinator, ranks, self.job.check)
 

@@ -104,6 +104,12 @@ class Settings(JobValues):
 
     def refuse_coordinator(self) -> None:
         """Raise InvalidArgumentError if a coordinator is named in a job whose ranks all use the same order."""
+        if self.coordinator_plan is not None:
+            raise InvalidArgumentError(
+                "has no effect, as all ranks of this job call operations in the same order",
+                setting="coordinator_plan",
+                remedy="drop {this} (plans are for paceline.torch.hvd and paceline.tensorflow)",
+            )
         if self.coordinator is not None:
             raise InvalidArgumentError(
                 f"{self.coordinator} has no effect, as all ranks of this job call operations in the same order",
@@ -231,6 +237,13 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
             setting="coordinator",
             remedy="{coordinator=negotiate}, or {strategy=ring}",
         )
+    if settings.coordinator_plan is not None and (settings.has_servers() or settings.coordinator not in {None, GRAPH}):
+        other = settings.coordinator if settings.coordinator not in {None, GRAPH} else settings.strategy
+        raise InvalidArgumentError(
+            f"has no effect with {other}: only {GRAPH}, among ranks without servers, follows a plan",
+            setting="coordinator_plan",
+            remedy="{coordinator=graph}, or drop {this}",
+        )
     if settings.cuda not in {"auto", "nccl"} and "nccl_library" in sources:
         raise InvalidArgumentError(
             f"has no effect with cuda {settings.cuda}", setting="nccl_library", remedy="drop {this}"
@@ -316,6 +329,7 @@ _ELSEWHERE = frozenset(
         "staleness",
         "unfused",
         "coordinator",
+        "coordinator_plan",
         "timeline",
         "server_processes",
         "switch_processes",

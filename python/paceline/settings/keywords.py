@@ -21,7 +21,8 @@ class JobSettings(TypedDict, total=False):
     pull: names.Pull | None
     staleness: int | str | None
     inside: names.Inside | None
-    coordinator: names.Coordinator | None
+    coordinator: names.Coordinator | str | None
+    coordinator_plan: str | Path | None
     transport: names.Transport | None
     mpi_library: str | Path | None
     cuda_library: str | Path | None

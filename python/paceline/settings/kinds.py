@@ -720,7 +720,7 @@ SWITCH = Kind("true|false", _switch, is_switch=True, python="bool", checked="boo
 STRATEGY = Kind("NAME", _strategy, python="names.Strategy")
 JOB_STRATEGY = Kind("NAME", _job_strategy, python="names.Strategy")
 STRATEGIES = names_of(lambda word: word if word == "all" else find_strategy(word).name)
-COORDINATOR = Kind("NAME", lambda value: find_coordinator(text(value)), python="names.Coordinator")
+COORDINATOR = Kind("NAME", lambda value: find_coordinator(text(value)), python="names.Coordinator | str")
 ONE_COORDINATOR = Kind("NAME", lambda value: "none" if text(value) == "none" else find_coordinator(text(value)))
 COORDINATORS = replace(
     names_of(lambda word: word if word in ("all", "none") else find_coordinator(word)),

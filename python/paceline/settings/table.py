@@ -242,7 +242,7 @@ _GPU_OF_A_RECORDING = Use(
 )
 _COORDINATORS = Use(
     kind=kinds.COORDINATORS,
-    help="Tensor negotiation: negotiate, global-sleep, graph, …, all.",
+    help="Tensor negotiation: negotiate, global-sleep:N, graph, …, all.",
     default=("none",),
 )
 
@@ -845,6 +845,14 @@ _ALL: tuple[Setting, ...] = (
             sweep=_COORDINATORS,
             bench=Use(help="Coordinator of engine paceline, with DistributedOptimizer: graph, …", default_words="DDP"),
         ),
+    ),
+    Setting(
+        name="coordinator_plan",
+        variable="PACELINE_COORDINATOR_PLAN",
+        kind=kinds.FILE,
+        help="Plan of coordinator graph, as `paceline plan --json` prints it: plan.json.",
+        default_words="the first step's order",
+        uses=_in(*JOBS),
     ),
     Setting(
         name="coordinator_constants",

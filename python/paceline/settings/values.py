@@ -19,6 +19,7 @@ class JobValues:
     staleness: int | str | None = None
     inside: str = "ring"
     coordinator: str | None = None
+    coordinator_plan: str | None = None
     transport: str = "auto"
     mpi_library: str | None = None
     cuda_library: str | None = None

@@ -14,7 +14,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.settings import kinds
 
 _SECTIONS = {
-    "Basic options": ("fetch", "bucket_size", "ids", "as_json", "output"),
+    "Basic options": ("fetch", "bucket_size", "ids", "time", "as_json", "output"),
     "TensorFlow": ("all_reduce", "unknown_size", "signature"),
 }
 
@@ -32,6 +32,7 @@ _SECTIONS = {
 @click.option("--all-reduce", metavar="PATTERN", help="More operations or nodes that are all-reduces.")
 @click.option("--unknown-size", type=types.SIZE, help="Size of all-reduces without a shape: 4MB.")
 @click.option("--signature", metavar="NAME", help="Signature of a SavedModel to fetch.  [default: the only one]")
+@click.option("--time", is_flag=True, help="Also count edges, and measure one traversal.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the graph as JSON: graph.json.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def plan(
@@ -43,6 +44,7 @@ def plan(
     all_reduce: str | None,
     unknown_size: int | None,
     signature: str | None,
+    time: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -55,7 +57,7 @@ def plan(
     paceline plan graph.json --fetch train_op --bucket-size 25MB
     """
     from paceline_lab.plan.options import TensorflowOptions
-    from paceline_lab.plan.result import plan_graph
+    from paceline_lab.plan.result import plan_graph, traversal_s
     from paceline_lab.plan.sources import read_graph
     from paceline_lab.plan.table import lines
 
@@ -69,7 +71,9 @@ def plan(
     if output is not None:
         with replaced(output) as path:
             path.write_text(found.to_json(), encoding="utf-8")
+    seconds = traversal_s(found, fetches, bucket_size, ids=ids) if time else None
     if as_json:
-        put(json.dumps(planned.to_dict(), indent=1))
+        measured = {} if seconds is None else {"traversal_ms": seconds * 1e3}
+        put(json.dumps({**planned.to_dict(), **measured}, indent=1))
     else:
-        say(lines(planned, found))
+        say(lines(planned, found, seconds))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from paceline import _core
 from paceline._core import Graph
+from paceline._internal.files import check_writable, replaced
 from paceline.errors import InvalidArgumentError
+from paceline.hvd.plan_file import FORMAT, VERSION
 
 DEFAULT_BUCKET_SIZE = "64MB"
 """Horovod's fusion threshold when the method was published (0.16.3)."""
@@ -50,6 +53,8 @@ class Plan:
     graph: str
     nodes: int
     """Number of nodes needed by the fetches."""
+    edges: int
+    """Number of edges between them: their inputs, each as often as it is read."""
     bucket_size_bytes: int
     """Maximum size of a bucket of several tensors."""
     tensors: tuple[Tensor, ...]
@@ -61,7 +66,13 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as `paceline plan --json` prints it."""
-        return asdict(self)
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON, for `paceline run --coordinator-plan`. Raises InvalidArgumentError if it cannot."""
+        check_writable("path", Path(path))
+        with replaced(Path(path)) as file:
+            file.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
 
 def plan_graph(
@@ -102,10 +113,22 @@ def plan_graph(
     return Plan(
         graph=found["graph"],
         nodes=found["nodes"],
+        edges=found["edges"],
         bucket_size_bytes=found["bucket_size_bytes"],
         tensors=tuple(Tensor(**tensor) for tensor in found["tensors"]),
         buckets=tuple(Bucket(**{**bucket, "tensors": tuple(bucket["tensors"])}) for bucket in found["buckets"]),
     )
+
+
+def traversal_s(
+    graph: Graph, fetches: Sequence[str], bucket_size: str | int | None, *, ids: str = "depth", times: int = 21
+) -> float:
+    """Return how long it takes to traverse the graph once and to fuse its all-reduces, in seconds.
+
+    Reading the file and writing the plan take no part in it, as in Table I of the publication. It is the median of
+    so many times. Raises InvalidArgumentError, as `plan_graph`.
+    """
+    return graph.traversal_s(list(fetches), size_of(bucket_size), times, as_listed=ids == "listed")
 
 
 def size_of(bucket_size: str | int | None) -> int:

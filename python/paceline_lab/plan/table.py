@@ -10,14 +10,17 @@ from paceline._internal.console import Column, render
 from paceline_lab.plan.result import Plan
 
 
-def lines(plan: Plan, graph: Graph) -> list[str]:
+def lines(plan: Plan, graph: Graph, traversal_s: float | None = None) -> list[str]:
     """Return the number of buckets and what was traversed, then a row for each all-reduce, grouped by bucket."""
     traversed = Fact("Fetches", f"need {plan.nodes:,} of {units.count(graph.nodes, 'node')}")
+    timed = []
+    if traversal_s is not None:
+        timed = [Fact("Edges", f"{plan.edges:,}"), Fact("Traversal", units.duration(traversal_s))]
     every = units.count(graph.all_reduces, "all-reduce")
     if not plan.tensors:
         none = Fact("All-reduces", f"none of {every} is among them")
-        return [*block.headline(f"{plan.graph}: nothing to plan"), "", *block.block([traversed, none])]
-    facts = [traversed]
+        return [*block.headline(f"{plan.graph}: nothing to plan"), "", *block.block([traversed, *timed, none])]
+    facts = [traversed, *timed]
     if plan.bucket_size_bytes:
         facts.append(Fact("Buckets", f"of at most {units.size(plan.bucket_size_bytes)}"))
     if unneeded := graph.all_reduces - len(plan.tensors):

@@ -15,9 +15,11 @@
 //! after the first step in which a gradient began after the proposals did.
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::prescribed::Prescribed;
 use crate::request::{Request, Terms};
 
 /// Limits on buckets, in bytes. A larger tensor gets its own bucket.
@@ -103,6 +105,8 @@ const MOST_DOUBLINGS: u32 = 6;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Graph {
     limits: Limits,
+    /// The plan that steps must follow, if it was made before the run.
+    prescribed: Option<Arc<Prescribed>>,
     phase: Phase,
     /// Steps with this plan.
     lived: u32,
@@ -116,7 +120,13 @@ impl Graph {
     /// Nothing has been recorded yet.
     #[must_use]
     pub fn new(limits: Limits) -> Graph {
-        Graph { limits, phase: Phase::FRESH, lived: 0, failures: 0, rest: 0 }
+        Graph { limits, prescribed: None, phase: Phase::FRESH, lived: 0, failures: 0, rest: 0 }
+    }
+
+    /// The same, with this plan's order and buckets instead of those of the first step.
+    #[must_use]
+    pub fn following(self, prescribed: Option<Arc<Prescribed>>) -> Graph {
+        Graph { prescribed, ..self }
     }
 
     /// Whether there is a plan.
@@ -195,7 +205,7 @@ impl Graph {
 
     /// All ranks have joined, and continue together.
     pub fn restart(&mut self) {
-        *self = Graph::new(self.limits);
+        *self = Graph::new(self.limits).following(self.prescribed.take());
     }
 
     /// Ends a step; returns this rank's proposal, if it makes one now. `irregular`: some rank deviated from the plan.
@@ -239,8 +249,19 @@ impl Graph {
             self.failed(false);
             return false;
         };
+        let arranged = match &self.prescribed {
+            Some(prescribed) => prescribed.arranged(slots),
+            None => {
+                let buckets = buckets(&slots, self.limits);
+                Some((slots, buckets))
+            }
+        };
+        let Some((slots, buckets)) = arranged else {
+            self.phase = Phase::FRESH;
+            self.failed(false);
+            return false;
+        };
         let by_name = slots.iter().enumerate().map(|(slot, seen)| (seen.name.clone(), slot)).collect();
-        let buckets = buckets(&slots, self.limits);
         let filled = vec![false; slots.len()];
         let plan = SlotPlan { slots, by_name, buckets };
         self.phase = Phase::Planned { plan, filled, next: 0, irregular: false };

@@ -6,6 +6,7 @@
 //! for Large-Scale Deep Learning", section II. Unlike in Horovod, a cycle begins only when a rank has something new: a
 //! rank that waits for others does not vote again until it is invited.
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use super::{Pace, Policy};
 use crate::cache::Cache;
@@ -28,8 +29,8 @@ pub struct Settings {
     pub warn_after: Option<Time>,
     /// After this time, it fails.
     pub give_up_after: Option<Time>,
-    /// All ranks sleep for the same time between cycles.
-    pub global_sleep: bool,
+    /// All ranks sleep for the same time after every so many cycles; `None`: each by its own clock.
+    pub sleep_every: Option<NonZeroU32>,
 }
 
 impl Settings {
@@ -106,7 +107,7 @@ impl Negotiate {
             phase: Phase::Idle,
             cycle: 0,
             invited: 0,
-            pace: Pace::new(settings.cycle_time, settings.global_sleep),
+            pace: Pace::new(settings.cycle_time, settings.sleep_every),
             fresh: false,
             awaited: false,
             pending: BTreeMap::new(),

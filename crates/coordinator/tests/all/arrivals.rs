@@ -1,6 +1,7 @@
 //! Random arrivals: all ranks begin the same buckets in the same order, and they contain everything that all submitted.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use crate::world::{World, request};
 use paceline_coordinator::{Event, Settings, Terms};
@@ -9,14 +10,15 @@ use proptest::prelude::*;
 fn settings() -> impl Strategy<Value = Settings> {
     let cycle_times = prop_oneof![0u64..5, Just(10_000)];
     let thresholds = prop_oneof![Just(0), Just(150), Just(10_000)];
-    (cycle_times, thresholds, 0usize..6, any::<bool>()).prop_map(|(cycle_time, threshold, capacity, global_sleep)| {
-        Settings { cycle_time, threshold, capacity, warn_after: None, give_up_after: None, global_sleep }
+    (cycle_times, thresholds, 0usize..6, 0u32..4).prop_map(|(cycle_time, threshold, capacity, every)| {
+        let sleep_every = NonZeroU32::new(every);
+        Settings { cycle_time, threshold, capacity, warn_after: None, give_up_after: None, sleep_every }
     })
 }
 
 /// Nothing waits for the clock, and nothing is fused.
 const QUIET: Settings =
-    Settings { cycle_time: 0, threshold: 0, capacity: 4, warn_after: None, give_up_after: None, global_sleep: false };
+    Settings { cycle_time: 0, threshold: 0, capacity: 4, warn_after: None, give_up_after: None, sleep_every: None };
 
 /// For each rank, an order of the same groups of tensors, several times over.
 fn plans(ranks: usize) -> impl Strategy<Value = Vec<Vec<Vec<String>>>> {

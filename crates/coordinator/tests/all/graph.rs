@@ -1,8 +1,9 @@
 //! The policy `graph`: in whatever order ranks submit tensors, all begin the same buckets, every sum covers all ranks,
 //! and all detect deviations from the plan in the same step.
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use paceline_coordinator::{Assignment, Graph, Issue, Limits, Proposal, Request, Terms};
+use paceline_coordinator::{Assignment, Graph, Issue, Limits, Planned, Prescribed, Proposal, Request, Terms};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits { first: 100, most: 250 };
@@ -308,4 +309,29 @@ fn a_shape_that_changes_on_one_rank_is_absent_there() {
     let issues = graph.flush();
     assert_eq!(issues[0], Issue { slots: 0..1, absent: vec![0], irregular: true });
     assert!(issues[1].absent.is_empty() && issues[1].irregular);
+}
+
+/// Three tensors in every order on each of two ranks, under a plan whose order and buckets no rank has.
+#[test]
+fn a_plan_that_was_made_before_the_run_is_followed() {
+    let sizes = [(0, 40), (1, 80), (2, 120)];
+    let planned = |(name, bytes): (u32, u64)| Planned { name: format!("t{name}"), dtype: "float32".into(), bytes };
+    let buckets = vec![vec![planned(sizes[2]), planned(sizes[0])], vec![planned((9, 4))], vec![planned(sizes[1])]];
+    let plan = Arc::new(Prescribed { source: "plan.json".into(), buckets });
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    for first in orders {
+        for second in orders {
+            let mut world = World::new(2);
+            world.ranks.iter_mut().for_each(|rank| *rank = Graph::new(LIMITS).following(Some(plan.clone())));
+            let step = |order: [usize; 3]| Step { order: order.map(|at| sizes[at]).to_vec(), late: 0 };
+            for number in 0..5 {
+                world.step(number, &[step(first), step(second)], &[]);
+            }
+            for rank in &world.ranks {
+                let names: Vec<&str> = rank.slots().iter().map(|slot| slot.name.as_str()).collect();
+                assert_eq!(names, ["t2", "t0", "t1"]);
+            }
+            assert!(world.planned > 0);
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! the votes are counted, as under the other policies, it receives several at once. For `graph` see `graph.rs`.
 
 use std::collections::{HashSet, VecDeque};
+use std::num::NonZeroU32;
 
 use crate::world::{World, request};
 use paceline_coordinator::{Event, Request, Settings};
@@ -79,7 +80,7 @@ fn check(world: &World) {
 }
 
 fn settings(capacity: usize) -> Settings {
-    Settings { cycle_time: 0, threshold: 250, capacity, warn_after: None, give_up_after: None, global_sleep: false }
+    Settings { cycle_time: 0, threshold: 250, capacity, warn_after: None, give_up_after: None, sleep_every: None }
 }
 
 fn calls(order: &[&[&str]]) -> VecDeque<Vec<Request>> {
@@ -88,9 +89,10 @@ fn calls(order: &[&[&str]]) -> VecDeque<Vec<Request>> {
 
 #[test]
 fn two_ranks_that_ask_in_opposite_orders() {
-    for (capacity, global_sleep) in [(0, false), (1, true), (2, false), (2, true)] {
+    for (capacity, every) in [(0, 0), (1, 1), (2, 0), (2, 1), (2, 2)] {
         let queues = vec![calls(&[&["a"], &["b"]]), calls(&[&["b"], &["a"]])];
-        assert!(search(&Settings { global_sleep, ..settings(capacity) }, queues) > 100);
+        let sleep_every = NonZeroU32::new(every);
+        assert!(search(&Settings { sleep_every, ..settings(capacity) }, queues) > 100);
     }
 }
 

@@ -152,3 +152,9 @@ pub fn sched_getaffinity(_thread: Option<Pid>) -> rustix::io::Result<CpuSet> {
 pub fn sched_setaffinity(_thread: Option<Pid>, _cores: &CpuSet) -> rustix::io::Result<()> {
     Ok(())
 }
+
+/// Cores have no effect in a world, so nobody needs to be moved between them.
+#[must_use]
+pub fn family() -> Vec<Pid> {
+    Vec::new()
+}

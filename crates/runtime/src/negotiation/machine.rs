@@ -64,6 +64,8 @@ pub(super) struct Counting {
 #[derive(Default)]
 pub(super) struct Counts {
     pub votes: AtomicU64,
+    /// Votes that also agreed on a common sleep.
+    pub sleeps: AtomicU64,
     pub reports: AtomicU64,
     pub decisions: AtomicU64,
     pub negotiated: AtomicU64,
@@ -289,6 +291,7 @@ impl Machine {
             Action::Vote(cycle, ballot) => {
                 let since = self.since();
                 self.counts.votes.fetch_add(1, Ordering::Relaxed);
+                self.counts.sleeps.fetch_add(u64::from(ballot.sleep.is_some()), Ordering::Relaxed);
                 let worked = if since > 0 { timeline::processor_time() } else { 0 };
                 let Some(tally) = self.vote(cycle, &ballot, closed)? else { return Ok(None) };
                 self.control.shared.timeline.waited_for_votes(cycle, since, worked);

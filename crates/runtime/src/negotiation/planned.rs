@@ -27,6 +27,7 @@ impl Coordinator {
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     pub unsafe fn submit_step(&self, of: &str, operations: &[Arc<Named>], late: bool) -> Result<()> {
         self.asks(operations)?;
+        self.shared.borrow_core(operations);
         match &self.planner {
             None => self.post(operations, false),
             Some(planner) => {
@@ -85,6 +86,7 @@ impl Coordinator {
         let planner = self.planner.as_deref();
         BTreeMap::from([
             ("votes", self.counts.votes.load(Ordering::Relaxed)),
+            ("sleeps", self.counts.sleeps.load(Ordering::Relaxed)),
             ("reports", self.counts.reports.load(Ordering::Relaxed)),
             ("decisions", self.counts.decisions.load(Ordering::Relaxed)),
             ("negotiated", self.counts.negotiated.load(Ordering::Relaxed)),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use paceline_coordinator::{
-    Agreed, AgreedBucket, Assignment, Graph, Issue, Limits, Proposal, Request, Seen, can_be_planned,
+    Agreed, AgreedBucket, Assignment, Graph, Issue, Limits, Prescribed, Proposal, Request, Seen, can_be_planned,
 };
 use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
@@ -18,6 +18,9 @@ use super::begin;
 use super::named::Named;
 use super::status_words::StatusWords;
 use crate::communicator::Communicator;
+
+/// What to do about a plan of other tensors.
+const REMEDY: &str = "paceline plan of this step's graph, or drop --coordinator-plan";
 
 /// The state of one optimizer.
 struct Steps {
@@ -57,6 +60,8 @@ pub(super) enum Ended {
 /// The optimizers of a coordinator.
 pub(super) struct Planner {
     limits: Limits,
+    /// The plan that was made before the run, if any.
+    prescribed: Option<Arc<Prescribed>>,
     name: String,
     /// Time limit of a planned bucket for a rank that does not answer.
     patience: Duration,
@@ -70,9 +75,10 @@ pub(super) struct Planner {
 }
 
 impl Planner {
-    pub fn new(limits: Limits, name: &str, patience: Duration) -> Planner {
+    pub fn new(limits: Limits, prescribed: Option<Prescribed>, name: &str, patience: Duration) -> Planner {
         Planner {
             limits,
+            prescribed: prescribed.map(Arc::new),
             name: name.to_owned(),
             patience,
             all: Mutex::default(),
@@ -86,7 +92,7 @@ impl Planner {
     fn steps(&self, of: &str) -> Arc<Mutex<Steps>> {
         let new = || {
             Arc::new(Mutex::new(Steps {
-                policy: Graph::new(self.limits),
+                policy: Graph::new(self.limits).following(self.prescribed.clone()),
                 tensors: None,
                 slots: Vec::new(),
                 buckets: BTreeMap::new(),
@@ -194,7 +200,11 @@ impl Planner {
                 (holds && !paceline_os::mutant("proposals are compared in time or never")).then(|| proposal.clone());
             return Ok(if holds { Ended::Compare(proposal) } else { Ended::Done });
         }
-        Ok(steps.policy.ended(irregular).map_or(Ended::Done, Ended::Propose))
+        let proposal = steps.policy.ended(irregular);
+        if let Some((prescribed, proposal)) = self.prescribed.as_ref().zip(proposal.as_ref()) {
+            prescribed.check(proposal).map_err(|differs| RunError::Usage(differs).with_remedy(REMEDY))?;
+        }
+        Ok(proposal.map_or(Ended::Done, Ended::Propose))
     }
 
     /// Keeps the gather of all ranks' proposals.

@@ -7,6 +7,7 @@ use paceline_os::sync::{Arc, Condvar, Mutex};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 
+use super::lent::Lent;
 use super::machine::Machine;
 use super::named::Named;
 
@@ -49,9 +50,20 @@ pub(super) struct CoordinatorShared {
     pub closed_here: Arc<AtomicBool>,
     pub cycle_time: Duration,
     pub timeline: Arc<Timeline>,
+    /// Its core, if other threads use it while there is nothing to do.
+    pub lent: Option<Arc<Lent>>,
 }
 
 impl CoordinatorShared {
+    /// Operations are pending: the core is the coordinator's until they are over.
+    pub fn borrow_core(&self, operations: &[Arc<Named>]) {
+        if self.lent.as_ref().is_some_and(|lent| lent.borrow(operations)) {
+            // The thread learns when to look.
+            let _inbox = self.inbox.lock();
+            self.wakeup.notify_one();
+        }
+    }
+
     pub fn post(&self, arrival: Arrival, when: When) -> Result<()> {
         let mut inbox = self.inbox.lock();
         if let Some(error) = &inbox.closed {
@@ -129,7 +141,16 @@ impl CoordinatorShared {
                 let mut inbox = self.inbox.lock();
                 let since = if self.timeline.on() { timeline::now() } else { 0 };
                 while inbox.closed.is_none() && !inbox.wanted {
+                    if let Some(lent) = &self.lent {
+                        lent.look();
+                    }
                     let left = inbox.due.map(|due| due.saturating_duration_since(Instant::now()));
+                    let until = self.lent.as_ref().and_then(|lent| lent.due());
+                    let look = until.map(|until| until.saturating_duration_since(Instant::now()));
+                    if let Some(look) = look.filter(|look| left.is_none_or(|left| *look < left)) {
+                        let _ = self.wakeup.wait_for(&mut inbox, look);
+                        continue;
+                    }
                     match left {
                         Some(Duration::ZERO) => {
                             self.show_sleep(since, inbox.due);

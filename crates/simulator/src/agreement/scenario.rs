@@ -39,6 +39,8 @@ pub struct Scenario {
 pub struct Agreement {
     /// Cycles: number of votes of the first rank.
     pub votes: u64,
+    /// Votes that also agreed on a common sleep.
+    pub sleeps: u64,
     /// Reports of the first rank.
     pub reports: u64,
     /// Decisions of the first rank.

@@ -46,6 +46,7 @@ pub(crate) fn coordinate(
     let model = model(coordination.coordinator);
     let setting = Setting {
         processes: options.workers,
+        sleep_every: coordination.coordinator.sleep_every(),
         compute: workload.compute,
         contention: (contention * (model.stretch)(constants)).min(workload.compute),
         nodes_per_ms: if contention > 0.0 { constants.contention_share * nodes / contention } else { 0.0 },
@@ -71,7 +72,7 @@ pub(crate) fn coordinate(
     let runs = f64::from(iterations.max(1));
     let mean = |sum: f64| sum / runs * 1e-3;
     let coordinated = Coordinated {
-        coordinator: coordination.coordinator.name(),
+        coordinator: coordination.coordinator,
         coordinator_s: mean(total.coordinator),
         copy_s: mean(total.copy),
         collective_s: mean(total.collective),

@@ -7,45 +7,36 @@
 //! busy for longer than a cycle and so realigns them.
 use super::draws::{Draws, Spin};
 use super::policy::{Agreement, Setting};
-
-/// How long a thread sleeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sleep {
-    /// For the rest of its own cycle time.
-    Own,
-    /// As long as the rank with the shortest sleep.
-    Smallest,
-}
+use crate::random::Random;
 
 /// All coordinators together; times are in ms from the start of the iteration.
 pub(super) struct Cycles<'a> {
     setting: &'a Setting,
-    sleep: Sleep,
+    /// Cycles so far, from a random one of those between two common sleeps.
+    cycles: u64,
     /// Whether wake-ups may be late.
     late: bool,
-    /// Time of the all-reduces of a cycle.
-    agreement: f64,
     /// When the last agreement ended.
     agreed: f64,
     /// When threads last woke: the common time, and those that differ.
     woke: f64,
     others: Vec<f64>,
     spins: Vec<Spin>,
-    /// When the last spin began and ended.
+    /// When the last spin began, and when the agreement after it ended.
     spun: (f64, f64),
 }
 
 impl<'a> Cycles<'a> {
-    /// `votes`: all-reduces per cycle.
-    pub fn new(setting: &'a Setting, sleep: Sleep, late: bool, votes: f64, draws: &mut Draws) -> Cycles<'a> {
+    pub fn new(setting: &'a Setting, late: bool, draws: &mut Draws) -> Cycles<'a> {
+        // An iteration begins at a random point of a cycle.
+        let place = draws.unit();
+        let several = setting.sleep_every.filter(|every| every.get() > 1);
         Cycles {
             setting,
-            sleep,
+            cycles: several.map_or(0, |every| Random::new(place.to_bits()).next() % u64::from(every.get())),
             late,
-            agreement: votes * setting.consensus,
             agreed: 0.0,
-            // An iteration begins at a random point of a cycle.
-            woke: -setting.constants.cycle() * draws.unit(),
+            woke: -setting.constants.cycle() * place,
             others: Vec::new(),
             spins: Vec::new(),
             spun: (f64::NEG_INFINITY, f64::NEG_INFINITY),
@@ -60,15 +51,24 @@ impl<'a> Cycles<'a> {
     /// The next cycle.
     pub fn next(&mut self, draws: &mut Draws) -> Agreement {
         let woke = self.wake(draws);
+        self.cycles += 1;
         let last = self.others.iter().copied().fold(woke, f64::max);
+        // A common sleep takes a second all-reduce.
+        let common = self.is_common();
+        let agreement = if common { 2.0 * self.setting.consensus } else { self.setting.consensus };
         if last > woke {
-            self.spin(woke, last);
+            self.spin(woke, last, agreement);
         }
-        (self.woke, self.agreed) = (woke, last + self.agreement);
-        if self.sleep == Sleep::Smallest {
+        (self.woke, self.agreed) = (woke, last + agreement);
+        if common {
             self.others.clear();
         }
         Agreement { seen: woke, earliest: woke, issued: self.agreed, last: self.agreed }
+    }
+
+    /// Whether all threads sleep equally long after this cycle.
+    fn is_common(&self) -> bool {
+        self.setting.sleep_every.is_some_and(|every| self.cycles.is_multiple_of(u64::from(every.get())))
     }
 
     /// The common wake-up time; `others` then holds the threads that wake at another time.
@@ -96,9 +96,9 @@ impl<'a> Cycles<'a> {
         target
     }
 
-    fn spin(&mut self, from: f64, to: f64) {
+    fn spin(&mut self, from: f64, to: f64, agreement: f64) {
         let contended = (to.min(self.setting.contention) - from).max(0.0);
-        let goes_on = from <= self.spun.1 + self.agreement;
+        let goes_on = from <= self.spun.1;
         match self.spins.last_mut() {
             // Without a sleep in between, it is a single spin.
             Some(spin) if goes_on => {
@@ -111,10 +111,10 @@ impl<'a> Cycles<'a> {
             }
             _ => return,
         }
-        self.spun.1 = to;
+        self.spun.1 = to + agreement;
         // A spin that is still in progress at the end of the computation lasts until the last process is ready, so it
         // does not limit how late a process can be.
-        let sleeps = self.sleep == Sleep::Smallest || from + self.setting.constants.cycle() > to + self.agreement;
+        let sleeps = self.is_common() || from + self.setting.constants.cycle() > to + agreement;
         if to >= self.setting.compute
             && !sleeps
             && let Some(spin) = self.spins.last_mut()

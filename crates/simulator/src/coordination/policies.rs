@@ -6,7 +6,7 @@ mod negotiate;
 mod nonblocking;
 mod partitioned;
 
-use paceline_coordinator::PolicyKind;
+use paceline_coordinator::{Partition, PolicyKind};
 
 use super::policy::Model;
 
@@ -14,9 +14,10 @@ use super::policy::Model;
 pub(super) fn model(kind: PolicyKind) -> &'static Model {
     match kind {
         PolicyKind::Negotiate => &negotiate::NEGOTIATE,
-        PolicyKind::GlobalSleep => &global_sleep::GLOBAL_SLEEP,
+        PolicyKind::GlobalSleep(_) => &global_sleep::GLOBAL_SLEEP,
         PolicyKind::Nonblocking => &nonblocking::NONBLOCKING,
-        PolicyKind::Partitioned => &partitioned::PARTITIONED,
+        PolicyKind::Partitioned(Partition::Static) => &partitioned::PARTITIONED,
+        PolicyKind::Partitioned(Partition::Dynamic) => &partitioned::DYNAMIC,
         PolicyKind::Graph => &graph::GRAPH,
     }
 }

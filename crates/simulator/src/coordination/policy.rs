@@ -1,4 +1,6 @@
 //! Parts of the model of a coordinator policy.
+use std::num::NonZeroU32;
+
 use super::constants::Constants;
 use super::draws::{Draws, Spin};
 
@@ -6,6 +8,8 @@ use super::draws::{Draws, Spin};
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub processes: u32,
+    /// After how many cycles all threads sleep equally long; `None`: they never do.
+    pub sleep_every: Option<NonZeroU32>,
     /// From the start of the iteration until a process without delays has all gradients.
     pub compute: f64,
     /// How long pipeline and scheduling are both active.

@@ -184,6 +184,7 @@ fn causes_act_through_mechanisms() {
         ("global-sleep", true, true),
         ("nonblocking", false, true),
         ("partitioned", false, false),
+        ("partitioned:dynamic", false, true),
         ("graph", false, false),
     ] {
         assert_eq!(!same(name, spin), by_spin, "{name}");
@@ -202,6 +203,27 @@ fn causes_act_through_mechanisms() {
             assert_eq!(!same(coordinator.name(), change), coordinator.name() == policy, "{}", coordinator.name());
         }
     }
+}
+
+/// A common sleep after every cycle costs an all-reduce each, and after no cycle of an iteration it is the baseline.
+#[test]
+fn the_rarer_a_common_sleep_the_more_it_is_like_none() {
+    let mean = |name| with(name, 24_576, |_| ()).1.coordinator_s;
+    let [baseline, every] = ["negotiate", "global-sleep"].map(mean);
+    let rarer = ["gs:2", "gs:4", "gs:8", "gs:64"].map(mean);
+    assert!(every < rarer[0] && rarer.is_sorted() && rarer[3] < baseline, "{every} {rarer:?} {baseline}");
+    // So rare that no iteration has one: the same cycles from the same draws.
+    let parts = |name| Coordinated { coordinator: PolicyKind::Negotiate, ..with(name, 24_576, |_| ()).1 };
+    assert_eq!(parts("global-sleep:4294967295"), parts("negotiate"));
+    // Without lateness it costs what its all-reduces take: half as many, half as much.
+    let cost = |name| {
+        with(name, 24_576, |it| {
+            balanced(it);
+            (it.cycle_ms, it.consensus_step_ms) = (0.0, 0.05);
+        })
+    };
+    let cost = |name| cost(name).1.coordinator_s;
+    assert!(cost("negotiate") < cost("gs:2") && cost("gs:2") < cost("gs"));
 }
 
 /// Most of what the graph's order saves in the coordinator is lost again inside the collective.

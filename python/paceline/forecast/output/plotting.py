@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 from paceline._internal import units
 from paceline._internal.extras import need
 from paceline._internal.files import check_writable, replaced
-from paceline.catalog.strategies import all_coordinators, registered_strategies
+from paceline.catalog.strategies import coordinator_place, registered_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.output import style
 from paceline.forecast.result import Result
@@ -287,11 +287,10 @@ def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
     for result in sorted(results, key=lambda result: float(getattr(result, name))):
         series.setdefault(distinct(result, results, servers=False), []).append(result)
     order: list[str] = [strategy.name for strategy in registered_strategies()]
-    coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
 
     def place(name: str) -> tuple[int, int]:
         first = series[name][0]
-        return order.index(first.strategy), coordinators.index(first.coordinator) if first.coordinator else -1
+        return order.index(first.strategy), coordinator_place(first.coordinator) if first.coordinator else -1
 
     return {name: series[name] for name in sorted(series, key=place)}
 
@@ -302,7 +301,6 @@ def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, v
     seen: list[style.Look] = []
     series = _series(results, name)
     several = len({result.coordinator for result in results}) > 1
-    coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
     one_strategy = len({result.strategy for result in results}) == 1
     sharded = list(dict.fromkeys(result.sharded.sharding for result in results if result.sharded is not None))
     for series_name, members in series.items():
@@ -315,7 +313,7 @@ def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, v
             look = style.coordinator(place) if one_strategy else replace(look, line=(0.0, (2.0 + place, 1.0)))
         if several and (own := members[0].coordinator) is not None:
             # Of one strategy, coordinators have the colors; of several, they have the dashes.
-            place = coordinators.index(own)
+            place = coordinator_place(own)
             dashes = (0.0, (2.0 + place, 1.0))
             look = style.coordinator(place) if one_strategy else replace(look, line=dashes)
         if look in seen:
