@@ -76,6 +76,12 @@ GOOD = {
         ({"constants": [{**GOOD["constants"][0], "source": ""}]}, "call.source: is empty"),
         ({"constants": [{**GOOD["constants"][0], "uncertainty": -1}]}, "call.uncertainty: must be 0-10, not -1"),
         ({"constants": GOOD["constants"] * 2}, "call: is listed twice"),
+        ({"small": 2048}, "small: needs to, strategy and source"),
+        ({"small": {"to": 2048, "strategy": "ring"}}, "small: needs to, strategy and source"),
+        ({"small": {"to": 0, "strategy": "ring", "source": "a"}}, "small.to: must be bytes, above 0, not 0"),
+        ({"small": {"to": True, "strategy": "ring", "source": "a"}}, "small.to: must be bytes, above 0, not True"),
+        ({"small": {"to": 9, "strategy": "rng", "source": "a"}}, "small: unknown strategy 'rng'"),
+        ({"small": {"to": 9, "strategy": "ring", "source": ""}}, "small: strategy and source must be text"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, changes, message):
@@ -318,3 +324,31 @@ def test_residuals_are_current():
     script = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("write_residuals", path))
     spec.loader.exec_module(script)
     assert script.FILE.read_text(encoding="utf-8") == script.text(script.cases())
+
+
+@pytest.mark.parametrize(
+    ("library", "size", "strategy"),
+    [
+        ("horovod-mpi", "9996B", "recursive-doubling"),
+        ("horovod-mpi", "10000B", "ring"),
+        ("horovod-mpich", "2048B", "recursive-doubling"),
+        ("horovod-mpich", "2052B", "halving-doubling"),
+        ("horovod-mpi-gpu", "8B", "halving-doubling"),
+    ],
+)
+def test_an_mpi_library_chooses_by_the_size_of_a_message(library, size, strategy):
+    [result] = told(f"allreduce:{size}", "--library", library, "--workers", "16")
+    assert result["strategy"] == strategy
+
+
+def test_training_is_that_of_large_messages():
+    [result] = told("resnet-18", "--library", "horovod-mpi", "--workers", "4")
+    assert result["strategy"] == "ring"
+    assert find_library("horovod-mpi").for_message(8) != find_library("horovod-mpi")
+
+
+def test_tensorflow_over_mpi_is_between_grpc_and_verbs():
+    options = ("--workers", "16", "--bandwidth", "100Gbps", "--channel", "rdma")
+    libraries = ("tensorflow-grpc", "tensorflow-mpi", "tensorflow-verbs", "tensorflow-gdr")
+    took = [told("resnet-50", "--library", one, *options)[0]["iteration_s"] for one in libraries]
+    assert took == sorted(took, reverse=True)

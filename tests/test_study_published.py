@@ -139,6 +139,7 @@ def test_a_metric_that_is_not_known_is_a_reason(tmp_path, metric):
         ("", "Distributed TF", "tensorflow-grpc", "rdma"),
         ("ps-grpc+verbs", "gRPC+Verbs", "tensorflow-verbs", "rdma"),
         ("ps-grpc+gdr", "gRPC+GDR", "tensorflow-gdr", "rdma"),
+        ("ps-grpc+mpi-rdma", "gRPC+MPI", "tensorflow-mpi", "rdma"),
         ("", "Ray", "ray-sgd", "tcp"),
         ("ddl-multiring", "Horovod DDL", "horovod-ddl", "rdma"),
         ("ps-byteps", "BytePS 2 CPU servers", "byteps", "rdma"),

@@ -61,9 +61,20 @@ _FIELDS = (
     "channel",
     "servers",
     "nccl",
+    "small",
     "options",
     "constants",
 )
+
+
+@dataclass(frozen=True)
+class SmallMessages:
+    """What a library does with small messages, where that is not its own strategy."""
+
+    to: int
+    """The largest, in bytes."""
+    strategy: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,8 @@ class Library:
     """The coordinator that its ranks agree through, whose usual cost is in its constants; empty: none."""
     nccl: str = ""
     """The release of NCCL that chooses under `native`; empty: the newest one that is known."""
+    small: SmallMessages | None = None
+    """How it exchanges small messages; None: as large ones."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
 
     @property
@@ -112,6 +125,12 @@ class Library:
             options=dict(self.options),
             constants={name: value_of(constant) for name, constant in self.constants.items()},
         )
+
+    def for_message(self, size: float) -> Library:
+        """Return the library with the strategy that it takes for one message of so many bytes."""
+        if self.small is None or size > self.small.to:
+            return self
+        return replace(self, strategy=self.small.strategy)
 
     def scaled(self, name: str, factor: float) -> Library:
         """Return the library with a constant times a factor; the same library if it has none of this name."""
@@ -188,10 +207,26 @@ def read_library(path: Path) -> Library:
         servers=own.get("servers", base.servers if base else ""),
         coordinator=own.get("coordinator", base.coordinator if base else ""),
         nccl=own.get("nccl", base.nccl if base else ""),
+        small=_small(own["small"], path.name) if "small" in own else base.small if base else None,
         constants={**(base.constants if base else {}), **constants},
     )
     _check(found, path.name)
     return found
+
+
+def _small(value: object, where: str) -> SmallMessages:
+    example = '"small": {"to": 2048, "strategy": "recursive-doubling", "source": "…"}'
+    if not isinstance(value, dict) or sorted(value) != ["source", "strategy", "to"]:
+        raise InvalidArgumentError(f"{where}: small: needs to, strategy and source", remedy=example)
+    to, strategy, source = value["to"], value["strategy"], value["source"]
+    if not isinstance(to, int) or isinstance(to, bool) or not 0 < to < 2**40:
+        raise InvalidArgumentError(f"{where}: small.to: must be bytes, above 0, not {str(to)[:80]}", remedy=example)
+    if not isinstance(strategy, str) or not isinstance(source, str) or not source:
+        raise InvalidArgumentError(f"{where}: small: strategy and source must be text", remedy=example)
+    try:
+        return SmallMessages(to, find_strategy(strategy).name, source)
+    except InvalidArgumentError as error:
+        raise error.within(f"{where}: small") from None
 
 
 def _check(library: Library, where: str) -> None:

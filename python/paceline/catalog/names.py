@@ -43,6 +43,7 @@ LibraryName = Literal[
     "horovod-ddl",
     "horovod-mpi",
     "horovod-mpi-gpu",
+    "horovod-mpich",
     "horovod-nccl2",
     "horovod-uncached",
     "ray-sgd",
@@ -50,6 +51,7 @@ LibraryName = Literal[
     "tensorflow-grpc",
     "tensorflow-grpc-process",
     "tensorflow-host",
+    "tensorflow-mpi",
     "tensorflow-replicas",
     "tensorflow-verbs",
 ]

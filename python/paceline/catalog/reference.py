@@ -68,7 +68,11 @@ def _habits(library: Library) -> list[str]:
     said = {"coordinator": library.coordinator, "channel": library.channel, "servers": library.servers}
     words = [f"{name} `{value}`" for name, value in said.items() if value]
     words += [f"`{name} = {json.dumps(value)}`" for name, value in library.options.items()]
-    return [f"Options: {', '.join(words)}.", ""] if words else []
+    lines = [f"Options: {', '.join(words)}.", ""] if words else []
+    if library.small is not None:
+        size = f"{library.small.to:,} bytes"
+        lines += [f"A message of up to {size}, by itself: `{library.small.strategy}` ({library.small.source}).", ""]
+    return lines
 
 
 def _table(constants: Iterable[Constant]) -> list[str]:

@@ -247,6 +247,8 @@ def libraries(name: str | None, as_json: bool) -> None:
         entry = _library(shown[0])
         words = {key: entry[key] for key in ("strategy", "coordinator", "channel", "servers") if entry[key]}
         words |= entry["options"]
+        if shown[0].small is not None:
+            words[f"to {units.size(shown[0].small.to)}"] = shown[0].small.strategy
         habits = [(key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in words.items()]
         say([*headline(f"{name}: {entry['summary']}"), *(["", *pairs(habits)] if habits else [])])
         if shown[0].constants:
@@ -269,6 +271,7 @@ def _library(library: Library) -> dict[str, Any]:
         **{field.name: getattr(library, field.name) for field in fields(library)},
         "options": dict(library.options),
         "nccl": library.nccl or (RELEASE if library.strategy == "native" else None),
+        "small": library.small and vars(library.small),
         "constants": [vars(constant) for constant in library.constants.values()],
     }
 

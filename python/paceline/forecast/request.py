@@ -207,7 +207,8 @@ class Sweep:
                 setting="coordinator",
                 remedy=f"{{library={COORDINATED}}}, or drop {{this}}",
             )
-        return found
+        # What computes nothing is one message; training fuses its gradients into large ones.
+        return found if trace.computes else found.for_message(trace.gradient_bytes)
 
     def gloo_note(self, named: str | Path | Trace, trace: Trace) -> list[str]:
         """Return a note if the times are those of a GPU, and the library is gloo because the recording was made so."""

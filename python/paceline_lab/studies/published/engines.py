@@ -114,6 +114,8 @@ def _tensorflow(row: Row) -> Engine:
     words = f"{row.sync} {row.system}".lower()
     if re.search(r"gdr|gpudirect", words):
         return _engine("tensorflow-gdr", row, servers=servers_of(row))
+    if re.search(r"grpc\s*\+\s*mpi", words):
+        return _engine("tensorflow-mpi", row, servers=servers_of(row))
     if re.search(r"grpc\s*\+|verbs", words):
         return _engine("tensorflow-verbs", row, servers=servers_of(row))
     # Horovod's comparison ran one process per GPU; elsewhere one process drives all GPUs of a node.
