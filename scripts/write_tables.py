@@ -2,7 +2,7 @@
 """Writes the tables of docs pages that hold results, each below its marker in the page.
 
 python scripts/write_tables.py published              # docs/results/published.md
-python scripts/write_tables.py studies                # docs/results/studies.md
+python scripts/write_tables.py studies                # docs/results/{studies,network-operator}.md
 python scripts/write_tables.py coordinator-model      # docs/explanation/coordinator-model.md; --figures: and those
 python scripts/write_tables.py validation FILE.json   # docs/results/validation.md, and the errors into the package
 """
@@ -80,16 +80,22 @@ def of_study(study: Study) -> list[str]:
             inside = "within" if row.within else "**out**"
             cells += ["", ""] if row.bounds is None else [bounds_text(row.bounds), inside]
         rows.append(cells)
+    return [*table(headers, rows), "", *claims_of(study)]
+
+
+def claims_of(study: Study) -> list[str]:
     claims = [
         [it.claim, it.verdict, "; ".join(f"{name} {units.short(value)}" for name, value in it.figures.items())]
         for it in study.claims
     ]
-    return [*table(headers, rows), "", *table(("claim", "", "figures"), claims)]
+    return table(("claim", "", "figures"), claims)
 
 
 def of_studies() -> None:
     names = ("ray-sgd", "ddl-nccl", "cuda-aware-mpi")
     write(DOCS / "results/studies.md", {name: of_study(cast("Study", run_study(name))) for name in names})
+    operator = cast("Study", run_study("network-operator"))
+    write(DOCS / "results/network-operator.md", {"claims": claims_of(operator)})
 
 
 def of_coordinator_model() -> None:

@@ -111,9 +111,9 @@ def test_cutting_finer_changes_nothing_at_32_workers(model):
 
 
 def test_every_claim_is_tested(result):
-    assert len(result.claims) == 18
     holds = {claim.claim: claim.holds for claim in result.claims}
-    assert sum(holds.values()) >= 8
+    assert len(holds) == len(result.claims) >= 29
+    assert sum(holds.values()) >= 18
     assert all(claim.figures for claim in result.claims)
 
 

@@ -23,6 +23,9 @@ from paceline.errors import InvalidArgumentError
 _FOLDER = Path(__file__).parent / "libraries"
 NONE, DEFAULT, COORDINATED = "none", "ddp", "horovod"
 """The bare schedule; what is forecast by default; and what is, if a coordinator is asked for."""
+UNLIMITED = 2**40
+"""A bucket of this many bytes holds any model: a library that exchanges all gradients at once has it."""
+ALL_AT_ONCE = "all gradients at once"
 UNITS: Mapping[str, str] = {
     "bucket_size": "bytes",
     "fused_per_cycle": "bytes",

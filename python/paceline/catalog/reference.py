@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paceline.catalog import channels, nccl
 from paceline.catalog.constants import Constant
-from paceline.catalog.libraries import MEANING, Library, all_libraries
+from paceline.catalog.libraries import ALL_AT_ONCE, MEANING, UNLIMITED, Library, all_libraries
 
 _HEAD = """# Libraries and channels
 
@@ -88,6 +88,8 @@ def _value(constant: Constant) -> str:
     value, unit = constant.value, constant.unit
     if unit == "bit/s":
         return f"{value / 1e9:g} Gbps"
+    if unit == "bytes" and value >= UNLIMITED:
+        return ALL_AT_ONCE
     if unit == "bytes":
         return f"{value / 1e6:g} MB"
     if unit == "s" or unit.startswith("s per"):

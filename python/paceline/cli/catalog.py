@@ -24,13 +24,13 @@ from paceline.catalog.builtin import (
 )
 from paceline.catalog.builtin_names import cluster_names, trace_names
 from paceline.catalog.channels import with_channel
+from paceline.catalog.libraries import ALL_AT_ONCE, UNLIMITED
 from paceline.catalog.models.config import find_config
 from paceline.catalog.rates import rates_of
 from paceline.catalog.strategies import KNOBS, registered_strategies
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
 from paceline.cli.usage import UsageError
-from paceline.forecast.wording.terms import ALL_AT_ONCE, UNLIMITED
 
 if TYPE_CHECKING:
     from paceline.catalog.constants import Constant

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
+from paceline.catalog.libraries import UNLIMITED
 from paceline.forecast import compression
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.groups import Group
@@ -118,7 +119,7 @@ def _every(result: Result, _: Group) -> str:
 def _bucket_size(result: Result) -> str:
     if result.bucket_size is None:
         return "none"
-    return "all" if result.bucket_size >= terms.UNLIMITED else units.size(result.bucket_size, 4)
+    return "all" if result.bucket_size >= UNLIMITED else units.size(result.bucket_size, 4)
 
 
 def _figure_columns(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline._internal import units
 from paceline.catalog.compression import NONE as UNCOMPRESSED
-from paceline.catalog.libraries import NONE
+from paceline.catalog.libraries import ALL_AT_ONCE, NONE, UNLIMITED
 from paceline.catalog.models.workload import Workload
 from paceline.forecast import compression, sharding
 from paceline.forecast.kinds import Ground
@@ -70,8 +70,8 @@ def buckets(result: Result) -> str:
     """Return how gradients are fused."""
     if result.bucket_size is None:
         return "no fusion"
-    if result.bucket_size >= terms.UNLIMITED:
-        return terms.ALL_AT_ONCE
+    if result.bucket_size >= UNLIMITED:
+        return ALL_AT_ONCE
     return f"buckets of {units.size(result.bucket_size)}"
 
 

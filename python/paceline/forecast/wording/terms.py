@@ -205,11 +205,6 @@ def _buckets(about: About) -> str:
     return f"--bucket-size {bucket_size(about.size)}, {units.count(about.count, 'bucket')}"
 
 
-UNLIMITED = 2**40
-"""A bucket of this many bytes holds any model: a library that exchanges all gradients at once has it."""
-ALL_AT_ONCE = "all gradients at once"
-
-
 def bucket_size(size: int | None) -> str:
     """Return the size of a bucket as it is typed: `256KiB`, or `none`."""
     if size is None:

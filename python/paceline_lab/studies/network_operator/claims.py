@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from paceline.catalog.names import Distribution
+from paceline.catalog.names import Distribution, Pull
 
 from paceline_lab.studies.claims import Figures
 from paceline_lab.studies.network_operator import mechanisms as m
@@ -15,6 +15,8 @@ from paceline_lab.studies.network_operator.published import INPUTS, MODELS, TITL
 from paceline_lab.studies.network_operator.runs import Config, Simulations
 
 Times = Mapping[str, float]
+DISTRIBUTIONS: tuple[Distribution, ...] = ("block", "round-robin")
+PULLS: tuple[Pull, ...] = ("layer", "step")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def _grid(mechanisms: tuple[str, ...], models: tuple[str, ...] = MODELS, **setti
 
 def claims() -> list[Claim]:
     """Return the claims in the order of the paper: which mechanism wins, and what changes that; then details."""
-    return [*_rankings(), *_leads(), *_modules(), *_details(), *_closed_forms()]
+    return [*_rankings(), *_leads(), *_modules(), *_details(), *_closed_forms(), *_sentences()]
 
 
 def _rankings() -> Iterator[Claim]:
@@ -238,4 +240,144 @@ def _closed_forms() -> Iterator[Claim]:
             "S/B (s)": size / rate,
             "simulated with multicast (s)": times["ring-multicast"] - phase,
         },
+    )
+
+
+def _sentences() -> Iterator[Claim]:
+    """Return the sentences of the paper's text that no table contains."""
+    in_network = (m.MULTICAST, m.AGGREGATION, m.BOTH)
+    configs = _grid((m.SERVER, *in_network))
+
+    def gain(times: Times, name: str, model: str, server: str = m.SERVER) -> float:
+        return times[f"{server}/{model}"] / times[f"{name}/{model}"]
+
+    yield Claim(
+        configs,
+        lambda times: {
+            f"multicast / aggregation, {TITLES[model]}": gain(times, m.MULTICAST, model)
+            / gain(times, m.AGGREGATION, model)
+            for model in MODELS
+        },
+    )
+    yield Claim(
+        configs,
+        lambda times: {
+            f"both / sum of gains, {TITLES[model]}": (gain(times, m.BOTH, model) - 1)
+            / (gain(times, m.MULTICAST, model) + gain(times, m.AGGREGATION, model) - 2)
+            for model in MODELS
+        },
+    )
+    yield Claim(configs, lambda times: {TITLES[model]: gain(times, m.AGGREGATION, model) for model in MODELS})
+    yield Claim(configs, lambda times: {TITLES[model]: gain(times, m.MULTICAST, model) for model in MODELS})
+    yield from (_ring_against_fabric(), _butterfly_against_ring(), _ring_with_multicast(), _faster_butterfly())
+    yield from (_best_split(), _block_against_round_robin(), _forward_pipelining())
+
+
+_RATES = (5, 10, 25, 50, 100)
+
+
+def _at_rates(names: Iterable[str], models: Iterable[str] = MODELS, rates: Iterable[int] = _RATES) -> dict[str, Config]:
+    return {
+        f"{name}/{model}/{rate}": configured(model, name, **({} if rate == 25 else {"gbps": rate}))
+        for name in names
+        for model in models
+        for rate in rates
+    }
+
+
+def _ring_against_fabric() -> Claim:
+    """Ring's time over the best mechanism of the network, at its worst rate."""
+
+    def figures(times: Times) -> Figures:
+        return {
+            f"{TITLES[model]}": max(
+                times[f"{m.RING}/{model}/{rate}"]
+                / min(times[f"{name}/{model}/{rate}"] for name in (m.BOTH, m.MULTICAST, m.AGGREGATION))
+                for rate in _RATES
+            )
+            for model in MODELS
+        }
+
+    return Claim(_at_rates((m.RING, m.BOTH, m.MULTICAST, m.AGGREGATION)), figures)
+
+
+def _butterfly_against_ring() -> Claim:
+    def figures(times: Times) -> Figures:
+        return {
+            f"{TITLES[model]}, {rate} Gbit/s": times[f"{m.BUTTERFLY}/{model}/{rate}"]
+            / times[f"{m.RING}/{model}/{rate}"]
+            for rate in (25, 10)
+            for model in MODELS
+        }
+
+    return Claim(_at_rates((m.RING, m.BUTTERFLY), rates=(25, 10)), figures)
+
+
+def _ring_with_multicast() -> Claim:
+    counts = (4, 8, 16, 32)
+    configs = {
+        f"{name}/{count}": configured("inception-v3", name, workers=count)
+        for name in (m.RING, m.RING_MULTICAST)
+        for count in counts
+    }
+
+    def figures(times: Times) -> Figures:
+        return {f"{n} workers": times[f"{m.RING_MULTICAST}/{n}"] / times[f"{m.RING}/{n}"] for n in counts}
+
+    return Claim(configs, figures)
+
+
+def _faster_butterfly() -> Claim:
+    """Butterfly's time over ring's with computation three times as fast, over the same as measured."""
+    names = (m.RING, m.BUTTERFLY)
+    configs = {f"now/{key}": config for key, config in _grid(names).items()}
+    configs |= {f"faster/{key}": config for key, config in _grid(names, compute_speedup=3.0).items()}
+
+    def figures(times: Times) -> Figures:
+        ratio = {
+            (when, model): times[f"{when}/{m.BUTTERFLY}/{model}"] / times[f"{when}/{m.RING}/{model}"]
+            for when in ("now", "faster")
+            for model in MODELS
+        }
+        return {TITLES[model]: ratio["faster", model] / ratio["now", model] for model in MODELS}
+
+    return Claim(configs, figures)
+
+
+def _best_split() -> Claim:
+    """The time of multicast and aggregation with 8 servers and the best split over ring's."""
+    split = {
+        f"split/{model}": Config(model, "ps-multicast-aggregation", servers=8, slices=256 if model == "vgg-16" else 8)
+        for model in MODELS
+    }
+    return Claim(
+        {**_grid((m.RING,)), **split},
+        lambda times: {TITLES[model]: times[f"split/{model}"] / times[f"{m.RING}/{model}"] for model in MODELS},
+    )
+
+
+def _block_against_round_robin() -> Claim:
+    configs = {
+        f"{name}/{model}/{rate}": Config(model, "ps", gbps=rate, distribution=name)
+        for name in DISTRIBUTIONS
+        for model in MODELS
+        for rate in _BLOCK_RATES
+    }
+
+    def figures(times: Times) -> Figures:
+        each = [
+            times[f"block/{model}/{rate}"] / times[f"round-robin/{model}/{rate}"]
+            for model in MODELS
+            for rate in _BLOCK_RATES
+        ]
+        return {"block / round-robin, most": max(each), "least": min(each)}
+
+    return Claim(configs, figures)
+
+
+def _forward_pipelining() -> Claim:
+    """What the forward pass beside the distribution gains, under multicast with a server."""
+    configs = {f"{pull}/{model}": Config(model, "ps-multicast", pull=pull) for pull in PULLS for model in MODELS}
+    return Claim(
+        configs, lambda times: {TITLES[model]: times[f"step/{model}"] / times[f"layer/{model}"] for model in MODELS}
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from paceline import Trace, load_trace, simulate
 from paceline._internal.system import cores
-from paceline.catalog.names import Distribution
+from paceline.catalog.names import Distribution, Pull
 from paceline.catalog.strategies import find_strategy
 
 from paceline_lab.studies.network_operator.assignment import tensorflow_servers
@@ -31,6 +31,7 @@ class Config:
     servers: int | None = None
     chunk: str | None = None
     distribution: Distribution | None = None
+    pull: Pull | None = None
     barrier: bool | None = None
     compute_speedup: float | None = None
     # In the notation of `--add-module`.
@@ -90,6 +91,7 @@ class Simulations:
             servers=config.servers,
             chunk=config.chunk,
             distribution=config.distribution,
+            pull=config.pull,
             placement=placement,
             barrier=config.barrier,
             compute_speedup=config.compute_speedup,
