@@ -24,7 +24,10 @@ from paceline.ray.ps.replica import cuts
 from paceline.ray.worker import Place
 
 pytest.importorskip("torch")
+import torch
+from paceline.async_ps.clock import Clock
 from ray_workers import elastic, work
+from replay_async import replay
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed: pip install '.[ray]'")
@@ -370,6 +373,60 @@ class TestTraining:
             assert parts == pytest.approx(step.step_s)
             assert 0 < step.forward_s < 60
         self.compare(trained.weights, trained.workers)
+
+    @pytest.mark.parametrize(
+        ("servers", "staleness", "make"),
+        [(1, None, work.optimizer), (2, 1, functools.partial(torch.optim.Adam, lr=0.01, weight_decay=0.1))],
+    )
+    def test_asynchronous_training_is_a_replay_of_its_order(self, nodes, servers, staleness, make):
+        from paceline.ray.ps import train
+
+        how = {"asynchronous": True, "staleness": staleness, "record_order": True}
+        done = []
+        trained = train(
+            work.model,
+            make,
+            work.batch,
+            steps=self.STEPS,
+            workers=3,
+            servers=servers,
+            progress=lambda *ended: done.append(ended),
+            **how,
+        )
+
+        def model():
+            torch.manual_seed(0)
+            return work.model()
+
+        def loss(net, rank, step):
+            inputs, targets = work.batch(rank, step)
+            return torch.nn.functional.cross_entropy(net(inputs), targets)
+
+        order = [[entry._asdict() for entry in server] for server in trained.applied]
+        want = replay(order, model, loss, lambda net: (make(net.parameters()), None))
+        assert trained.weights.keys() == want.keys()
+        for name, weight in trained.weights.items():
+            np.testing.assert_allclose(weight, want[name].numpy(), rtol=1e-5, atol=1e-7)
+        assert trained.staleness.gradients == 3 * self.STEPS * len(want)
+        if staleness is not None:
+            assert trained.staleness.most <= Clock.most_stale(3, staleness)
+        assert done == [(number, self.STEPS) for number in range(1, self.STEPS + 1)]
+        assert [len(steps) for steps in trained.steps] == [self.STEPS] * 3
+
+    @pytest.mark.parametrize("staleness", [None, 0])
+    def test_who_stays_away_in_asynchronous_training(self, nodes, staleness):
+        from paceline.ray.ps import train
+
+        batch = functools.partial(work.bad_batch, at=2, how="stays away")
+        how = {"workers": 4, "timeout_s": 6, "settings": RaySettings(grace_s=2)}
+        with pytest.raises(paceline.JobError, match=r"^rank 3 \(host .*, pid \d+\) did not answer within 6 s: step 3"):
+            train(work.model, work.optimizer, batch, steps=6, asynchronous=True, staleness=staleness, **how)
+
+    def test_optimizers_that_servers_cannot_run(self, nodes):
+        from paceline.ray.ps import train
+
+        with pytest.raises(paceline.InvalidArgumentError, match=r"^rank \d: async-ps: servers cannot run"):
+            train(work.model, torch.optim.LBFGS, work.batch, steps=1, workers=2, asynchronous=True)
 
     def test_models_that_cannot_be_trained_in_this_way(self, nodes):
         import torch

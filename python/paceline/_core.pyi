@@ -1369,6 +1369,12 @@ class Engine:
 
         It waits for the others. A group of a shape not seen before measures as world() does.
         """
+    def with_servers(self, name: str) -> Communicator:
+        """Return a communicator of all ranks and, after them, the servers, for messages between the two.
+
+        Each process makes it for itself, without waiting; messages call it by the name. Raises InvalidArgumentError if
+        the job has no server processes.
+        """
     def coordinator(
         self,
         ranks: Sequence[int],

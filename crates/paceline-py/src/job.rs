@@ -138,6 +138,10 @@ impl PyEngine {
         py.detach(|| self.0.group(ranks, name)).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
     }
 
+    fn with_servers(&self, py: Python<'_>, name: &str) -> PyResult<PyCommunicator> {
+        py.detach(|| self.0.with_servers(name)).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
+    }
+
     #[pyo3(signature = (ranks, name, *, cycle_time_s=0.001, threshold=128 << 20, capacity=1024, warn_after_s=Some(60.0), give_up_after_s=Some(600.0), core=None, lent=Vec::new(), placement=BTreeMap::new(), policy="negotiate", bucket=(1 << 20, 25 << 20), prescribed=None))]
     #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
     fn coordinator(

@@ -3,7 +3,7 @@ use paceline_engine::settings::Settings;
 use paceline_engine::{Engine, Exchange};
 #[cfg(feature = "foreign")]
 use paceline_os::sync::Arc;
-use paceline_transport::error::Result;
+use paceline_transport::error::{Result, RunError};
 
 use crate::clock_sync;
 use crate::communicator::Communicator;
@@ -71,6 +71,23 @@ impl Session {
     pub fn group(&self, ranks: Vec<u32>, name: &str) -> Result<Communicator> {
         let communicator = Communicator::new(&self.engine.shared, ranks, name)?;
         tune(&communicator, &self.tuned)?;
+        communicator.begin_naming(false);
+        Ok(communicator)
+    }
+
+    /// A communicator of all training ranks and the servers behind them, for messages between the two. Nobody waits for
+    /// anybody: each of them makes it when it needs it.
+    ///
+    /// # Errors
+    /// The job has no processes that are only servers; the engine is closed.
+    pub fn with_servers(&self, name: &str) -> Result<Communicator> {
+        let shared = &self.engine.shared;
+        if shared.settings.server_processes() == 0 {
+            return Err(RunError::Usage("this job has no processes that are only servers".into())
+                .with_remedy("paceline run --servers 1"));
+        }
+        let workers: Vec<u32> = (0..shared.workers()).collect();
+        let communicator = Communicator::served(shared, &workers, name)?;
         communicator.begin_naming(false);
         Ok(communicator)
     }

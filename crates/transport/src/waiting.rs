@@ -13,10 +13,10 @@ pub const TIMEOUT: &str = "PACELINE_TIMEOUT or timeout=";
 /// Setting that changes the limit of a wait for ranks that join.
 pub const START_TIMEOUT: &str = "PACELINE_START_TIMEOUT";
 
-/// After which time a wait with this limit is first reported.
+/// After which time a wait with this limit is first reported: one that is meant to last never is.
 #[must_use]
 pub fn first_report(limit: Duration) -> Duration {
-    FIRST.min(limit / 3)
+    if limit > FOREVER { limit } else { FIRST.min(limit / 3) }
 }
 
 /// The reports of one wait: each comes when the wait has lasted twice as long as at the last one.
@@ -32,7 +32,7 @@ impl Reports {
     /// Of a wait that began then. `knob`: what changes its limit.
     #[must_use]
     pub fn new(began: Instant, limit: Duration, knob: &'static str) -> Reports {
-        Reports { began, limit, knob, next: if limit > FOREVER { limit } else { first_report(limit) } }
+        Reports { began, limit, knob, next: first_report(limit) }
     }
 
     /// Reports the wait, if it is time: `what` is given how long it has lasted, and says who is missing, for what.

@@ -6,11 +6,13 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Unpack, cast
 
 from paceline._core import Communicator, Engine
+from paceline.async_ps.worker import Servers
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import selection_log, timeline_files
 from paceline.job.bootstrap import MpiExchange, share_secret
@@ -58,9 +60,11 @@ class Job(Group):
         self._ended: str | None = None
         self.settings = settings
         """The settings with which the job was joined."""
+        self.servers = Servers(engine, communicator.size, settings) if settings.is_asynchronous else None
+        """The servers that apply this rank's gradients, in asynchronous training."""
         if settings.timeline is not None:
             timeline_files.begin(engine, settings.timeline)
-        self._finalizer = weakref.finalize(self, _leave, engine, settings.timeline)
+        self._finalizer = weakref.finalize(self, _leave, engine, settings.timeline, self.servers)
         _jobs.add(self)
 
     def group(self, ranks: Sequence[int], name: str = "group") -> Group:
@@ -146,8 +150,13 @@ class Job(Group):
             self._engine.forget_after_fork()
 
 
-def _leave(engine: Engine, timeline: str | None) -> None:
-    engine.close(patience_s())
+def _leave(engine: Engine, timeline: str | None, servers: Servers | None) -> None:
+    patience = patience_s()
+    if servers is not None and patience is None:
+        # After an error, the others learn that this rank has left, and why.
+        with suppress(JobError):
+            servers.leave()
+    engine.close(patience)
     if timeline is not None:
         timeline_files.finish(engine, timeline)
 
@@ -178,6 +187,7 @@ def join(**settings: Unpack[JobSettings]) -> Job:
     tell_launcher()
     known = Settings.from_environment(None, **settings)
     known.refuse_coordinator()
+    known.refuse_asynchronous("a job of arrays")
     if known.placed():
         raise InvalidArgumentError(
             f"{known.placement}: the arrays of this job have no names",
@@ -190,7 +200,14 @@ def join(**settings: Unpack[JobSettings]) -> Job:
 def join_named(**settings: Unpack[JobSettings]) -> Job:
     """Like `join`, for callers whose tensors have names, so that a file can place them on servers."""
     tell_launcher()
-    return _join(Settings.from_environment(None, **settings))
+    known = Settings.from_environment(None, **settings)
+    if known.is_asynchronous and not known.server_processes:
+        raise InvalidArgumentError(
+            f"{known.strategy} needs server processes, which only paceline run and paceline.ray start",
+            setting="strategy",
+            remedy="paceline run --strategy async-ps --servers 1 -- python train.py, or {this=ps}",
+        )
+    return _join(known)
 
 
 def _join(known: Settings) -> Job:

@@ -1,8 +1,9 @@
 """A parameter server: `python -m paceline.job.server`, started by `paceline run --strategy ps --servers K`.
 
-It joins the job after the ranks that train, reduces their data until all have left, and then waits for them to return,
-because a script may leave the job and join another. It runs until its launcher stops it. The process that acts as the
-switch (`--switch`) does the same, after the servers; in a cluster with racks there are several.
+It joins the job after the ranks that train, reduces their data until all have left (or applies their gradients, under
+`async-ps`), and then waits for them to return, because a script may leave the job and join another. It runs until its
+launcher stops it. The process that acts as the switch (`--switch`) does the same, after the servers; in a cluster with
+racks there are several.
 """
 
 from __future__ import annotations
@@ -56,10 +57,24 @@ def serve() -> NoReturn:
         if settings.timeline is not None:
             timeline_files.begin(engine, settings.timeline)
         try:
-            while not engine.serve(0.2):
-                pass
+            if settings.is_asynchronous:
+                _apply_gradients(engine, workers, settings)
+            else:
+                while not engine.serve(0.2):
+                    pass
         finally:
             engine.close()
+
+
+def _apply_gradients(engine: Engine, workers: int, settings: Settings) -> None:
+    """Serve asynchronous training until all workers have left. Raises InvalidArgumentError if torch is missing."""
+    try:
+        from paceline.async_ps.service import Service
+    except ImportError as error:
+        raise InvalidArgumentError(
+            f"async-ps: servers run torch's optimizers: {error}", remedy="pip install 'paceline[torch]'"
+        ) from None
+    Service(engine, workers, settings.timeout_s, marks=settings.timeline is not None).run()
 
 
 if __name__ == "__main__":

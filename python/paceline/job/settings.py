@@ -117,6 +117,15 @@ class Settings(JobValues):
                 remedy="drop {this} (coordinators are for paceline.torch.hvd)",
             )
 
+    def refuse_asynchronous(self, who: str) -> None:
+        """Raise InvalidArgumentError if the strategy is asynchronous, and `who` has no optimizer that servers run."""
+        if self.is_asynchronous:
+            raise InvalidArgumentError(
+                f"{self.strategy} applies gradients by torch's optimizers on servers, and {who} has none",
+                setting="strategy",
+                remedy="paceline.torch.DistributedOptimizer, or {this=ps}",
+            )
+
     @property
     def start_limit_s(self) -> float:
         """How long ranks wait for each other at the start: as given, or as long as for an operation, but a minute."""
@@ -135,12 +144,25 @@ class Settings(JobValues):
         """Return whether the strategy has parameter servers."""
         return self.strategy is not None and "servers" in find_strategy(self.strategy).knobs
 
+    @property
+    def bound(self) -> int | None:
+        """The bound on staleness in iterations; None: none."""
+        return self.staleness if isinstance(self.staleness, int) else None
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether servers apply each gradient when it arrives, instead of adding up those of all workers."""
+        return self.strategy is not None and not find_strategy(self.strategy).is_synchronous
+
     def to_json(self) -> str:
         """Return JSON for the native module.
 
         The interface becomes this machine's address. Raises InvalidArgumentError if it has none.
         """
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in _ELSEWHERE}
+        if self.is_asynchronous:
+            # All-reduces of the script, of metrics for example, are among the workers.
+            values["strategy"] = None
         if self.server_processes:
             values |= {"dedicated": True, "servers": self.server_processes}
         if self.switch_processes:
@@ -226,11 +248,12 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
                 setting="strategy",
                 remedy="{strategy=ring} or tree, or {transport=mpi} under mpirun",
             )
-        if not strategy.is_synchronous:
-            raise InvalidArgumentError(
-                f"{strategy.name} can be forecast, and jobs cannot run it", setting="strategy", remedy="{strategy=ps}"
-            )
         check_knobs([strategy], sources)
+        for name in ("chunk", "distribution", "pull"):
+            if not strategy.is_synchronous and name in sources:
+                raise InvalidArgumentError(
+                    f"has no effect on jobs with {strategy.name}, only on forecasts", setting=name, remedy="drop {this}"
+                )
     if settings.coordinator == GRAPH and settings.has_servers():
         raise InvalidArgumentError(
             f"{GRAPH} plans all-reduces among ranks, and {settings.strategy} has servers",

@@ -95,6 +95,7 @@ class Request:
         """Refuse options that jobs with changing ranks do not support. Raises InvalidArgumentError."""
         for option, given in (
             ("--switch", self.switch),
+            ("--strategy async-ps", settings.is_asynchronous),
             ("--record", self.record),
             ("--timeline", settings.timeline),
             ("--multicast", settings.multicast),

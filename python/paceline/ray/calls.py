@@ -28,18 +28,20 @@ class Calls:
     earlier: Sequence[Mapping[str, Any]] = ()
     """References to calls whose results these calls need, stage by stage."""
 
-    def results(self, *, grace_s: float, timeout_s: float | None = None, doing: str = "") -> dict[str, Any]:
+    def results(
+        self, *, grace_s: float, timeout_s: float | None = None, waited_s: float = 0.0, doing: str = ""
+    ) -> dict[str, Any]:
         """Return the results of all calls, by name.
 
         After a failure the others have `grace_s` to answer; then the first failure not caused by another is raised:
         InvalidArgumentError for invalid input, otherwise JobError; both name the rank. After `timeout_s`, JobError
-        names those that did not answer; `doing` says what they were doing.
+        names those that did not answer; `doing` says what they were doing. The limit began `waited_s` ago.
         """
         pending = {ref: name for name, ref in {**self.watched, **self.refs}.items()}
         values: dict[str, Any] = {}
         failures: dict[str, BaseException] = {}
         answered: set[str] = set()
-        end = None if timeout_s is None else time.monotonic() + timeout_s
+        end = None if timeout_s is None else time.monotonic() + max(0.0, timeout_s - waited_s)
         while not answered.issuperset(self.refs):
             now = time.monotonic()
             if end is not None and now >= end:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from paceline.hvd.operators import Operator, operator_of
 from paceline.hvd.process_sets import ProcessSet, global_process_set
+from paceline.hvd.world import current, is_initialized
 from paceline.tensorflow.compression import Compression, Compressor
 from paceline.tensorflow.execution import Tensor
 from paceline.tensorflow.gradients import Gradient, Groups, Reducer, Variable
@@ -29,6 +30,8 @@ def reducer(
     scale_local_gradients: bool,
 ) -> Reducer:
     """Check the arguments of a tape or an optimizer. Raises ValueError, and NotImplementedError for Adasum."""
+    if is_initialized():
+        current().job.settings.refuse_asynchronous("TensorFlow")
     operator = operator_of(op)
     if gradient_predivide_factor != 1.0 and operator is not Operator.Average:
         raise ValueError("gradient_predivide_factor splits an average; leave it out, or use op=hvd.Average")

@@ -8,6 +8,7 @@ not used.
 | module | contents |
 | --- | --- |
 | train | train: the actors, and the steps as chained calls |
+| asynchronous | asynchronous training: servers that apply each gradient, and workers that wait for nobody |
 | replica | a worker; a parameter server, and the cutting of gradients; the result of training |
 """
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+from paceline.async_ps.report import Applied, Staleness
 from paceline.errors import InvalidArgumentError
 from paceline.ray.worker import Actor
 
@@ -173,11 +174,15 @@ class Trained:
     steps: Sequence[Sequence[StepTimes]]
     """Step times by rank, then by step."""
     weights: Mapping[str, np.ndarray]
-    """Final weights of rank 0, float32, by the names of `named_parameters`."""
+    """Final weights of rank 0, float32, by the names of `named_parameters`; asynchronous: those of the servers."""
     workers: int
     nodes: int
     """Number of nodes with workers."""
     servers: int
+    staleness: Staleness | None = None
+    """Asynchronous: the distribution of the gradients' staleness."""
+    applied: Sequence[Sequence[Applied]] = ()
+    """Asynchronous, with `record_order`: by server, the gradients in the order in which they were applied."""
 
 
 def cuts(elements: int, shards: int) -> list[slice]:

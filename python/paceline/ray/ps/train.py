@@ -12,6 +12,7 @@ from paceline.ray.calls import Calls
 from paceline.ray.cluster import Cluster, connected
 from paceline.ray.group import Actors
 from paceline.ray.layout import Layout
+from paceline.ray.ps.asynchronous import AsyncReplica, AsyncRun, AsyncShard
 from paceline.ray.ps.replica import Replica, Shard, StepTimes, Task, Trained
 from paceline.ray.settings import RaySettings
 
@@ -33,6 +34,9 @@ def train(
     hosts: int | None = None,
     workers_per_host: int | None = None,
     servers: int | None = None,
+    asynchronous: bool = False,
+    staleness: int | None = None,
+    record_order: bool = False,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     seed: int = 0,
     cpus_per_worker: float = 1,
@@ -40,7 +44,7 @@ def train(
     timeout_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trained:
-    """Train a model with synchronous SGD through Ray's object store.
+    """Train a model with synchronous or asynchronous SGD through Ray's object store.
 
     Args:
         model: Creates the model; called on every worker after `torch.manual_seed(seed)`. All start from rank 0's
@@ -52,6 +56,11 @@ def train(
         hosts: Number of Ray nodes, instead of `workers`.
         workers_per_host: Workers on each of `hosts`.
         servers: Parameter servers, on the workers' nodes in turn; by default one for each node.
+        asynchronous: Servers own parameters and the optimizer's states, and apply each gradient when it arrives: the
+            strategy `async-ps`. The optimizer is one of torch's SGD, Adam, AdamW, Adagrad and RMSprop.
+        staleness: N: a worker may start step c only when every other worker has finished step c - N - 1; by default
+            there is no bound. For asynchronous training.
+        record_order: Return which gradient was applied when. For asynchronous training.
         loss: Maps (outputs, targets) to a mean over the batch; by default cross entropy.
         seed: Seed of the model's initialization.
         cpus_per_worker: CPUs that Ray reserves for each worker.
@@ -76,6 +85,12 @@ def train(
         raise InvalidArgumentError(
             f"servers: must be at least 1, not {servers}", remedy="servers=1, or drop servers (one on each node)"
         )
+    if staleness is not None and not (isinstance(staleness, int) and staleness >= 0):
+        raise InvalidArgumentError(f"staleness: must be a number from 0, not {staleness!r:.80}", remedy="staleness=2")
+    if not asynchronous and (staleness is not None or record_order):
+        raise InvalidArgumentError(
+            "staleness, record_order: have no effect on synchronous training", remedy="asynchronous=True"
+        )
     layout = Layout(
         num_workers=workers, num_hosts=hosts, num_workers_per_host=workers_per_host, cpus_per_worker=cpus_per_worker
     )
@@ -84,6 +99,12 @@ def train(
     with connected() as cluster:
         training = _Training(cluster, settings, layout, task)
         try:
+            if asynchronous:
+                training.start(servers, AsyncReplica, AsyncShard)
+                run = AsyncRun(cluster.ray, training.replicas, training.shards, settings.grace_s)
+                run.start(staleness, records_order=record_order)
+                limit_s = timeout_s or settings.timeout_s
+                return run.run(steps, limit_s, progress or (lambda *_: None), training.node_count)
             training.start(servers)
             return training.run(steps, timeout_s or settings.timeout_s, progress or (lambda *_: None))
         finally:
@@ -105,14 +126,14 @@ class _Training:
 
     def __init__(self, cluster: Cluster, settings: RaySettings, layout: Layout, task: Task) -> None:
         self._ray, self._settings, self._layout, self._task = cluster.ray, settings, layout, task
-        self._replicas, self._shards = Actors("rank", cluster, settings), Actors("server", cluster, settings)
+        self.replicas, self.shards = Actors("rank", cluster, settings), Actors("server", cluster, settings)
         self._nodes: list[list[int]] = []
         """The ranks of each node; the first one is its root."""
 
-    def start(self, servers: int | None) -> None:
-        layout, replicas = self._layout, self._replicas
+    def start(self, servers: int | None, replica: type = Replica, shard: type = Shard) -> None:
+        layout, replicas = self._layout, self.replicas
         replicas.start(
-            Replica,
+            replica,
             layout.room,
             per_bundle=layout.per_bundle,
             cpus=layout.cpus_per_worker,
@@ -121,15 +142,20 @@ class _Training:
         nodes = list(dict.fromkeys(place.node for place in replicas.places))
         self._nodes = [[rank for rank, place in enumerate(replicas.places) if place.node == node] for node in nodes]
         count = servers or len(nodes)
-        self._shards.start_on([nodes[number % len(nodes)] for number in range(count)], Shard, (layout.workers,))
+        self.shards.start_on([nodes[number % len(nodes)] for number in range(count)], shard, (layout.workers,))
         task = self._ray.put(self._task)
         replicas.all(lambda actor: actor.prepare.remote(task), "make the model")
         first = replicas.handles[0].state.remote()
         ranks = iter(range(layout.workers))
         replicas.all(lambda actor: actor.begin.remote(next(ranks), first), "take over rank 0's parameters")
 
+    @property
+    def node_count(self) -> int:
+        """Return the number of nodes with workers."""
+        return len(self._nodes)
+
     def run(self, steps: int, timeout_s: float, progress: Callable[[int, int], None]) -> Trained:
-        replicas = self._replicas
+        replicas = self.replicas
         steps_by_rank: list[list[StepTimes]] = [[] for _ in replicas.handles]
         under_way: deque[_Step] = deque()
         for number in range(steps + _AHEAD - 1):
@@ -147,16 +173,16 @@ class _Training:
             weights=weights,
             workers=len(steps_by_rank),
             nodes=len(self._nodes),
-            servers=len(self._shards.handles),
+            servers=len(self.shards.handles),
         )
 
     def end(self) -> None:
-        self._replicas.end(leave=False)
-        self._shards.end(leave=False)
+        self.replicas.end(leave=False)
+        self.shards.end(leave=False)
 
     def _ask(self, step: int) -> _Step:
         """Start a step."""
-        replicas, shards = self._replicas.handles, self._shards.handles
+        replicas, shards = self.replicas.handles, self.shards.handles
         gradients: dict[str, Any] = {}
         sums: dict[str, list[Any]] = {}
         for root, *others in self._nodes:
@@ -167,10 +193,10 @@ class _Training:
             sums[f"rank {root}"] = pieces if len(shards) > 1 else [pieces]
         means = [shard.mean.remote(*(one[number] for one in sums.values())) for number, shard in enumerate(shards)]
         summed = {name: pieces[0] for name, pieces in sums.items()}
-        ends = self._replicas.named([replica.apply.remote(*means) for replica in replicas])
-        return _Step((gradients, summed, self._shards.named(means)), ends)
+        ends = self.replicas.named([replica.apply.remote(*means) for replica in replicas])
+        return _Step((gradients, summed, self.shards.named(means)), ends)
 
     def _await(self, step: _Step, timeout_s: float, doing: str) -> dict[str, Any]:
-        places = {**self._replicas.by_name, **self._shards.by_name}
+        places = {**self.replicas.by_name, **self.shards.by_name}
         calls = Calls(self._ray, step.ends, places=places, earlier=step.stages)
         return calls.results(grace_s=self._settings.grace_s, timeout_s=timeout_s, doing=doing)

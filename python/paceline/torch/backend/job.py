@@ -65,6 +65,7 @@ class ProcessGroupJob:
         """
         settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
         settings.refuse_coordinator()
+        settings.refuse_asynchronous("a process group")
         if os.environ.get(ADDRESS):
             raise InvalidArgumentError(NOT_ELASTIC, remedy=INSTEAD_OF_ELASTIC)
         if settings.placed():

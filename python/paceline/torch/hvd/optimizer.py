@@ -11,16 +11,19 @@ import torch
 from torch import Tensor
 
 from paceline._internal.nearest import nearest
+from paceline.async_ps.rules import rule_of
 from paceline.errors import InvalidArgumentError
 from paceline.hvd.operators import Operator, operator_of
 from paceline.hvd.process_sets import ProcessSet, global_process_set
 from paceline.hvd.world import current
+from paceline.torch.hvd.asynchronous import Asynchronous, Exchange
 from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.distributed import Distributed
 from paceline.torch.hvd.gradients import Gradients
 from paceline.torch.hvd.grouping import checked_groups, checked_names
 
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+Mixin = TypeVar("Mixin", Distributed, Asynchronous)
 
 
 def DistributedOptimizer(
@@ -38,7 +41,8 @@ def DistributedOptimizer(
     """Wrap an optimizer so that it steps with the gradients of all ranks.
 
     Use the returned optimizer instead of `optimizer`; it extends its class by `synchronize()`,
-    `skip_synchronize()` and `set_backward_passes_per_step(passes)`.
+    `skip_synchronize()` and `set_backward_passes_per_step(passes)`. Under `--strategy async-ps`, servers run it, and it
+    has `staleness()`, `record_order()`, `applied_order()` and `push_in_step()` as well.
 
     Args:
         optimizer: The optimizer to wrap; it must not be used any more.
@@ -75,7 +79,7 @@ def DistributedOptimizer(
         raise TypeError(
             f"optimizer is a {type(optimizer).__name__}; give an optimizer, such as torch.optim.SGD(model.parameters())"
         )
-    if isinstance(optimizer, Distributed):
+    if isinstance(optimizer, Distributed | Asynchronous):
         raise ValueError("the optimizer is already distributed; wrap it once")
     if gradient_predivide_factor != 1.0 and operator is not Operator.Average:
         raise ValueError("gradient_predivide_factor splits an average; leave it out, or use op=hvd.Average")
@@ -96,6 +100,23 @@ def DistributedOptimizer(
     ):
         raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; give a whole number above 0")
     names = checked_names(optimizer, named_parameters)
+    if current().job.settings.is_asynchronous:
+        for argument, given in (
+            ("compression", compression is not Compression.none),
+            ("op", operator is not Operator.Average),
+            ("gradient_predivide_factor", gradient_predivide_factor != 1.0),
+            ("groups", groups is not None),
+            ("process_set", process_set is not global_process_set),
+        ):
+            if given:
+                raise InvalidArgumentError(
+                    f"async-ps: {argument} has no effect, as servers apply each gradient by itself",
+                    remedy=f"drop {argument}, or {{strategy=ps}}",
+                )
+        exchange = Exchange(names, backward_passes_per_step, sparse_as_dense=sparse_as_dense)
+        alone = _mixed(Asynchronous, optimizer)
+        alone._begin(exchange, rule_of(optimizer))
+        return cast(Optimizer, alone)
     checked_groups(groups)
     _check_placed(names.values())
     factors = 1.0 / gradient_predivide_factor, gradient_predivide_factor
@@ -108,12 +129,18 @@ def DistributedOptimizer(
         process_set=process_set,
         passes=backward_passes_per_step,
     )
-    made: type[Distributed] = type(optimizer.__class__.__name__, (Distributed, optimizer.__class__), {})
+    wrapped = _mixed(Distributed, optimizer)
+    wrapped._begin(gradients, groups)
+    return cast(Optimizer, wrapped)
+
+
+def _mixed(mixin: type[Mixin], optimizer: torch.optim.Optimizer) -> Mixin:
+    """Return an optimizer of a class that has `mixin` before the optimizer's own, with everything that it had."""
+    made: type[Mixin] = type(optimizer.__class__.__name__, (mixin, optimizer.__class__), {})
     wrapped = object.__new__(made)
     # A scheduler created earlier refers to the old optimizer, and has put a method of it into its attributes.
     wrapped.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
-    wrapped._begin(gradients, groups)
-    return cast(Optimizer, wrapped)
+    return wrapped
 
 
 def _check_placed(names: Iterable[str]) -> None:

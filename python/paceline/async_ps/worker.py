@@ -1,0 +1,209 @@
+"""A worker's side of asynchronous training: messages to the servers of its job."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline._core import Communicator, Engine, Operation
+from paceline.async_ps.protocol import (
+    CONTROL,
+    DATA,
+    GROUP,
+    REPLY,
+    REPLY_BYTES,
+    TEXT,
+    WEIGHTS,
+    Kind,
+    ModelSpec,
+    Reply,
+    Request,
+    State,
+)
+from paceline.errors import JobError
+from paceline.job.arrays import Region, memory
+
+if TYPE_CHECKING:
+    from paceline.job.settings import Settings
+
+_PATIENCE = 3
+"""A worker waits so many time limits for an answer, as a server may wait one for other workers."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Memory of the worker that holds one server's data, and its owner."""
+
+    regions: Sequence[Region]
+    """Addresses and bytes."""
+    owner: object
+
+
+class Servers:
+    """The servers of a job, as one worker sees them. One thread at a time waits for their answers."""
+
+    def __init__(self, engine: Engine, workers: int, settings: Settings) -> None:
+        """Waits for nobody. `workers`: ranks that train."""
+        self.count = settings.server_processes
+        self.staleness = settings.bound
+        self._workers = workers
+        self._limit_s = _PATIENCE * settings.timeout_s
+        self._group: Communicator | None = engine.with_servers(GROUP)
+        self._lock = threading.Lock()
+        self._models = 0
+
+    def new_model(self) -> int:
+        """Return the number of another model of this worker."""
+        self._models += 1
+        return self._models - 1
+
+    def describe(
+        self,
+        model: int,
+        specs: Sequence[ModelSpec],
+        digests: Sequence[str],
+        states: Sequence[Sequence[State]],
+        data: Sequence[Chunk | None],
+    ) -> None:
+        """Take part in the training of a model; arguments by server. Returns once the servers have its parameters.
+
+        Args:
+            model: Number of the model.
+            specs: What each server is to hold.
+            digests: Of this worker's parameters at each server.
+            states: Of the optimizer, as they follow the parameters.
+            data: Parameters and states, from worker 0.
+
+        Raises:
+            JobError: The model differs from that of another worker; a process is gone.
+        """
+        with self._lock:
+            for server, spec in enumerate(specs):
+                text = bytearray(spec.packed(states[server], digests[server]))
+                self._request(server, Request(kind=Kind.MODEL, model=model, size=len(text)))
+                self._send(server, DATA, memory(text, "text").regions, text, "the description of a model")
+                chunk = data[server]
+                if chunk is not None:
+                    self._send(server, DATA, chunk.regions, chunk.owner, "the first parameters")
+            for server in range(len(specs)):
+                self._text(server, "the first parameters")
+
+    def push(self, server: int, request: Request, chunk: Chunk, name: str) -> None:
+        """Send a gradient, without waiting. Its memory must not change before the next `pull` has returned."""
+        with self._lock:
+            self._request(server, request)
+            self._send(server, DATA, chunk.regions, chunk.owner, f"the gradient of '{name}'")
+
+    def pull(self, requests: Sequence[Request], targets: Sequence[Chunk]) -> None:
+        """Receive all parameters, once the next iteration may start. Arguments by server.
+
+        Raises JobError: another worker is missing for too long; a process is gone.
+        """
+        with self._lock:
+            for server, request in enumerate(requests):
+                self._request(server, request)
+            replies = [self._receive_reply(server, "the answer to a pull") for server in range(len(requests))]
+            # Posted at once, so that nothing has to be copied on its way.
+            weights = [
+                self._receive(server, WEIGHTS, target.regions, target.owner, "the parameters")
+                for server, target in enumerate(targets)
+                if target.regions
+            ]
+            for server, (reply, operation) in enumerate(replies):
+                operation.wait()
+                self._check(server, reply)
+            for each in weights:
+                each.wait()
+
+    def states(self, server: int, model: int) -> list[State]:
+        """Request the optimizer's states and return their description; `values` receives them."""
+        with self._lock:
+            self._request(server, Request(kind=Kind.STATES, model=model))
+            return [State(*entry) for entry in self._text(server, "the optimizer's states")]
+
+    def values(self, server: int, chunk: Chunk) -> None:
+        """Receive the tensors among states."""
+        with self._lock:
+            self._receive(server, WEIGHTS, chunk.regions, chunk.owner, "the optimizer's states").wait()
+
+    def report(self, server: int, model: int, *, order: bool) -> dict[str, Any]:
+        """Return what a server has applied."""
+        with self._lock:
+            self._request(server, Request(kind=Kind.REPORT, model=model, size=int(order)))
+            report: dict[str, Any] = self._text(server, "the report of a server")
+            return report
+
+    def leave(self) -> None:
+        """Tell the servers that no worker waits for this one any more. Idempotent."""
+        with self._lock:
+            group, self._group = self._group, None
+            if group is None:
+                return
+            message = Request(kind=Kind.LEAVE).packed()
+            for server in range(self.count):
+                group.submit(
+                    "send",
+                    inputs=memory(message, "request").regions,
+                    root=self._workers + server,
+                    tag=CONTROL,
+                    label="a goodbye",
+                    keep=message,
+                ).wait(self._limit_s)
+
+    def _live(self) -> Communicator:
+        if self._group is None:
+            raise JobError("the job has been closed", remedy="hvd.init()")
+        return self._group
+
+    def _request(self, server: int, request: Request) -> None:
+        message = request.packed()
+        self._send(server, CONTROL, memory(message, "request").regions, message, "a request")
+
+    def _send(self, server: int, tag: int, regions: Sequence[Region], owner: object, label: str) -> None:
+        self._live().submit(
+            "send",
+            inputs=regions,
+            root=self._workers + server,
+            tag=tag,
+            label=label,
+            timeout_s=self._limit_s,
+            keep=owner,
+        )
+
+    def _receive(self, server: int, tag: int, regions: Sequence[Region], owner: object, label: str) -> Operation:
+        return self._live().submit(
+            "recv",
+            outputs=regions,
+            root=self._workers + server,
+            tag=tag,
+            label=label,
+            timeout_s=self._limit_s,
+            keep=owner,
+        )
+
+    def _receive_reply(self, server: int, label: str) -> tuple[bytearray, Operation]:
+        reply = bytearray(REPLY_BYTES)
+        return reply, self._receive(server, REPLY, memory(reply, "reply").regions, reply, label)
+
+    def _check(self, server: int, message: bytearray) -> Any:  # noqa: ANN401 - JSON
+        """Return the text of an answer. Raises JobError if the server refused the request."""
+        reply = Reply.parsed(message)
+        if not reply.size:
+            return None
+        text = bytearray(reply.size)
+        self._receive(server, TEXT, memory(text, "text").regions, text, "the text of an answer").wait()
+        if reply.failed:
+            end = reply.size - reply.remedy
+            raise JobError(text[:end].decode(errors="replace"), remedy=text[end:].decode(errors="replace") or None)
+        try:
+            return json.loads(bytes(text))
+        except (ValueError, RecursionError) as error:
+            raise JobError(f"an answer that no server sends: {error}") from None
+
+    def _text(self, server: int, label: str) -> Any:  # noqa: ANN401 - JSON
+        reply, operation = self._receive_reply(server, label)
+        operation.wait()
+        return self._check(server, reply)

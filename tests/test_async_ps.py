@@ -1,0 +1,180 @@
+"""Asynchronous training in processes: weights are those of a replay, bounds hold, failures name who failed."""
+
+import json
+import os
+import re
+import sys
+import time
+
+import pytest
+import torch
+from cli import begun, ended, launched
+from hvd_workers import asynchronous as workers
+from paceline.async_ps.clock import Clock
+from replay_async import replay
+
+pytestmark = [
+    pytest.mark.waits,
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
+]
+SCRIPT = [sys.executable, "-m", "hvd_workers.asynchronous"]
+
+
+def run(*words, ranks=3, servers=1, options=(), code=0, **env):
+    """What the ranks say, and what the command prints on standard error."""
+    started = ["-np", ranks, "--strategy", "async-ps", "--servers", servers, *options]
+    done = launched(*started, "--", *SCRIPT, *words, env=env, timeout=170)
+    assert done.returncode == code, done.stdout + done.stderr
+    return [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line], done.stderr
+
+
+def weights(values):
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+
+
+def assert_replayed(told):
+    kind = told["kind"]
+    want = replay(told["order"], workers.model, workers.loss_of, lambda net: workers.optimizer_of(net, kind))
+    for name, value in weights(told["weights"]).items():
+        assert torch.equal(value, want[name].double()), (kind, name, (value - want[name]).abs().max())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "servers", "options"),
+    [
+        ("momentum,adam,plain", 1, []),
+        ("momentum,adamw", 2, ["--staleness", 1]),
+        ("adagrad,rmsprop", 2, ["--transport", "tcp"]),
+    ],
+)
+def test_weights_are_those_of_a_replay_of_the_recorded_order(kinds, servers, options):
+    said, _ = run("train", kinds, 2, servers=servers, options=options)
+    assert [told["kind"] for told in said] == kinds.split(",")
+    for told in said:
+        entries = [entry for server in told["order"] for entry in server]
+        assert len(told["order"]) == servers
+        assert len(entries) == 3 * workers.STEPS * 4
+        assert_replayed(told)
+        seen = [entry["version"] - entry["pulled"] for entry in entries]
+        assert {int(it): count for it, count in told["staleness"].items()} == {it: seen.count(it) for it in set(seen)}
+        if "--staleness" in options:
+            assert max(seen) <= Clock.most_stale(3, 1)
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+def test_the_bound_holds(bound):
+    [told], _ = run("train", "plain", 1, options=["--staleness", bound])
+    assert_replayed(told)
+    [server] = told["order"]
+    assert max(entry["version"] - entry["pulled"] for entry in server) <= Clock.most_stale(3, bound)
+    # No gradient of iteration c before all others of iteration c - N - 1.
+    for at, entry in enumerate(server):
+        others = [
+            sum(1 for e in server[:at] if e["worker"] == worker and e["iteration"] < entry["iteration"] - bound)
+            for worker in range(3)
+            if worker != entry["worker"]
+        ]
+        assert all(count == 4 * max(0, entry["iteration"] - bound) for count in others), (at, entry)
+
+
+def test_in_lock_step_without_momentum_it_is_the_sum_of_synchronous_training():
+    """With N = 0 and pulls that come before all pushes, an iteration applies the sum of the workers' gradients."""
+    said, _ = run("together", "plain", options=["--staleness", 0])
+    net = workers.model()
+    optimizer, _ = workers.optimizer_of(net, "plain")
+    for step in range(workers.STEPS):
+        optimizer.zero_grad()
+        sum(workers.loss_of(net, rank, step) for rank in range(3)).backward()
+        optimizer.step()
+    for told in said:
+        for name, value in weights(told["weights"]).items():
+            torch.testing.assert_close(value, dict(net.named_parameters())[name].double(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("resume", "adam"), ("clipped", "plain")])
+def test_alone_it_is_plain_training(mode, kind):
+    [told], _ = run(mode, ranks=1, servers=2, options=["--placement", "even"] if mode == "resume" else [])
+    torch.set_num_threads(1)
+    net = workers.model()
+    optimizer, _ = workers.optimizer_of(net, kind)
+    for step in range(workers.STEPS if mode == "resume" else 3):
+        optimizer.zero_grad()
+        workers.loss_of(net, 0, step).backward()
+        if mode == "clipped":
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+        optimizer.step()
+    for name, value in weights(told["weights"]).items():
+        assert torch.equal(value, dict(net.named_parameters())[name].double()), name
+
+
+def test_workers_that_have_finished_keep_nobody_waiting():
+    said, _ = run("uneven", options=["--staleness", 0])
+    assert sorted(told["rank"] for told in said) == [0, 1, 2]
+
+
+def test_a_worker_that_dies_is_named():
+    said, err = run("lose", "SIGKILL", 2, code=1)
+    assert sorted(told["rank"] for told in said) == [0, 1]
+    assert all(re.search(r"rank 2 \(host \S+, pid \d+\) died", told["error"]) for told in said), said
+    assert re.search(r"paceline: error: rank 2 \(host \S+, pid \d+\) was killed by SIGKILL", err), err
+
+
+@pytest.mark.parametrize("options", [[], ["--staleness", 1]])
+def test_a_worker_that_is_stopped_is_named(options):
+    process = begun("-np", 3, "--strategy", "async-ps", "--timeout", 5, *options, "--", *SCRIPT, "lose", "SIGSTOP", 2)
+    out, err = process.communicate(timeout=170)
+    assert process.returncode == 1, out + err
+    said = [json.loads(line[line.index("{") :]) for line in out.splitlines() if "{" in line]
+    assert sorted(told["rank"] for told in said) == [0, 1], out + err
+    assert all("rank 2" in told["error"] for told in said), said
+
+
+def test_a_worker_that_is_behind_is_named_and_its_iterations_counted():
+    began = time.monotonic()
+    said, _ = run("sleep", 1, options=["--staleness", 2, "--timeout", 4], code=1)
+    assert time.monotonic() - began < 100
+    told = next(told for told in said if told["rank"] in (0, 2))
+    assert re.search(r"to start iteration 8 with staleness 2: missing rank 1 \(has finished 5\)", told["error"]), said
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("shape", ["rank 1", r"float64\[3, 8\]", r"float64\[4, 8\]"]),
+        ("dtype", ["rank 1", r"float64\[3, 8\]", r"float32\[3, 8\]"]),
+        ("rule", ["Adam", "SGD"]),
+        ("weights", ["rank 1 starts with other parameters than rank 0", "broadcast_parameters"]),
+    ],
+)
+def test_a_worker_with_another_model_is_named(what, words):
+    _, err = run("differ", what, code=1)
+    for word in words:
+        assert re.search(word, err), err
+
+
+def test_what_servers_cannot_do_is_refused():
+    said, _ = run("refusals", ranks=1)
+    refused = {told["what"]: told for told in said}
+    for what, words in {
+        "own": "cannot run the optimizer __main__.refusals.<locals>.Own",
+        "lbfgs": "cannot run the optimizer torch.optim.lbfgs.LBFGS",
+        "fused": "fused=True runs only where the gradients are",
+        "compression": "compression has no effect",
+        "op": "op has no effect",
+        "scaled": "the gradient of .* was changed after backward had pushed it",
+        "faster": "the options of .* were changed after backward had pushed its gradient",
+        "overwritten": "was changed outside of the optimizer",
+        "hooked": "hooks of step",
+        "synchronize": "gradients were pushed in the backward pass",
+        "sparse": "is sparse",
+    }.items():
+        assert re.search(words, refused[what]["error"]), (what, refused.get(what))
+        assert refused[what]["remedy"], what
+
+
+def test_a_launcher_without_servers_is_refused():
+    env = {**os.environ, "PACELINE_STRATEGY": "async-ps"}
+    done = ended(sys.executable, "-c", "import paceline.torch as hvd; hvd.init()", env=env)
+    assert done.returncode != 0 and "needs server processes" in done.stderr, done.stderr
+    assert "paceline run --strategy async-ps --servers 1" in done.stderr
