@@ -89,6 +89,9 @@ class Trace:
     """Simulated worker i behaves like recorded worker i modulo their number."""
     distribution: list[Distributed]
     """All tensors that are not frozen, in the order in which servers distribute them."""
+    variables: list[Distributed]
+    """The model's variables in the order in which the framework created them, as far as the trace lists them; those
+    that are no tensor of the trace have their bytes."""
     frozen: list[tuple[str, int]]
     """Names and bytes of parameters that are not trained."""
     optimizer_bytes: int | None
@@ -232,6 +235,7 @@ class _OtherTraceFields(TypedDict, total=False):
     device: str
     library: str
     distribution: Sequence[Distributed]
+    variables: Sequence[Distributed]
     frozen: Sequence[tuple[str, int]]
     optimizer_bytes: int | None
     backward_spread: float
@@ -627,6 +631,8 @@ class Outcome:
     batch: int
     gradient_bytes: int
     buckets: int
+    server_shares: list[float]
+    """Each server's share of the bytes that servers hold; empty where no server has tensors of its own."""
     links: list[LinkUse]
     critical_path: list[PathPart]
     queued_s: float | None
@@ -809,7 +815,7 @@ class Lowered:
 class _ScenarioOptions(TypedDict, total=False):
     servers: int
     chunk: Literal["whole", "per-worker"] | int
-    placement: Literal["round-robin", "even"] | Sequence[int]
+    placement: Literal["round-robin", "tensorflow", "even"] | Sequence[int]
     distribution: Literal["round-robin", "block"]
     pull: Literal["layer", "step"]
     inside: Literal["root", "ring"]
@@ -1504,6 +1510,8 @@ class Coordinator:
     rank: int
     size: int
     ranks: list[int]
+    def place(self, servers: Mapping[str, int]) -> None:
+        """Assign tensors to parameter servers, by name. Every rank does the same before it submits any of them."""
     def request(
         self,
         call: str,

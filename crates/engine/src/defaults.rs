@@ -4,7 +4,7 @@
 pub const LEAST_START_S: f64 = 60.0;
 /// Parameter servers.
 pub const SERVERS: u32 = 1;
-/// Tensors to servers: round-robin, even, or a JSON file {"tensor": server}.
+/// Tensors to servers: round-robin, tensorflow, even, or a file {"tensor": server}.
 pub const PLACEMENT: paceline_schedule::Placement = paceline_schedule::Placement::RoundRobin;
 /// Server send order: round-robin (by tensor), block (by worker).
 pub const DISTRIBUTION: paceline_schedule::Distribution = paceline_schedule::Distribution::RoundRobin;

@@ -108,10 +108,10 @@ impl Settings {
     /// A field is unknown or has the wrong type.
     pub fn parse(json: &str) -> Result<Settings> {
         let settings: Settings = serde_json::from_str(json).map_err(|e| RunError::Usage(format!("settings: {e}")))?;
-        if let Placement::Table(_) = settings.placement {
+        if let Placement::Table(_) | Placement::TensorFlow = settings.placement {
             // Buckets have no numbers before tensors are fused: a coordinator places tensors by name.
             return Err(RunError::Usage(
-                "settings: placement: a table works only in simulations; use round-robin or even".into(),
+                "settings: placement: tables and variables are placed by name; use round-robin or even".into(),
             ));
         }
         Ok(settings)

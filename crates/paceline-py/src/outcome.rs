@@ -119,6 +119,7 @@ getters! { Outcome, self {
     batch: u32 = self.0.batch;
     gradient_bytes: u64 = self.0.gradient_bytes;
     buckets: u32 = self.0.buckets;
+    server_shares: Vec<f64> = self.0.server_shares.clone();
     links: Vec<LinkUse> = self.0.links.iter().cloned().map(LinkUse).collect();
     critical_path: Vec<PathPart> = self.0.critical_path.iter().cloned().map(PathPart).collect();
     queued_s: Option<f64> = self.0.queued_s;

@@ -174,6 +174,11 @@ fn set(file: &mut TraceFile, field: &str, value: &Bound<'_, PyAny>) -> PyResult<
             let one = |Distributed { tensor, bytes }| ModelDistributed { tensor, bytes };
             file.distribution = order.into_iter().map(one).collect();
         }
+        "variables" => {
+            let created: Vec<Distributed> = value.extract()?;
+            let one = |Distributed { tensor, bytes }| ModelDistributed { tensor, bytes };
+            file.variables = created.into_iter().map(one).collect();
+        }
         "frozen" => {
             let sizes: Vec<(String, u64)> = value.extract()?;
             file.frozen = sizes.into_iter().map(|(tensor, bytes)| SizedTensor { tensor, bytes }).collect();
@@ -220,6 +225,11 @@ getters! { Trace, self {
     distribution: Vec<Distributed> = {
         let one = |ModelDistributed { tensor, bytes }| Distributed { tensor, bytes };
         TraceFile::from(&self.0).distribution.into_iter().map(one).collect()
+    };
+    /// In the order of their creation, as far as it is known.
+    variables: Vec<Distributed> = {
+        let one = |ModelDistributed { tensor, bytes }| Distributed { tensor, bytes };
+        TraceFile::from(&self.0).variables.into_iter().map(one).collect()
     };
     frozen: Vec<(String, u64)> = {
         let frozen = self.0.tensors.iter().filter(|tensor| tensor.frozen_bytes > 0);

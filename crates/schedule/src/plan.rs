@@ -80,9 +80,13 @@ fn in_parts(whole: u32, each: u32) -> Arc<[u32]> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// Bucket i on server i modulo the number of servers, as in TensorFlow.
+    /// Bucket i on server i modulo the number of servers.
     #[default]
     RoundRobin,
+    /// Variable i, in the order of creation, on server i modulo the number of servers, as TensorFlow's
+    /// `replica_device_setter` does. The caller gives buckets the numbers of their variables as ids, or makes a table.
+    #[serde(rename = "tensorflow")]
+    TensorFlow,
     /// Every bucket is cut into servers x workers equal pieces, spread over the servers.
     Even,
     /// Server of each bucket, by its id.

@@ -140,6 +140,9 @@ pub trait Schedule: Send + Sync {
         0
     }
 
+    /// Adds the elements of a bucket to those of the servers that hold them; without servers there is nothing to add.
+    fn held(&self, _bucket: &Bucket, _elements: &mut [u64]) {}
+
     /// Messages and elements of a bucket.
     fn volume(&self, bucket: &Bucket) -> Volume;
 

@@ -6,7 +6,7 @@ pub const SERVERS: u32 = 1;
 pub const COMPUTE_SPEEDUP: f64 = 1.0;
 /// Link sharing: fifo, or fluid (max-min fair).
 pub const NETWORK: crate::sharing::Network = crate::sharing::Network::Fifo;
-/// Tensors to servers: round-robin, even, or a JSON file {"tensor": server}.
+/// Tensors to servers: round-robin, tensorflow, even, or a file {"tensor": server}.
 pub const PLACEMENT: paceline_schedule::Placement = paceline_schedule::Placement::RoundRobin;
 /// Server send order: round-robin (by tensor), block (by worker).
 pub const DISTRIBUTION: paceline_schedule::Distribution = paceline_schedule::Distribution::RoundRobin;

@@ -215,6 +215,7 @@ fn found(
             alone_s: alone_s * share,
         },
         traffic: Traffic {
+            server_shares: Vec::new(),
             servers: 0,
             buckets: plan.units.len() as u32,
             messages: messages.div_ceil(u64::from(plan.iterations)),

@@ -92,6 +92,8 @@ pub struct Outcome {
     pub gradient_bytes: u64,
     /// Number of buckets.
     pub buckets: u32,
+    /// Each server's share of the bytes that servers hold; empty without servers, or if buckets are not placed one by one.
+    pub server_shares: Vec<f64>,
     /// By kind of link, for links that carried data.
     pub links: Vec<LinkUse>,
     /// Largest first; empty if the critical path was not followed.
@@ -264,6 +266,8 @@ pub(crate) struct Traffic {
     /// Of all roles.
     pub messages: u64,
     pub bytes_per_worker: f64,
+    /// Each server's share of the bytes that servers hold.
+    pub server_shares: Vec<f64>,
 }
 
 impl Traffic {
@@ -277,7 +281,17 @@ impl Traffic {
             buckets: prepared.buckets.len() as u32,
             messages,
             bytes_per_worker: (elements * prepared.element_bytes) as f64 / f64::from(roles.workers),
+            server_shares: shares(prepared),
         }
+    }
+}
+
+fn shares(prepared: &Prepared) -> Vec<f64> {
+    let mut held = vec![0; prepared.schedule.roles().servers as usize];
+    prepared.buckets.iter().for_each(|bucket| prepared.schedule.held(bucket, &mut held));
+    match held.iter().sum::<u64>() {
+        0 => Vec::new(),
+        all => held.into_iter().map(|elements| elements as f64 / all as f64).collect(),
     }
 }
 
@@ -327,6 +341,7 @@ pub(crate) fn compose(
         batch: trace.batch,
         gradient_bytes,
         buckets: traffic.buckets,
+        server_shares: traffic.server_shares,
         links: observed.links,
         busy: observed.busy,
         critical_path: observed.critical_path,

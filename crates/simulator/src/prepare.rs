@@ -98,7 +98,8 @@ fn plan_in(
     let element_bytes = trace.dtype.size();
     let iteration = executed(trace, options)?;
     let fused = buckets(trace, iteration.bucket_size, iteration.exchanges.have_servers());
-    let (entry, schedule) = schedule_of(cluster, options, element_bytes, fused.len(), within)?;
+    let placed = with_variables_placed(trace, options, &fused)?;
+    let (entry, schedule) = schedule_of(cluster, &placed, element_bytes, fused.len(), within)?;
 
     let bucket = |(id, bucket): (u32, &paceline_iteration::Bucket)| Bucket {
         id,
@@ -352,6 +353,28 @@ fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs,
         staleness: options.staleness,
         ..Knobs::default()
     })
+}
+
+/// The options with a server for each bucket, where variables are placed in the order of their creation.
+fn with_variables_placed<'a>(
+    trace: &Trace,
+    options: &'a Options,
+    fused: &[paceline_iteration::Bucket],
+) -> Result<Cow<'a, Options>, SimulationError> {
+    if options.placement != Placement::TensorFlow {
+        return Ok(Cow::Borrowed(options));
+    }
+    let numbers = trace.variable_numbers();
+    let server = |bucket: &paceline_iteration::Bucket| match bucket.tensors.as_slice() {
+        [tensor] => Ok(numbers[*tensor as usize] % options.servers.max(1)),
+        _ => wrong(
+            "placement",
+            format!("tensorflow places single variables, and the bucket of '{}' has several", bucket.name),
+            "{bucket_size=none}",
+        ),
+    };
+    let servers: Vec<u32> = fused.iter().map(server).collect::<Result<_, _>>()?;
+    Ok(Cow::Owned(Options { placement: Placement::Table(servers.into()), ..options.clone() }))
 }
 
 /// The buckets of a simulation for users of `--placement FILE`: names of their tensors.

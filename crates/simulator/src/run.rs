@@ -205,6 +205,7 @@ mod tests {
             device: String::new(),
             library: String::new(),
             distribution: (0..count).collect(),
+            variables: Vec::new(),
             optimizer_bytes: None,
             tensors: (0..)
                 .zip(tensors)

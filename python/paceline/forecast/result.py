@@ -198,6 +198,8 @@ class Result:
     """Ranks that share every sample; `batch` has those that they train together."""
     expert_parallel: int | None = None
     """Ranks that share the experts."""
+    server_shares: tuple[float, ...] = ()
+    """Each server's share of the bytes that servers hold; empty where no server has tensors of its own."""
     compression: str | None = None
     """How gradients were compressed: `none`, `powersgd:4`, …; None if it was not asked for."""
     sync_every: int | None = None
@@ -266,6 +268,7 @@ class Result:
             latest_s=outcome.latest_s,
             contention_s=outcome.contention_s,
             sharded=sharded,
+            server_shares=tuple(outcome.server_shares),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -279,7 +282,9 @@ class Result:
         plain["interval"] = None if self.interval is None else vars(self.interval)
         plain["sharded"] = None if self.sharded is None else self.sharded.to_dict()
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
+        plain["server_shares"] = list(self.server_shares) or None
         for name in (
+            "server_shares",
             *COMPRESSION,
             "algorithm_bandwidth_bps",
             "bus_bandwidth_bps",

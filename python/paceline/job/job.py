@@ -188,7 +188,7 @@ def join(**settings: Unpack[JobSettings]) -> Job:
     known = Settings.from_environment(None, **settings)
     known.refuse_coordinator()
     known.refuse_asynchronous("a job of arrays")
-    if known.placed():
+    if known.placed() or known.places_names:
         raise InvalidArgumentError(
             f"{known.placement}: the arrays of this job have no names",
             setting="placement",

@@ -22,7 +22,7 @@ from paceline.catalog.strategies import GRAPH, check_knobs, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.job.rank_environment import rank_environment
 from paceline.settings.keywords import JobSettings
-from paceline.settings.kinds import BAIDU_RING, LONGEST_TIMEOUT_S, PLACEMENTS, SERVERS
+from paceline.settings.kinds import BAIDU_RING, BY_BUCKET, LONGEST_TIMEOUT_S, PLACEMENTS, SERVERS
 from paceline.settings.table import JOIN, LEAST_START_S, OVER_MPI, SETTINGS, VARIABLES, find, of_place
 from paceline.settings.values import JobValues
 
@@ -102,6 +102,11 @@ class Settings(JobValues):
 
         return {} if self.placement in PLACEMENTS else read_table(Path(self.placement), self.servers)
 
+    @property
+    def places_names(self) -> bool:
+        """Whether tensors are placed by their names: by a file, or in the order of creation."""
+        return self.placement not in BY_BUCKET
+
     def refuse_coordinator(self) -> None:
         """Raise InvalidArgumentError if a coordinator is named in a job whose ranks all use the same order."""
         if self.coordinator_plan is not None:
@@ -169,7 +174,7 @@ class Settings(JobValues):
             values |= {"switches": self.switch_processes}
         if self.disturbance is not None:
             values["disturbance"] = self.disturbance
-        if self.placement not in PLACEMENTS:
+        if self.places_names:
             values["placement"] = "round-robin"
         values["interface"] = self.address()
         return json.dumps(values)

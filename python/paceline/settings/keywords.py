@@ -16,7 +16,7 @@ class JobSettings(TypedDict, total=False):
     strategy: names.Strategy | None
     servers: int | None
     chunk: Literal["whole", "per-worker"] | str | int | None
-    placement: Literal["round-robin", "even"] | str | Path | None
+    placement: Literal["round-robin", "tensorflow", "even"] | str | Path | None
     distribution: names.Distribution | None
     pull: names.Pull | None
     staleness: int | str | None
@@ -66,7 +66,7 @@ class ScenarioOptions(TypedDict, total=False):
     critical_path: bool | None
     detail: bool | None
     chunk: Literal["whole", "per-worker"] | str | int | None
-    placement: Literal["round-robin", "even"] | str | Path | list[int] | None
+    placement: Literal["round-robin", "tensorflow", "even"] | str | Path | list[int] | None
     distribution: names.Distribution | None
 
 

@@ -40,7 +40,9 @@ MOST_STREAMS = 64
 MOST_STALENESS = 1_000_000
 LONGEST_TIMEOUT_S = 30 * 86_400.0
 SHORTEST_SECRET = 16
-PLACEMENTS = ("round-robin", "even")
+PLACEMENTS = ("round-robin", "tensorflow", "even")
+BY_BUCKET = ("round-robin", "even")
+"""Placements that need no names."""
 
 
 @dataclass(frozen=True)
@@ -536,7 +538,7 @@ def _placement(value: object) -> str:
     if word in PLACEMENTS:
         return word
     if not word:
-        raise InvalidArgumentError("is empty", remedy=f"{{this={PLACEMENTS[0]}}}, {PLACEMENTS[1]}, or a file")
+        raise InvalidArgumentError("is empty", remedy=f"{{this={PLACEMENTS[0]}}}, {PLACEMENTS[-1]}, or a file")
     try:
         exists = Path(word).exists()
     except (OSError, ValueError):  # too long, or contains a NUL
@@ -765,9 +767,13 @@ MEMORY = Kind("SIZE", _memory, python=_BYTES)
 BUCKET_SIZE = or_word("none", SIZE)
 BUCKET_SIZES = several(BUCKET_SIZE)
 CHUNK = Kind("whole|per-worker|SIZE", _chunk, python='Literal["whole", "per-worker"] | str | int', checked="str | int")
-_PLACED = 'Literal["round-robin", "even"] | str | Path'
+_PLACED = 'Literal["round-robin", "tensorflow", "even"] | str | Path'
 PLACEMENT = Kind(
-    "round-robin|even|FILE", _placement, python=_PLACED, rust="paceline_schedule::Placement", short="NAME|FILE"
+    "round-robin|tensorflow|even|FILE",
+    _placement,
+    python=_PLACED,
+    rust="paceline_schedule::Placement",
+    short="NAME|FILE",
 )
 PLACEMENT_OR_SERVERS = replace(PLACEMENT, check=_placement_or_servers, python=f"{_PLACED} | list[int]")
 CHUNKS = several(CHUNK)

@@ -14,7 +14,7 @@ from paceline.catalog.builtin import cluster_document, load_cluster, load_trace
 from paceline.catalog.strategies import Strategy
 from paceline.errors import InvalidArgumentError
 from paceline.job import objects
-from paceline.job.settings import PLACEMENTS, Settings
+from paceline.job.settings import Settings
 from paceline.probe.layout import Layout
 
 from paceline_lab.replay.play import ReplaySpec, gather, play
@@ -103,11 +103,11 @@ def _servers(cell: Cell, settings: Settings, layout: Layout) -> str | None:
 def _knobs(cell: Cell, settings: Settings) -> dict[str, Any]:
     """Return the job's options, for the simulation."""
     wanted = {name: getattr(settings, name) for name in _KNOBS if name in cell.strategy.knobs}
-    if cell.servers and settings.placement in PLACEMENTS:
+    if cell.servers and not settings.places_names:
         wanted["placement"] = settings.placement
     elif cell.servers:
         raise InvalidArgumentError(
-            "PACELINE_PLACEMENT: a file cannot be compared here", remedy="PACELINE_PLACEMENT=round-robin (or even)"
+            "PACELINE_PLACEMENT: names cannot be compared here", remedy="PACELINE_PLACEMENT=round-robin (or even)"
         )
     return {name: value for name, value in wanted.items() if value is not None}
 

@@ -20,6 +20,7 @@ pub fn model(blocks: u32, elements: u64, layer_ps: u64) -> Trace {
         device: String::new(),
         library: String::new(),
         distribution: (0..count).collect(),
+        variables: Vec::new(),
         optimizer_bytes: None,
         tensors: names
             .iter()

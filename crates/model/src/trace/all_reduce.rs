@@ -58,6 +58,7 @@ impl Trace {
             workers: vec![WorkerTrace { forward: vec![layer], gradients, backward: Time::ZERO, optimizer: Time::ZERO }],
             distribution: all,
             backward_spread: 0.0,
+            variables: Vec::new(),
             optimizer_bytes: None,
             name,
         })

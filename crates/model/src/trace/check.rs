@@ -1,9 +1,9 @@
 //! Converts a file's fields to a [`Trace`], and makes the checks that involve several fields.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem;
 
 use super::file::{Distributed, GradientFile, LayerFile, SizedTensor, TraceFile, WorkerFile};
-use super::{Dtype, Gradient, Layer, Tensor, Trace, WorkerTrace};
+use super::{Dtype, Gradient, Layer, Tensor, Trace, Variable, WorkerTrace};
 use crate::document::fields::MAX_TENSOR_BYTES;
 use crate::document::{MAX_ENTRIES, Problem, quoted, seconds, shown, with_remedy};
 use crate::units::Time;
@@ -41,6 +41,7 @@ impl TraceFile {
         check_frozen(&self.frozen, self.dtype, &mut tensors)?;
         let distribution = check_distribution(&self.distribution, self.dtype, &mut tensors)?;
         tensors.all_have_bytes(first)?;
+        let variables = check_variables(self.variables, &tensors)?;
         Ok(Trace {
             name: self.name,
             provenance: self.provenance,
@@ -51,6 +52,7 @@ impl TraceFile {
             tensors: tensors.list,
             workers,
             distribution,
+            variables,
             optimizer_bytes: self.optimizer_bytes,
             backward_spread: self.variation.map_or(0.0, |variation| variation.backward_spread),
         })
@@ -354,4 +356,36 @@ fn check_distribution(file: &[Distributed], dtype: Dtype, tensors: &mut Tensors)
     let is_left = |index: u32| !placed[index as usize] && tensors.list[index as usize].frozen_bytes == 0;
     order.extend((0..placed.len() as u32).filter(|&index| is_left(index)));
     Ok(order)
+}
+
+/// The order of creation. A variable that is no tensor of the trace states its bytes, which nothing sends.
+fn check_variables(file: Vec<Distributed>, tensors: &Tensors) -> Result<Vec<Variable>, Problem> {
+    let mut seen: HashSet<String> = HashSet::with_capacity(file.len());
+    let mut variables = Vec::with_capacity(file.len());
+    let mut total: u128 = 0;
+    for (at, Distributed { tensor: name, bytes }) in file.into_iter().enumerate() {
+        let problem = |message: String| Problem::new(format!("variables[{at}]"), message);
+        if !seen.insert(name.clone()) {
+            return Err(problem(format!("{} is listed twice", shown(&name))).remedy(ONE));
+        }
+        let tensor = tensors.find(&name);
+        match (tensor, bytes) {
+            (Some(_), Some(_)) => {
+                let message = format!("{} is a tensor of the trace, which gives its bytes", shown(&name));
+                return Err(problem(message).remedy(quoted(&name)));
+            }
+            (None, None) => {
+                let message = format!("{} is no tensor of the trace", shown(&name));
+                return Err(problem(message).remedy(format!("{{\"tensor\": {}, \"bytes\": …}}", quoted(&name))));
+            }
+            _ => {}
+        }
+        total += u128::from(bytes.unwrap_or(0));
+        variables.push(Variable { name, tensor, bytes: bytes.unwrap_or(0) });
+    }
+    if total > u128::from(MAX_TENSOR_BYTES) {
+        let message = format!("all variables together must be at most 1e15 bytes (a petabyte), not {total}");
+        return Err(Problem::new("variables", message).remedy("sizes in bytes"));
+    }
+    Ok(variables)
 }

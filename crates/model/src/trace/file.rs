@@ -49,6 +49,9 @@ pub struct TraceFile {
     /// Parameters that are not trained.
     #[serde(default, deserialize_with = "objects")]
     pub frozen: Vec<SizedTensor>,
+    /// The model's variables in the order of their creation; those left out follow.
+    #[serde(default, deserialize_with = "list")]
+    pub variables: Vec<Distributed>,
     /// Of the optimizer's states.
     #[serde(default, deserialize_with = "bytes_of_states")]
     pub optimizer_bytes: Option<u64>,
@@ -119,12 +122,12 @@ pub struct VariationFile {
     pub backward_spread: f64,
 }
 
-/// An entry of the order in which servers distribute tensors.
+/// An entry of the order in which servers distribute tensors, or of that in which variables were created.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distributed {
     /// The tensor's name.
     pub tensor: String,
-    /// Given for a tensor without a gradient.
+    /// Given for a tensor whose bytes stand nowhere else.
     pub bytes: Option<u64>,
 }
 
@@ -217,6 +220,7 @@ pub(super) fn hint(field: &str) -> Option<&'static str> {
         "shape" => "the tensor's dimensions, a list of whole numbers such as [768, 2304]",
         "bytes" => "the tensor's size in bytes, a whole number of at least 1",
         "distribution" => "a list of tensors in the order in which servers send them",
+        "variables" => "a list of variables in the order in which the framework created them",
         "variation" => "an object such as {\"backward_spread\": 0.05}",
         _ => return None,
     })
@@ -272,6 +276,14 @@ impl From<&Trace> for TraceFile {
                 .iter()
                 .filter(|tensor| tensor.frozen_bytes > 0)
                 .map(|tensor| SizedTensor { tensor: tensor.name.clone(), bytes: tensor.frozen_bytes })
+                .collect(),
+            variables: trace
+                .variables
+                .iter()
+                .map(|it| {
+                    let bytes = it.tensor.is_none().then_some(it.bytes);
+                    Distributed { tensor: it.name.clone(), bytes }
+                })
                 .collect(),
             optimizer_bytes: trace.optimizer_bytes,
             variation: Some(VariationFile { backward_spread: trace.backward_spread }),

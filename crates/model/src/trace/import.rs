@@ -93,6 +93,7 @@ pub fn import_sends(aggregation: &str, distribution: &str, options: ImportOption
         workers,
         distribution,
         frozen: Vec::new(),
+        variables: Vec::new(),
         optimizer_bytes: None,
         variation: None,
     };

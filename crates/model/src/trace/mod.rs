@@ -147,6 +147,17 @@ impl Dtype {
     }
 }
 
+/// A variable of the model, in the framework's sense: a parameter, or a state such as a moving average.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// The model's name for it.
+    pub name: String,
+    /// Index into [`Trace::tensors`]; `None`: it is neither trained nor distributed.
+    pub tensor: Option<u32>,
+    /// Bytes of one that is no tensor of the trace; otherwise 0.
+    pub bytes: u64,
+}
+
 /// One training step on one or several workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
@@ -169,9 +180,28 @@ pub struct Trace {
     pub workers: Vec<WorkerTrace>,
     /// Indices of all tensors that are not frozen, in the order in which servers distribute them.
     pub distribution: Vec<u32>,
+    /// The model's variables in the order in which the framework created them; those left out follow in the order of
+    /// `tensors`.
+    pub variables: Vec<Variable>,
     /// Bytes of the optimizer's states, of all parameters that it trains; `None`: unknown.
     pub optimizer_bytes: Option<u64>,
     /// How much workers differ: worker i's backward pass is longer by the factor 1 + `backward_spread` * u_i, with u_i
     /// evenly spaced in [0, 1] in a fixed shuffle. 0: they do not differ.
     pub backward_spread: f64,
+}
+
+impl Trace {
+    /// The number of each tensor's variable in the order of creation, by index of the tensor.
+    #[must_use]
+    pub fn variable_numbers(&self) -> Vec<u32> {
+        let mut numbers = vec![u32::MAX; self.tensors.len()];
+        for (number, variable) in (0u32..).zip(&self.variables) {
+            if let Some(tensor) = variable.tensor {
+                numbers[tensor as usize] = number;
+            }
+        }
+        let left = numbers.iter_mut().filter(|number| **number == u32::MAX);
+        left.zip(self.variables.len() as u32..).for_each(|(number, next)| *number = next);
+        numbers
+    }
 }

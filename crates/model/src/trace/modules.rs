@@ -199,6 +199,13 @@ impl Trace {
         let place = after.find_map(|tensor| self.distribution.iter().position(|placed| placed == tensor));
         let place = place.unwrap_or(file.distribution.len());
         file.distribution.splice(place..place, added.tensors().map(|tensor| Distributed { tensor, bytes: None }));
+        if !file.variables.is_empty() {
+            let next = first.iter().skip(first.len() / 2).flat_map(|layer| &layer.tensors);
+            let numbers = self.variable_numbers();
+            let place = next.map(|&tensor| numbers[tensor as usize] as usize).min().unwrap_or(usize::MAX);
+            let place = place.min(file.variables.len());
+            file.variables.splice(place..place, added.variables());
+        }
         let is_inception = name.to_lowercase().replace(['-', '_', ' '], "").contains("inceptionv3");
         let batches = f64::from(self.batch) / STUDY_BATCH;
         for (worker, recorded) in file.workers.iter_mut().zip(&self.workers) {
@@ -242,6 +249,17 @@ impl Added {
 
     fn tensors(&self) -> impl Iterator<Item = String> {
         self.convolutions().flat_map(|(name, _)| [format!("{name}.weight"), format!("{name}.beta")])
+    }
+
+    /// The same with the moving averages of batch normalization.
+    fn variables(&self) -> impl Iterator<Item = Distributed> {
+        self.convolutions().flat_map(|(name, convolution)| {
+            let average = convolution.channels_out * self.element;
+            let own = ["weight", "beta"].map(|it| Distributed { tensor: format!("{name}.{it}"), bytes: None });
+            let averages = ["moving_mean", "moving_variance"];
+            let averages = averages.map(|it| Distributed { tensor: format!("{name}.{it}"), bytes: Some(average) });
+            own.into_iter().chain(averages)
+        })
     }
 
     /// Adds the modules to one worker, each of which takes `forward` and `backward`.

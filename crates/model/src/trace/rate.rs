@@ -66,6 +66,9 @@ impl Trace {
             tensor.pull_bytes = tensor.pull_bytes / from * to;
             tensor.frozen_bytes = tensor.frozen_bytes / from * to;
         }
+        for variable in &mut self.variables {
+            variable.bytes = variable.bytes / from * to;
+        }
         self.dtype = dtype;
         self.checked()
     }

@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 use serde::de::value::Error as Message;
 
-use super::file::{LayerFile, TraceFile, WorkerFile};
+use super::file::{Distributed, LayerFile, TraceFile, WorkerFile};
 use super::{Dtype, Trace};
 use crate::document::fields::{MAX_DIMENSIONS, MAX_SPREAD, check_name, check_text, plausible_bytes};
 use crate::document::{DocumentError, MAX_ENTRIES, Problem, with_remedy, with_value};
@@ -24,6 +24,7 @@ impl TraceFile {
             workers,
             distribution: Vec::new(),
             frozen: Vec::new(),
+            variables: Vec::new(),
             optimizer_bytes: None,
             variation: None,
         }
@@ -52,10 +53,12 @@ impl TraceFile {
         for (number, worker) in self.workers.iter().enumerate() {
             worker.check_values(&format!("workers[{number}]"))?;
         }
-        let listed = self.distribution.iter().map(|one| ("distribution", &one.tensor, one.bytes));
-        for (place, name, bytes) in listed.chain(self.frozen.iter().map(|one| ("frozen", &one.tensor, Some(one.bytes))))
-        {
-            check_name(name.clone()).map_err(at(place))?;
+        let named = |place: &'static str| move |one: &Distributed| (place, one.tensor.clone(), one.bytes);
+        let listed = self.distribution.iter().map(named("distribution"));
+        let listed = listed.chain(self.variables.iter().map(named("variables")));
+        let frozen = self.frozen.iter().map(|one| ("frozen", one.tensor.clone(), Some(one.bytes)));
+        for (place, name, bytes) in listed.chain(frozen) {
+            check_name(name).map_err(at(place))?;
             bytes.map_or(Ok(()), sized).map_err(at(place))?;
         }
         self.optimizer_bytes.map_or(Ok(()), |bytes| plausible(bytes, "bytes")).map_err(at("optimizer_bytes"))?;

@@ -1,7 +1,7 @@
 //! Writes a trace with one line for each layer and gradient, so that it can be read, compared and edited by hand.
 use std::fmt::Write;
 
-use super::{Gradient, Layer, Trace, WorkerTrace};
+use super::{Gradient, Layer, Trace, Variable, WorkerTrace};
 use crate::document::quoted;
 use crate::document::seconds::write as seconds;
 
@@ -38,6 +38,14 @@ impl Trace {
             .collect();
         if !frozen.is_empty() {
             let _ = write!(out, ",\n  \"frozen\": {}", block(&frozen, "  "));
+        }
+        if !self.variables.is_empty() {
+            let variable = |it: &Variable| match it.tensor {
+                Some(_) => quoted(&it.name),
+                None => format!("{{\"tensor\": {}, \"bytes\": {}}}", quoted(&it.name), it.bytes),
+            };
+            let created: Vec<String> = self.variables.iter().map(variable).collect();
+            let _ = write!(out, ",\n  \"variables\": {}", block(&created, "  "));
         }
         if let Some(bytes) = self.optimizer_bytes {
             let _ = write!(out, ",\n  \"optimizer_bytes\": {bytes}");

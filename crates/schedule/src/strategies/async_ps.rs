@@ -85,6 +85,10 @@ impl Schedule for AsyncPs {
         Some(Box::new(AsyncPs { workers: 1, placed: self.placed.clone(), is_part: true }))
     }
 
+    fn held(&self, bucket: &Bucket, elements: &mut [u64]) {
+        self.placed.held(bucket, elements);
+    }
+
     fn volume(&self, bucket: &Bucket) -> Volume {
         let (workers, pieces) = (u64::from(self.workers), u64::from(self.placed.pieces(bucket)));
         Volume {

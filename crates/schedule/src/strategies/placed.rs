@@ -44,21 +44,25 @@ impl Placed {
     pub fn pieces(&self, bucket: &Bucket) -> u32 {
         match self.placement {
             Placement::Even => bucket.len.min(u64::from(self.workers) * u64::from(self.servers)) as u32,
-            Placement::RoundRobin | Placement::Table(_) => self.chunk.count(bucket.len, self.workers),
+            Placement::RoundRobin | Placement::TensorFlow | Placement::Table(_) => {
+                self.chunk.count(bucket.len, self.workers)
+            }
         }
     }
 
     pub fn piece(&self, bucket: &Bucket, index: u32) -> Piece {
         match self.placement {
             Placement::Even => bucket.whole().part(index, self.pieces(bucket)),
-            Placement::RoundRobin | Placement::Table(_) => self.chunk.piece(bucket, self.workers, index),
+            Placement::RoundRobin | Placement::TensorFlow | Placement::Table(_) => {
+                self.chunk.piece(bucket, self.workers, index)
+            }
         }
     }
 
     /// The server of a piece.
     pub fn server(&self, bucket: &Bucket, index: u32) -> u32 {
         match &self.placement {
-            Placement::RoundRobin => bucket.id % self.servers,
+            Placement::RoundRobin | Placement::TensorFlow => bucket.id % self.servers,
             Placement::Even => index % self.servers,
             Placement::Table(table) => table[bucket.id as usize],
         }
@@ -71,6 +75,13 @@ impl Placed {
             Placement::Even => (pieces + self.servers - 1 - server) / self.servers,
             _ if self.server(bucket, 0) == server => pieces,
             _ => 0,
+        }
+    }
+
+    /// Adds the elements of a bucket to those of the servers that hold them.
+    pub fn held(&self, bucket: &Bucket, elements: &mut [u64]) {
+        for index in 0..self.pieces(bucket) {
+            elements[self.server(bucket, index) as usize] += self.piece(bucket, index).len;
         }
     }
 

@@ -182,6 +182,10 @@ impl Schedule for Ps {
         self.split(bucket, lane).0
     }
 
+    fn held(&self, bucket: &Bucket, elements: &mut [u64]) {
+        self.placed.held(bucket, elements);
+    }
+
     fn volume(&self, bucket: &Bucket) -> Volume {
         let (workers, switches) = (u64::from(self.workers), u64::from(self.switches));
         let pieces = u64::from(self.pieces(bucket));

@@ -142,6 +142,13 @@ impl Schedule for ShardedPs {
         (0..self.lanes(bucket)).filter(|&lane| self.server_and_shard(bucket, lane).0 == role).count() as u32
     }
 
+    fn held(&self, bucket: &Bucket, elements: &mut [u64]) {
+        for lane in 0..self.lanes(bucket) {
+            let (server, _) = self.server_and_shard(bucket, lane);
+            elements[(server - self.topology.workers) as usize] += self.piece(bucket, lane).len;
+        }
+    }
+
     fn volume(&self, bucket: &Bucket) -> Volume {
         let (workers, nodes) = (u64::from(self.topology.workers), u64::from(self.topology.nodes()));
         let pushed = if bucket.pull_only { 0 } else { bucket.len };

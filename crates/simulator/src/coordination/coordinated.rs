@@ -82,7 +82,8 @@ pub(crate) fn coordinate(
     let compute_s = (workload.compute + workload.optimizer) * 1e-3;
     let iteration_s = compute_s + coordinated.coordinator_s + coordinated.copy_s + coordinated.collective_s;
     let used = collective.used();
-    let mut traffic = Traffic::of(&prepared);
+    // A coordinator fuses what is ready, so that no tensor has a server of its own.
+    let mut traffic = Traffic { server_shares: Vec::new(), ..Traffic::of(&prepared) };
     if iterations > 0 {
         // The mean: cycles decide how many buckets there are.
         traffic.buckets = (used.exchanges / runs).round() as u32;

@@ -52,6 +52,7 @@ fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
             backward: Time(2 * layer_us * US * u64::from(count)),
             optimizer: Time(7 * US),
         }],
+        variables: Vec::new(),
         optimizer_bytes: None,
         backward_spread: spread,
     }

@@ -267,8 +267,8 @@ def _over_rdma(scenario: Scenario, result: Result) -> list[_Tried]:
 
 
 def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
-    """Vary the bucket size upward from single tensors; not if a file places existing buckets."""
-    if isinstance(scenario.options.get("placement"), list):
+    """Vary the bucket size upward from single tensors; not if a file or TensorFlow's rule places existing ones."""
+    if isinstance(placement := scenario.options.get("placement"), list) or placement == "tensorflow":
         return []
     total = scenario.trace.gradient_bytes
     fused = [scenario.changed(bucket_size=size) for size in _BUCKETS if size < 2 * total]

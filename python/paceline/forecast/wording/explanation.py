@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from paceline._internal import units
@@ -42,7 +43,15 @@ def _range(of: Explanation) -> list[Fact]:
     """Return how far it scales, and the range of the forecast with its basis."""
     result = of.result
     likely = [Fact("Likely", rows.interval(result), *rows.interval_basis(result))] if result.workers > 1 else []
-    return [Fact("Scales to", *_scales_to(of.knee, _noun(of))), *likely]
+    return [Fact("Scales to", *_scales_to(of.knee, _noun(of))), *_servers(result.server_shares), *likely]
+
+
+def _servers(shares: Sequence[float]) -> list[Fact]:
+    """Return how evenly servers are loaded, if there are several."""
+    if len(shares) < 2:
+        return []
+    most, least = (units.percent(share) for share in (max(shares), min(shares)))
+    return [Fact("Servers", f"the most loaded has {most} of the bytes, the least {least}")]
 
 
 def _noun(of: Explanation) -> str:

@@ -68,7 +68,7 @@ class ProcessGroupJob:
         settings.refuse_asynchronous("a process group")
         if os.environ.get(ADDRESS):
             raise InvalidArgumentError(NOT_ELASTIC, remedy=INSTEAD_OF_ELASTIC)
-        if settings.placed():
+        if settings.placed() or settings.places_names:
             raise InvalidArgumentError(
                 f"{settings.placement}: torch.distributed does not pass the names of tensors",
                 setting="placement",

@@ -13,6 +13,7 @@ from paceline_lab.studies.claims import judged
 from paceline_lab.studies.network_operator.claims import claims
 from paceline_lab.studies.network_operator.published import rows, skipped
 from paceline_lab.studies.network_operator.runs import Simulations
+from paceline_lab.studies.network_operator.shares import SECOND_MOST, compared
 from paceline_lab.studies.report import Study, rounded
 
 TITLE = (
@@ -38,9 +39,10 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
         drawn = [str(path) for path in draw_all(simulations, plots)]
     return Study(
         title=TITLE,
-        rows=[row.compared(simulations) for row in rows()],
+        rows=[*(row.compared(simulations) for row in rows()), *compared(simulations)],
         claims=[rounded(it) for it in judged("network-operator", [claim.figures(simulations) for claim in claimed])],
         figures=drawn,
         skipped=list(skipped(rows())),
         simulations=len(simulations),
+        notes=(SECOND_MOST,),
     )

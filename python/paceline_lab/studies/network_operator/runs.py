@@ -11,7 +11,6 @@ from paceline._internal.system import cores
 from paceline.catalog.names import Distribution, Pull
 from paceline.catalog.strategies import find_strategy
 
-from paceline_lab.studies.network_operator.assignment import tensorflow_servers
 from paceline_lab.studies.network_operator.variants import in_forward_order, sliced, toy
 
 TENSORS = {"vgg-16": 32, "inception-v3": 190, "resnet-101": 314, "resnet-200": 611}
@@ -38,7 +37,7 @@ class Config:
     modules: str | None = None
     # Number of slices per tensor, which placement spreads over the servers.
     slices: int | None = None
-    # Whether tensors are assigned to servers as TensorFlow did in the authors' runs.
+    # Whether variables are placed on servers in the order of creation, as TensorFlow does.
     tensorflow: bool = False
 
     def cost(self) -> float:
@@ -78,9 +77,6 @@ class Simulations:
 
     def _simulate(self, config: Config) -> float:
         trace = self.trace(config.model, config.modules, config.slices)
-        placement = None
-        if config.tensorflow and config.servers is not None:
-            placement = tensorflow_servers(config.model, trace, config.servers)
         return simulate(
             trace,
             None,
@@ -92,7 +88,7 @@ class Simulations:
             chunk=config.chunk,
             distribution=config.distribution,
             pull=config.pull,
-            placement=placement,
+            placement="tensorflow" if config.tensorflow else None,
             barrier=config.barrier,
             compute_speedup=config.compute_speedup,
             critical_path=False,

@@ -59,7 +59,7 @@ def sliced(trace: Trace, slices: int) -> Trace:
         for entry in order
         for part, size in parts(entry.tensor)
     ]
-    return trace.replace(workers=cut, distribution=sent)
+    return trace.replace(workers=cut, distribution=sent, variables=[])
 
 
 # Of the toy example: three equal operations of 3 s of computation and 3 s of network each.
