@@ -32,8 +32,18 @@ def test_a_file_places_tensors_by_name(tmp_path):
     names = ["first", "norm", "seldom", "last"]
     table = {f"{name}.{kind}": 1 for name in names for kind in ("weight", "bias")} | {"twice.weight": 0}
     path.write_text(json.dumps(table))
-    timeline = tmp_path / "t.json"
     environ = {**SERVERS, "PACELINE_PLACEMENT": str(path)}
+    check_servers(environ, tmp_path / "t.json", table)
+    path.write_text(json.dumps({name: 0 for name in table if name != "last.bias"}))
+    with pytest.raises(RankError, match=r'last\.bias": is missing'):
+        run(2, pulling.kinds, env=environ)
+    path.write_text(json.dumps(dict.fromkeys(table, 2)))
+    with pytest.raises(RankError, match="there is no server 2 among 2"):
+        run(2, pulling.kinds, env=environ)
+
+
+def check_servers(environ, timeline, table):
+    """Train, and check in the timeline that every message of a tensor to a server goes to that of the table."""
     run(2, pulling.kinds, env={**environ, "PACELINE_TIMELINE": str(timeline)})
     events = [event for event in json.loads(timeline.read_text())["traceEvents"] if event["ph"] == "b"]
     operations = {
@@ -47,12 +57,13 @@ def test_a_file_places_tensors_by_name(tmp_path):
                 assert event["args"]["to"] == f"server {table[name]}", name
                 seen.add(name)
     assert seen == set(table)
-    path.write_text(json.dumps({name: 0 for name in table if name != "last.bias"}))
-    with pytest.raises(RankError, match=r'last\.bias": is missing'):
-        run(2, pulling.kinds, env=environ)
-    path.write_text(json.dumps(dict.fromkeys(table, 2)))
-    with pytest.raises(RankError, match="there is no server 2 among 2"):
-        run(2, pulling.kinds, env=environ)
+
+
+def test_tensorflow_places_parameters_in_the_order_of_their_creation(tmp_path):
+    names = ["first.weight", "first.bias", "norm.weight", "norm.bias", "twice.weight", "seldom.weight", "seldom.bias"]
+    table = {name: number % 3 for number, name in enumerate([*names, "last.weight", "last.bias"])}
+    environ = {**SERVERS, "PACELINE_SERVERS": "3", "PACELINE_PLACEMENT": "tensorflow"}
+    check_servers(environ, tmp_path / "t.json", table)
 
 
 def test_layers_catch_up_when_they_are_called():

@@ -150,6 +150,10 @@ impl PyCoordinator {
         self.inner.counts()
     }
 
+    fn place(&self, servers: BTreeMap<String, u32>) {
+        self.inner.place(servers);
+    }
+
     fn join(&self) -> PyResult<NamedOperation> {
         self.inner.join().map(|named| self.operation(named)).map_err(python_error)
     }

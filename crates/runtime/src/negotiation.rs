@@ -62,6 +62,7 @@ pub struct Coordinator {
     /// `Some` under the policy `graph`.
     planner: Option<Arc<Planner>>,
     counts: Arc<Counts>,
+    placement: Arc<Mutex<BTreeMap<String, u32>>>,
     /// The last operation submitted under each name, while it may be in flight.
     flying: Mutex<HashMap<String, Weak<Named>>>,
 }
@@ -107,7 +108,8 @@ impl Session {
         let patience = settings.give_up_after.map_or(FOREVER, Duration::from_nanos);
         let planner = (kind == PolicyKind::Graph).then(|| Arc::new(Planner::new(limits, prescribed, name, patience)));
         let cycle_time = Duration::from_nanos(settings.cycle_time);
-        let machine = Machine::new(control.clone(), data.clone(), (kind, settings), placement, planner.clone());
+        let placement = Arc::new(Mutex::new(placement));
+        let machine = Machine::new(control.clone(), data.clone(), (kind, settings), placement.clone(), planner.clone());
         let (counts, closed_here) = (machine.counts(), machine.closed_here());
         let shared = Arc::new(CoordinatorShared {
             inbox: Mutex::default(),
@@ -137,6 +139,7 @@ impl Session {
             thread: Mutex::new(Some(thread)),
             planner,
             counts,
+            placement,
             flying: Mutex::default(),
         })
     }
@@ -159,6 +162,11 @@ impl Coordinator {
     #[must_use]
     pub fn ranks(&self) -> &[u32] {
         self.data.ranks()
+    }
+
+    /// Assigns tensors to parameter servers, by name. Every rank does the same before it submits any of them.
+    pub fn place(&self, servers: BTreeMap<String, u32>) {
+        self.placement.lock().extend(servers);
     }
 
     /// Submits operations, which begin together or not at all. `waits`: the caller will wait for them immediately.

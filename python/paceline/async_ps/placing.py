@@ -16,7 +16,7 @@ def parts_by_server(
     Args:
         tensors: All parameters of a model.
         servers: Number of servers.
-        placement: `round-robin`, `even`, or a file.
+        placement: `round-robin`, `tensorflow` (the same here), `even`, or a file.
         placed: The server of each tensor by name, if it is a file.
 
     Returns:
@@ -40,7 +40,7 @@ def parts_by_server(
                     f'{placement}: "{tensor.name}": is missing', setting="placement", remedy=f'"{tensor.name}": 0'
                 )
             parts[placed[tensor.name]].append(whole)
-        elif placement == "round-robin":
+        elif placement in ("round-robin", "tensorflow"):  # Parameters are numbered in the order of creation.
             parts[index % servers].append(whole)
         else:
             raise InvalidArgumentError(

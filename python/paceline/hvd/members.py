@@ -32,14 +32,22 @@ class Step:
 class Members:
     """The ranks of a process set, from the point of view of one of them."""
 
-    def __init__(self, coordinator: Coordinator, ranks: Sequence[int], check: Callable[[], None]) -> None:
-        """`check` raises if the job has ended."""
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        ranks: Sequence[int],
+        check: Callable[[], None],
+        *,
+        servers: int | None = None,
+    ) -> None:
+        """`check` raises if the job has ended. `servers`: among these, variables are placed in order of creation."""
         self.coordinator = coordinator
         self.ranks = tuple(ranks)
         """Ranks as numbered by `hvd.rank()`."""
         self.rank, self.size = coordinator.rank, coordinator.size
         self.names = Names()
         self._optimizers: Counter[str] = Counter()
+        self._servers, self._created = servers, set[str]()
         self.check = check
         """Raises JobError if the job has ended, or this process was forked from the rank."""
 
@@ -48,6 +56,19 @@ class Members:
         digest = hashlib.blake2s("\0".join(sorted(names)).encode(), digest_size=6).hexdigest()
         self._optimizers[digest] += 1
         return f"{digest}.{self._optimizers[digest]}"
+
+    def create(self, names: Iterable[str]) -> None:
+        """Place variables, by the names of their gradients in the order of creation, if the job does so.
+
+        Every rank names the same ones before it reduces any of them.
+        """
+        if self._servers is None:
+            return
+        new = [name for name in names if name not in self._created]
+        first = len(self._created)
+        self._created.update(new)
+        places = enumerate(new, start=first)
+        self.coordinator.place({f"allreduce.{name}": number % self._servers for number, name in places})
 
     def begin(
         self,

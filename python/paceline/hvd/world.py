@@ -22,6 +22,8 @@ HostAndLocalRank = tuple[str, int | None]
 """Host name and local rank of a rank; None if the launcher does not say."""
 NEGOTIATE = "negotiate"
 DYNAMIC = "partitioned:dynamic"
+TENSORFLOW = "tensorflow"
+"""The placement that follows the order of creation."""
 
 
 class NotInitializedError(PacelineError, ValueError):
@@ -137,7 +139,9 @@ class World:
             bucket=knobs.bucket,
             prescribed=None if self.plan is None else self.plan.native(),
         )
-        return Members(coordinator, ranks, self.job.check)
+        settings = self.job.settings
+        in_order = (settings.server_processes or settings.servers) if settings.placement == TENSORFLOW else None
+        return Members(coordinator, ranks, self.job.check, servers=in_order)
 
     def unregister(self, number: int) -> None:
         """Remove a process set."""

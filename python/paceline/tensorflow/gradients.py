@@ -106,6 +106,8 @@ class _Step:
     def _optimizer(self, members: Members) -> str:
         known = _steps.setdefault(members, {})
         if self.names not in known:
+            # Gradients are listed from the last variable to the first.
+            members.create(reversed(self.names))
             known[self.names] = members.optimizer(self.names)
         return known[self.names]
 

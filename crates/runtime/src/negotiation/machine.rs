@@ -5,8 +5,8 @@ use paceline_coordinator::{Action, Event, Negotiate, Policy, PolicyKind, Setting
 use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline;
-use paceline_os::sync::Arc;
 use paceline_os::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use paceline_os::sync::{Arc, Mutex};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError, SAME_CALLS};
 use paceline_transport::waiting::first_report;
@@ -42,7 +42,7 @@ pub(super) struct Machine {
     /// Numbers of tensors, which assign them to parameter servers; the same on all ranks.
     numbers: BTreeMap<String, u32>,
     /// Servers of the tensors that the user has assigned.
-    placement: BTreeMap<String, u32>,
+    placement: Arc<Mutex<BTreeMap<String, u32>>>,
     /// Waiting for a vote does not block other users of the machine.
     pub(super) nonblocking: bool,
     /// The vote being counted in that case.
@@ -76,7 +76,7 @@ impl Machine {
         control: Arc<Communicator>,
         data: Arc<Communicator>,
         (kind, settings): (PolicyKind, Settings),
-        placement: BTreeMap<String, u32>,
+        placement: Arc<Mutex<BTreeMap<String, u32>>>,
         planner: Option<Arc<Planner>>,
     ) -> Machine {
         let now = Instant::now();
@@ -320,7 +320,7 @@ impl Machine {
                 let next = self.numbers.len() as u32;
                 let number = bucket.tensors.first().map(|tensor| &tensor.request.name);
                 // Bucket i belongs to server i modulo the number of servers.
-                let placed = number.and_then(|name| self.placement.get(name)).copied();
+                let placed = number.and_then(|name| self.placement.lock().get(name).copied());
                 let counted = |name: &String| *self.numbers.entry(name.clone()).or_insert(next);
                 let number = placed.or_else(|| number.map(counted)).unwrap_or(0);
                 let named: Vec<_> = bucket.tensors.iter().map(|t| self.pending.remove(&t.request.name)).collect();

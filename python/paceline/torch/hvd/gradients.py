@@ -72,6 +72,8 @@ class Gradients:
     def enter(self, *, planned: bool) -> None:
         """Enter a world. `planned`: the order of gradients may be planned, because each step waits for all."""
         self._taken = True
+        if self.process_set.included():
+            members_of(self.process_set).create(self.names.values())
         if planned:
             self._members = members_of(self.process_set)
             self._optimizer = self._members.optimizer(self.names.values())
