@@ -83,7 +83,7 @@ for line in sys.stdin:
     until = time.monotonic() + float(line)
     while time.monotonic() < until:
         pass
-    print(time.monotonic_ns(), flush=True)
+    print(time.monotonic_ns(), time.process_time_ns(), flush=True)
 """
 
 
@@ -94,17 +94,19 @@ def test_a_child_at_work_is_seen_and_one_that_waits_is_not():
     with child:
         child.stdin.write("0\n")
         child.stdin.flush()
-        child.stdout.readline()
+        worked = int(child.stdout.readline().split()[1])
         watch = InputWatch(engine)
         time.sleep(0.3)
         began = time.monotonic_ns()
         child.stdin.write("0.3\n")
         child.stdin.flush()
-        ended = int(child.stdout.readline())
+        ended, worked_until = map(int, child.stdout.readline().split())
         time.sleep(0.1)
         watch.remove()
         child.stdin.close()
     assert engine.marks[0][:2] == ("pipeline", "watched")
+    if worked_until - worked < 0.8 * (ended - began):
+        pytest.skip("the machine gives it too little of a core")
     inside = sum(max(0, min(end, ended) - max(begin, began)) for begin, end in engine.busy())
     whole = sum(end - begin for begin, end in engine.busy())
     assert inside > 0.5 * (ended - began) and inside > 0.9 * whole, (engine.busy(), began, ended)

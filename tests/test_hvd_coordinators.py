@@ -1,7 +1,9 @@
 """The policies by which ranks agree on an order, in real processes. The ranks run `hvd_workers.plans`."""
 
+import os
+
 import pytest
-from hvd_workers import failures, optimizers, plans, training
+from hvd_workers import cores, failures, optimizers, plans, training
 from hvd_workers.launch import RankError, run
 
 pytestmark = [pytest.mark.process, pytest.mark.waits]
@@ -70,3 +72,9 @@ def test_ranks_with_other_coordinators_are_told_at_the_start():
     env = {0: {"PACELINE_COORDINATOR": "graph"}, 1: {"PACELINE_COORDINATOR": "negotiate"}}
     with pytest.raises(RankError, match="PACELINE_COORDINATOR is graph on rank 0 and negotiate on rank 1"):
         run(2, plans.no_messages, env_of=env)
+
+
+@pytest.mark.flaky(reruns=3)
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_lent_core_is_taken_while_operations_are_pending():
+    run(1, cores.lent, env={"PACELINE_COORDINATOR": "scp:dynamic"}, init=False)

@@ -8,11 +8,13 @@ mod global_sleep;
 mod graph;
 mod negotiate;
 mod prescribed;
+mod proposal;
 
 pub use global_sleep::Pace;
-pub use graph::{Assignment, Graph, Issue, Limits, Proposal, Seen, can_be_planned};
+pub use graph::{Assignment, Graph, Issue, Limits, can_be_planned};
 pub use negotiate::{Negotiate, Settings};
 pub use prescribed::{Planned, Prescribed};
+pub use proposal::{Proposal, Seen};
 
 use std::fmt;
 use std::num::NonZeroU32;

@@ -17,9 +17,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::prescribed::Prescribed;
+use super::proposal::{Proposal, Seen};
 use crate::request::{Request, Terms};
 
 /// Limits on buckets, in bytes. A larger tensor gets its own bucket.
@@ -29,24 +28,6 @@ pub struct Limits {
     pub first: u64,
     /// Limit of the others.
     pub most: u64,
-}
-
-/// A tensor of a step, as a rank saw it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Seen {
-    /// Its name.
-    pub name: String,
-    /// The terms on which all ranks must agree.
-    pub terms: Terms,
-    /// It was not computed in the backward pass, but stands in for a gradient that was missing at its end.
-    pub late: bool,
-}
-
-/// A rank's record of a step, in its order; empty if it cannot be planned.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Proposal {
-    /// Each name occurs once.
-    pub tensors: Vec<Seen>,
 }
 
 /// How a submitted tensor is handled.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::graph::{Proposal, Seen};
+use super::proposal::{Proposal, Seen};
 
 /// A tensor as the plan has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
