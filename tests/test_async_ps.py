@@ -108,9 +108,13 @@ def test_alone_it_is_plain_training(mode, kind):
         assert torch.equal(value, dict(net.named_parameters())[name].double()), name
 
 
-def test_workers_that_have_finished_keep_nobody_waiting():
-    said, _ = run("uneven", options=["--staleness", 0])
-    assert sorted(told["rank"] for told in said) == [0, 1, 2]
+@pytest.mark.parametrize("how", ["leave", "join"])
+def test_workers_that_have_finished_keep_nobody_waiting(how):
+    said, _ = run("uneven", how, options=["--staleness", 0])
+    assert sorted(told["rank"] for told in said if "rank" in told) == [0, 1, 2]
+    assert [told["gradients"] for told in said if "gradients" in told] == [4 * (4 + 8 + 12)] * (
+        3 if how == "join" else 0
+    )
 
 
 def test_a_worker_that_dies_is_named():

@@ -149,12 +149,15 @@ def sleep(victim):
             raise
 
 
-def uneven():
+def uneven(how):
     """Ranks have different numbers of steps; who has finished keeps nobody waiting."""
     net = model()
     optimizer = hvd.DistributedOptimizer(optimizer_of(net, "plain")[0], net.named_parameters())
     _steps(net, optimizer, 0, 4 * (hvd.rank() + 1))
     tell(rank=hvd.rank())
+    if how == "join":
+        hvd.join()
+        tell(gradients=optimizer.staleness().gradients)
 
 
 def differ(what):

@@ -48,8 +48,10 @@ class Kind(IntEnum):
     """Send the optimizer's states."""
     REPORT = 5
     """Send what was applied: staleness and, if it is recorded, the order."""
-    LEAVE = 6
-    """Wait for this worker no more."""
+    FINISH = 6
+    """Wait for this worker no more: it pushes nothing more."""
+    LEAVE = 7
+    """The same; and this worker requests nothing more."""
 
 
 @dataclass(frozen=True, kw_only=True)

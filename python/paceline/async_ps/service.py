@@ -79,7 +79,8 @@ class Service:
         self._refused: dict[int, JobError] = {}
         self._owing: set[int] = set()
         """Workers that wait for an answer."""
-        self._left: set[int] = set()
+        self._finished: set[int] = set()
+        """Workers that nobody waits for any more."""
         self._looked = 0.0
         self._failed = False
         for worker in range(workers):
@@ -150,13 +151,17 @@ class Service:
         self._heard[worker] = time.monotonic()
         try:
             request = Request.parsed(message)
-            if request.kind is Kind.LEAVE:
-                self._leave(worker)
+            if request.kind in {Kind.FINISH, Kind.LEAVE}:
+                self._finish(worker)
+                if request.kind is Kind.FINISH:
+                    self._listen(worker)
                 return
             if request.kind is not Kind.PUSH:
                 self._owing.add(worker)
             if worker in self._refused:
                 raise self._refused[worker]
+            if worker in self._finished and request.kind in {Kind.MODEL, Kind.PUSH, Kind.PULL}:
+                raise JobError(f"rank {worker} trains after hvd.join()", remedy="hvd.join() after the last step")
             self._begin(worker, request)
         except JobError as error:
             self._refuse(worker, error)
@@ -217,7 +222,7 @@ class Service:
             self._admit(request.model)
             return
         store = Store(registration.spec, self._workers)
-        for gone in self._left:
+        for gone in self._finished:
             store.clock.leave(gone)
         values = torch.empty(store.flat.nbytes + store.nbytes_of(registration.states), dtype=torch.uint8)
 
@@ -313,8 +318,8 @@ class Service:
         self._send(worker, REPLY, Reply(True, len(text), len(remedy)).packed(), "an error")
         self._send(worker, TEXT, bytearray(text), "the text of an error")
 
-    def _leave(self, worker: int) -> None:
-        self._left.add(worker)
+    def _finish(self, worker: int) -> None:
+        self._finished.add(worker)
         for model in self._models.values():
             if model.store is not None:
                 model.store.clock.leave(worker)

@@ -136,34 +136,35 @@ class Servers:
             report: dict[str, Any] = self._text(server, "the report of a server")
             return report
 
-    def leave(self) -> None:
-        """Tell the servers that no worker waits for this one any more. Idempotent."""
+    def finish(self) -> None:
+        """Tell the servers that this worker pushes nothing more, so that no worker waits for it."""
         with self._lock:
-            group, self._group = self._group, None
-            if group is None:
-                return
-            message = Request(kind=Kind.LEAVE).packed()
             for server in range(self.count):
-                group.submit(
-                    "send",
-                    inputs=memory(message, "request").regions,
-                    root=self._workers + server,
-                    tag=CONTROL,
-                    label="a goodbye",
-                    keep=message,
-                ).wait(self._limit_s)
+                self._request(server, Request(kind=Kind.FINISH))
+
+    def leave(self) -> None:
+        """Tell the servers that this worker requests nothing more. Idempotent."""
+        with self._lock:
+            if self._group is None:
+                return
+            try:
+                sent = [self._request(server, Request(kind=Kind.LEAVE)) for server in range(self.count)]
+                for each in sent:
+                    each.wait(self._limit_s)
+            finally:
+                self._group = None
 
     def _live(self) -> Communicator:
         if self._group is None:
             raise JobError("the job has been closed", remedy="hvd.init()")
         return self._group
 
-    def _request(self, server: int, request: Request) -> None:
+    def _request(self, server: int, request: Request) -> Operation:
         message = request.packed()
-        self._send(server, CONTROL, memory(message, "request").regions, message, "a request")
+        return self._send(server, CONTROL, memory(message, "request").regions, message, "a request")
 
-    def _send(self, server: int, tag: int, regions: Sequence[Region], owner: object, label: str) -> None:
-        self._live().submit(
+    def _send(self, server: int, tag: int, regions: Sequence[Region], owner: object, label: str) -> Operation:
+        return self._live().submit(
             "send",
             inputs=regions,
             root=self._workers + server,

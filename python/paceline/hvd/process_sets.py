@@ -180,7 +180,8 @@ def join(device: int = -1) -> int:
     """Contribute zeros to reductions of other ranks until all have joined: this rank has no more data.
 
     Sums, averages and barriers of the other ranks continue meanwhile; averages still divide by the number of all ranks.
-    Their other operations fail on every rank that calls them, as in Horovod.
+    Their other operations fail on every rank that calls them, as in Horovod. In asynchronous training, no worker
+    waits for this one any more.
 
     Args:
         device: Accepted for compatibility with Horovod, and ignored.
@@ -197,6 +198,9 @@ def join(device: int = -1) -> int:
     """
     members = members_of(global_process_set)
     members.check()
+    servers = world.current().job.servers
+    if servers is not None:
+        servers.finish()
     operation = members.coordinator.join()
     operation.wait()
     members.names.restart()

@@ -283,6 +283,11 @@ def strategies_of(names: Sequence[str]) -> list[Strategy]:
     chosen: dict[Strategy, None] = {}
     for name in names:
         chosen |= dict.fromkeys(all_strategies() if name == ALL else [find_strategy(name)])
+    if not all(strategy.is_synchronous for strategy in chosen):
+        raise InvalidArgumentError(
+            "--strategy: async-ps has no all-reduce, which is what runs here",
+            remedy="--strategy ps, or paceline run --strategy async-ps -- python examples/async_ps.py",
+        )
     if ALL not in names and any(strategy.is_offloaded for strategy in chosen):
         raise InvalidArgumentError(
             "--strategy: native is a library's own all-reduce and is not run here", remedy="--strategy ring"

@@ -72,6 +72,8 @@ class Exchange:
         self.records_order = False
         self.pushes_in_step = False
         self.parameters: dict[Tensor, _Parameter] = {}
+        self.tensors: list[_Parameter] = []
+        """The parameters in order."""
         self.parts: list[list[Part]] = []
         self.staging: list[Tensor | None] = []
         """By server: memory on the host, if a parameter is not there or not contiguous."""
@@ -81,11 +83,6 @@ class Exchange:
     def itemsize(self, part: Part) -> int:
         """Return the bytes of an element."""
         return self.tensors[part.tensor].tensor.element_size()
-
-    @property
-    def tensors(self) -> list[_Parameter]:
-        """Return the parameters in order."""
-        return list(self.parameters.values())
 
 
 class Asynchronous(_Base):
@@ -111,6 +108,7 @@ class Asynchronous(_Base):
             )
         spec = TensorSpec(name, tuple(tensor.shape), _NAMES[tensor.dtype], group)
         exchange.parameters[tensor] = _Parameter(tensor, name, spec, exchange.passes)
+        exchange.tensors.append(exchange.parameters[tensor])
         mine = weakref.ref(self)
 
         def computed(tensor: Tensor) -> None:

@@ -35,7 +35,12 @@ class Paceline(Engine):
         super().__init__(options)
         self._strategy = None if strategy is None else find_strategy(strategy).name
         given = {"strategy": self._strategy, "transport": options.transport, "coordinator": options.coordinator}
-        Settings.resolved(_without_own(), given, "flag")
+        if Settings.resolved(_without_own(), given, "flag").is_asynchronous:
+            raise InvalidArgumentError(
+                f"{strategy} does not end with the weights of other engines, which are compared",
+                setting="strategy",
+                remedy="{this=ps}, or paceline run --strategy async-ps",
+            )
         self._settings = {SETTINGS[name].variable: value for name, value in given.items() if value is not None}
         self.own_launcher = "mpi" in (options.transport or "")
 
