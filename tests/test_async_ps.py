@@ -132,6 +132,10 @@ def test_a_worker_that_is_stopped_is_named(options):
     said = [json.loads(line[line.index("{") :]) for line in out.splitlines() if "{" in line]
     assert sorted(told["rank"] for told in said) == [0, 1], out + err
     assert all("rank 2" in told["error"] for told in said), said
+    if options:
+        assert all(told["steps"] == 6 for told in said), said  # Rank 2 has finished 5.
+    else:
+        assert all(told["steps"] > 20 for told in said), said  # The others have gone on meanwhile.
 
 
 def test_a_worker_that_is_behind_is_named_and_its_iterations_counted():

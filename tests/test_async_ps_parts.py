@@ -3,6 +3,8 @@
 import dataclasses
 import json
 
+import cli
+import paceline
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -300,6 +302,31 @@ def test_optimizers_that_servers_cannot_run(make, words):
     with pytest.raises(InvalidArgumentError, match=words) as refused:
         rule_of(make([torch.zeros(1, requires_grad=True)]))
     assert refused.value.remedy
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run -np 2 --strategy async-ps --chunk 64KiB -- true", "--chunk: has no effect on jobs with async-ps"),
+        ("run -np 2 --strategy async-ps --pull layer -- true", "--pull: has no effect on jobs with async-ps"),
+        ("run -np 2 --strategy async-ps --staleness -1 -- true", "--staleness"),
+        ("run -np 2 --strategy ps --staleness 1 -- true", "--staleness: has no effect on ps"),
+        ("run -np 2 --elastic --strategy async-ps -- true", "--strategy async-ps does not work with --elastic"),
+        ("bench -np 2 --engine paceline --strategy async-ps", "does not end with the weights of other engines"),
+        ("validate --strategy async-ps", "async-ps has no all-reduce"),
+    ],
+)
+def test_what_has_no_effect_is_refused(words, said):
+    assert said in " ".join(cli.refused(*words.split()).split())
+
+
+def test_arrays_have_no_optimizer():
+    with pytest.raises(InvalidArgumentError, match="a job of arrays has none") as refused:
+        paceline.job.join(strategy="async-ps")
+    assert "DistributedOptimizer" in refused.value.remedy
 
 
 # Reports.

@@ -129,7 +129,7 @@ def lose(how, victim):
                 os.kill(os.getpid(), getattr(signal, how))
             optimizer.step()
     except hvd.HorovodInternalError as error:
-        tell(rank=hvd.rank(), error=str(error))
+        tell(rank=hvd.rank(), error=str(error), steps=step)
         raise
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim import optimizer as torch_optimizer
 
 from paceline.async_ps.placing import parts_by_server
 from paceline.async_ps.protocol import DTYPES, Kind, ModelSpec, Part, Request, State, TensorSpec
@@ -268,13 +269,18 @@ class Asynchronous(_Base):
             )
             targets.append(self._target(server, parts))
         exchange.servers.pull(requests, targets)
+        timeline.waited(since)
+        for hook in list(torch_optimizer._global_optimizer_pre_hooks.values()):
+            hook(self, (self,), {})
         self._take()
+        # Timelines and recordings learn by hooks of all optimizers where a step ends.
+        for hook in list(torch_optimizer._global_optimizer_post_hooks.values()):
+            hook(self, (self,), {})
         exchange.iteration += 1
         exchange.pushes = [0] * exchange.servers.count
         for parameter in exchange.tensors:
             parameter.passes, parameter.pushed = exchange.passes, None
             parameter.version = parameter.tensor._version
-        timeline.waited(since)
         return loss
 
     # So that torch does not wrap it: step hooks would run although nothing steps here.
