@@ -348,6 +348,7 @@ def test_devices_are_refused_by_every_command(tmp_path):
             ["import-chakra", zero, "-o", output],
             ["import-kineto", zero, "-o", output],
             ["import-sends", zero, zero, "-o", output],
+            ["import", "tensorflow", zero, "--batch", "8", "-o", output],
             ["simulate", "--config", zero, "--gpu", "h100", "--gpus", "8"],
             ["advise", "--config", zero, "--gpu", "h100", "--gpus", "8"],
             ["simulate", zero],

@@ -38,6 +38,7 @@ BASES = {
     "import sends": "aggregation.csv distribution.csv -o imported.json",
     "import kineto": "kineto.json -o imported.json",
     "import chakra": "chakra.et -o imported.json",
+    "import tensorflow": "timeline.json --batch 8 -o imported.json",
     "export chakra": "tiny.json -o exported",
 }
 """By command, the words with which it would work."""

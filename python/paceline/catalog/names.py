@@ -10,7 +10,6 @@ StrategyName = Literal[
     "ps-multicast",
     "ps-aggregation",
     "ps-multicast-aggregation",
-    "async-ps",
     "ring",
     "ring-multicast",
     "recursive-doubling",

@@ -70,7 +70,7 @@ COMMANDS: Table = {
     "doctor": (_TRAIN, "paceline.cli.doctor", "doctor", "Show where the time of a run goes, and what to try."),
     "probe": (_MEASURE, "paceline.cli.probe", "probe", "Measure a job's network and machines, for forecasts."),
     "list": (_CATALOG, "paceline.cli.main", "list_", "Models, GPUs, traces, clusters, strategies, libraries."),
-    "import": (_IMPORTS, "paceline.cli.main", "import_", "Make a trace from kineto, chakra or recorded sends."),
+    "import": (_IMPORTS, "paceline.cli.main", "import_", "Make a trace from kineto, chakra, tensorflow or sends."),
     "export": (_IMPORTS, "paceline.cli.main", "export", "Write a trace for ASTRA-sim (chakra)."),
 }
 LISTS: Table = {
@@ -84,6 +84,12 @@ LISTS: Table = {
 IMPORTS: Table = {
     "kineto": ("", "paceline.cli.import_kineto", "import_kineto", "Make a trace from torch.profiler's Chrome traces."),
     "chakra": ("", "paceline.cli.chakra", "import_chakra", "Make a trace from Chakra execution traces."),
+    "tensorflow": (
+        "",
+        "paceline.cli.import_tensorflow",
+        "import_tensorflow",
+        "Make a trace from TensorFlow's timelines or profiles.",
+    ),
     "sends": ("", "paceline.cli.import_sends", "import_sends", "Make a trace from two CSV recordings of sends."),
 }
 EXPORTS: Table = {
@@ -91,7 +97,7 @@ EXPORTS: Table = {
 }
 FORMER: Table = {
     **LISTS,
-    **{f"import-{name}": entry for name, entry in IMPORTS.items()},
+    **{f"import-{name}": entry for name, entry in IMPORTS.items() if name != "tensorflow"},
     **{f"export-{name}": entry for name, entry in EXPORTS.items()},
 }
 """Former names of commands, which work; the help leaves them out."""

@@ -90,13 +90,13 @@ class Profile:
 
 def read_profile(path: Path) -> Profile:
     """Return a file's events. Raises InvalidArgumentError."""
-    document = _document(path)
-    raw = document.get("traceEvents") if isinstance(document, dict) else document
+    content = document(path)
+    raw = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(raw, list):
         raise InvalidArgumentError(
             f'{path}: has no list "traceEvents"', remedy="a file of torch.profiler's export_chrome_trace"
         )
-    about = document if isinstance(document, dict) else {}
+    about = content if isinstance(content, dict) else {}
     if about.get("format") == "paceline-trace":
         raise InvalidArgumentError(f"{path}: is already a Paceline trace", remedy=f"paceline simulate {path}")
     events = [
@@ -145,7 +145,8 @@ def _renamed(events: Sequence[Event]) -> list[Event]:
     return renamed
 
 
-def _document(path: Path) -> Any:  # noqa: ANN401
+def document(path: Path) -> Any:  # noqa: ANN401
+    """Return the JSON of a Chrome trace, packed or not. Raises InvalidArgumentError."""
     if path.is_dir():
         raise InvalidArgumentError(f"{path}: is a folder", remedy=f"a .json or .json.gz file in it (list: ls {path})")
     if not path.exists():

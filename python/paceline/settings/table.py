@@ -192,6 +192,7 @@ _PLACES = {
     "import_kineto": "import kineto",
     "import_chakra": "import chakra",
     "import_sends": "import sends",
+    "import_tensorflow": "import tensorflow",
     "export_chakra": "export chakra",
 }
 FORECASTS = ("simulate", "report", SIMULATE, SWEEP)
@@ -217,6 +218,7 @@ PLACES = (
     "import kineto",
     "import chakra",
     "import sends",
+    "import tensorflow",
     "export chakra",
 )
 OVER_MPI = ("mpi", "grpc+mpi")
@@ -347,6 +349,7 @@ _ALL: tuple[Setting, ...] = (
                 kind=kinds.TEXT, help="Device it was recorded on: V100, A100, …", default_words="the file's"
             ),
             import_sends=Use(kind=kinds.TEXT, help="Device it was recorded on: V100, A100, …"),
+            import_tensorflow=Use(kind=kinds.TEXT, help="Device it was recorded on: V100, A100, …"),
         ),
     ),
     Setting(
@@ -373,6 +376,7 @@ _ALL: tuple[Setting, ...] = (
             import_kineto=Use(help="Batch size per rank.", default_words="the input's"),
             import_chakra=Use(help="Batch size per rank.", default_words="the input's"),
             import_sends=Use(help="Batch size per rank.", default_words="", required=True),
+            import_tensorflow=Use(help="Batch size per rank.", default_words="", required=True),
         ),
     ),
     Setting(
@@ -406,6 +410,11 @@ _ALL: tuple[Setting, ...] = (
                 kind=kinds.GRADIENT_DTYPE,
                 help="Gradient dtype: float32, float16, bfloat16, float64.",
                 default="float32",
+            ),
+            import_tensorflow=Use(
+                kind=kinds.GRADIENT_DTYPE,
+                help="Gradient dtype: float32, float16, bfloat16, float64.",
+                default_words="the file's, or float32",
             ),
         ),
     ),
@@ -1132,6 +1141,7 @@ _ALL: tuple[Setting, ...] = (
             import_kineto=Use(default_words="the first file's"),
             import_chakra=Use(default_words="the file's"),
             import_sends=Use(required=True),
+            import_tensorflow=Use(default_words="the first file's"),
         ),
     ),
     Setting(

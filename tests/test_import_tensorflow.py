@@ -1,0 +1,323 @@
+"""`paceline import tensorflow`: timelines and profiles that are written here, without TensorFlow."""
+
+import gzip
+import json
+import random
+import struct
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError
+from paceline.interop.tensorflow import import_tensorflow
+from paceline.interop.xplane_file import read_xplane
+
+# What a timeline of a worker and a server has, in microseconds: name, kind, start, duration, inputs, bytes.
+WORKER = [
+    ("Const", "gradients/Reshape_grad/Shape", 0, 1, [], None),
+    ("RecvTensor", "RecvTensor", 0, 90, [], None),
+    ("Conv2D", "conv1/Conv2D", 100, 300, ["_recv_x_0", "conv1/weights/read_S5"], None),
+    ("BiasAdd", "conv1/BiasAdd", 400, 100, ["conv1/Conv2D", "conv1/biases/read_S7"], None),
+    ("MatMul", "fc/MatMul", 500, 190, ["conv1/BiasAdd", "fc/weights/read/_9"], None),
+    ("Mean", "loss", 700, 50, ["fc/MatMul"], None),
+    ("Mul", "gradients/loss_grad/mul", 750, 50, ["loss"], None),
+    ("MatMul", "gradients/fc/MatMul_grad/MatMul", 800, 100, ["gradients/loss_grad/mul"], 999),
+    ("MatMul", "gradients/fc/MatMul_grad/MatMul_1", 900, 100, ["gradients/loss_grad/mul"], 4000),
+    ("BiasAddGrad", "gradients/conv1/BiasAdd_grad/BiasAddGrad", 1000, 50, ["gradients/fc/MatMul_grad/MatMul"], 40),
+    ("Conv2DBackpropFilter", "gradients/conv1/Conv2D_grad/F", 1050, 450, ["gradients/fc/MatMul_grad/MatMul"], 400),
+]
+SERVER = [
+    ("VariableV2", "conv1/weights", 0, 1, [], None),
+    ("Identity", "conv1/weights/read", 2, 1, ["conv1/weights"], None),
+    *(
+        (
+            "ApplyMomentum",
+            f"Momentum/update_{name}/ApplyMomentum",
+            at,
+            30,
+            [name, f"{name}/Momentum", "Momentum/rate_S3", f"{gradient}_S4"],
+            None,
+        )
+        for name, gradient, at in [
+            ("fc/weights", "gradients/fc/MatMul_grad/MatMul_1", 1100),
+            ("conv1/biases", "gradients/conv1/BiasAdd_grad/BiasAddGrad", 1200),
+            ("conv1/weights", "gradients/conv1/Conv2D_grad/F", 1600),
+        ]
+    ),
+]
+
+
+def timeline(tasks, memory=True):
+    events = []
+    for pid, (task, rows) in enumerate(tasks.items()):
+        name = f"{task}/replica:0/task:0/device:CPU:0 Compute" if task else "/device:CPU:0 Compute"
+        events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
+        for kind, name, start, duration, inputs, size in rows:
+            args = {"name": name, "op": kind, **{f"input{i}": one for i, one in enumerate(inputs)}}
+            events.append({"ph": "X", "cat": "Op", "name": kind, "pid": pid, "tid": 0, "ts": start, "dur": duration})
+            events[-1]["args"] = args
+            if memory and size is not None:
+                text = f"dtype: DT_FLOAT\nshape {{\n dim {{\n size: {size // 4}\n }}\n}}\nallocation_description {{}}"
+                snapshot = {"snapshot": {"tensor_description": text}}
+                events.append({"ph": "O", "cat": "Tensor", "name": name, "pid": pid, "ts": start, "args": snapshot})
+    return {"traceEvents": events}
+
+
+BOTH = {"/job:worker": WORKER, "/job:ps": SERVER}
+SIZES = {"conv1/weights": 400, "conv1/biases": 40, "fc/weights": 4000}
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(content, name="step.json"):
+        path = tmp_path / name
+        data = json.dumps(content).encode() if isinstance(content, dict) else content
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return write
+
+
+def worker(trace):
+    document = json.loads(trace.to_json())
+    (one,) = document["workers"]
+    return one
+
+
+def seconds(entries, name, value):
+    return {one[name]: pytest.approx(one[value] * 1e6, abs=0.01) for one in entries}
+
+
+@pytest.mark.parametrize("name", ["step.json", "step.json.gz"])
+def test_a_timeline_of_a_worker_and_a_server(written, name):
+    trace, summary = import_tensorflow([written(timeline(BOTH), name)], batch=8)
+    one = worker(trace)
+    assert seconds(one["forward"], "layer", "duration_s") == {"conv1": 400, "fc": 190, "(loss)": 60}
+    assert [layer.get("tensors") for layer in one["forward"]] == [
+        ["conv1/weights", "conv1/biases"],
+        ["fc/weights"],
+        None,
+    ]
+    # When each is ready to be sent, since the backward pass began at 750.
+    assert seconds(one["gradients"], "tensor", "ready_s") == {
+        "fc/weights": 250,
+        "conv1/biases": 300,
+        "conv1/weights": 750,
+    }
+    assert {each["tensor"]: each["bytes"] for each in one["gradients"]} == SIZES
+    assert one["backward_s"] == pytest.approx(750e-6)
+    assert one["optimizer_s"] == pytest.approx(90e-6)  # The server's, without the network.
+    assert (summary.name, summary.batch, summary.distribution) == (
+        "step",
+        8,
+        ("conv1/weights", "conv1/biases", "fc/weights"),
+    )
+
+
+def test_the_order_of_distribution_is_that_of_the_first_operation_that_reads(written):
+    swapped = {"conv1/Conv2D": 400, "conv1/BiasAdd": 100, "fc/MatMul": 90}
+    rows = [(kind, name, swapped.get(name, start), *rest) for kind, name, start, *rest in WORKER]
+    trace, summary = import_tensorflow([written(timeline({**BOTH, "/job:worker": rows}))], batch=8)
+    assert summary.distribution == ("fc/weights", "conv1/biases", "conv1/weights")
+    assert [entry.tensor for entry in trace.distribution] == list(summary.distribution)
+    assert paceline.simulate(trace, workers=2, strategy="ps", bandwidth="1Gbps").iteration_s > 0
+
+
+def test_updates_on_the_worker_itself_follow_its_last_gradient(written):
+    local = [(kind, name, start, duration, [one.replace("_S4", "") for one in inputs], size)
+             for kind, name, start, duration, inputs, size in SERVER]  # fmt: skip
+    trace, _ = import_tensorflow([written(timeline({"": [*WORKER, *local]}))], batch=8)
+    assert worker(trace)["optimizer_s"] == pytest.approx(130e-6)  # From 1500 to 1630.
+
+
+def test_sizes_come_from_the_user_if_the_file_has_none(written):
+    bare = written(timeline(BOTH, memory=False))
+    with pytest.raises(InvalidArgumentError, match="has no size of fc/weights's gradient"):
+        import_tensorflow([bare], batch=8)
+    trace, _ = import_tensorflow([bare], batch=8, sizes=written(SIZES, "sizes.json"))
+    assert trace.gradient_bytes == sum(SIZES.values())
+
+
+def test_each_file_and_each_worker_in_it_is_a_worker(written):
+    late = [(kind, name, start * 2, duration * 2, *rest) for kind, name, start, duration, *rest in WORKER]
+    files = [written(timeline(BOTH), "a.json"), written(timeline({**BOTH, "/job:worker": late}), "b.json")]
+    trace, summary = import_tensorflow(files, batch=8)
+    assert (trace.worker_count, summary.ranks) == (2, 2)
+    other = [row for row in SERVER if "update_fc" not in row[1]]
+    files = [files[0], written(timeline({**BOTH, "/job:ps": other}), "c.json")]
+    with pytest.raises(InvalidArgumentError, match="worker 1 has other gradients than worker 0"):
+        import_tensorflow(files, batch=8)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({}, 'has no list "traceEvents"'),
+        ({"traceEvents": []}, "no operations of TensorFlow"),
+        ({"traceEvents": [3]}, r"traceEvents\[0\]: must be an object"),
+        ({"traceEvents": [{"ph": "X", "args": {"name": "a"}, "ts": "x"}]}, r"traceEvents\[0\].ts: must be micro"),
+        ({"traceEvents": [{"ph": "X", "args": {"name": "a"}, "ts": 1, "dur": -1}]}, r"dur: must be at least 0"),
+        (timeline({"/job:worker": WORKER[:5]}), "no operation computes a gradient"),
+        (timeline({"/job:worker": WORKER}), "no update of a variable"),
+        (b"\x00\x01", "is not JSON"),
+    ],
+)
+def test_what_is_no_timeline_is_refused(written, content, said):
+    with pytest.raises(InvalidArgumentError, match=said) as caught:
+        import_tensorflow([written(content)], batch=8)
+    assert caught.value.remedy
+
+
+# Profiles
+
+
+def varint(number):
+    number &= (1 << 64) - 1
+    data = bytearray()
+    while number > 127:
+        data.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*data, number])
+
+
+def field(number, value):
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    if isinstance(value, float):
+        return varint(number << 3 | 1) + struct.pack("<d", value)
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def xspace(events, step_of=None, plane="/host:CPU"):
+    """Events are (name, start, duration) in microseconds; those of `step_of` have a step's number."""
+    names = {name: key for key, name in enumerate(dict.fromkeys(name for name, _, _ in events), 1)}
+    body = field(2, plane)
+    for name, key in names.items():
+        body += field(4, field(1, key) + field(2, field(1, key) + field(2, name)))
+    body += field(5, field(1, 7) + field(2, field(1, 7) + field(2, "step_num")))
+    line = field(2, "thread") + field(3, 1000)
+    for number, (name, start, duration) in enumerate(events):
+        stats = field(4, field(1, 7) + field(4, number)) if name == step_of else b""
+        line += field(4, field(1, names[name]) + field(2, start * 10**6) + field(3, duration * 10**6) + stats)
+    return field(1, body + field(3, line) + field(6, field(1, 9) + field(2, 1.5)))
+
+
+GRAPH = [
+    ("net/norm/mul:Mul", 3, 1),  # A moving average, which needs no input.
+    ("net/one/Cast/ReadVariableOp:ReadVariableOp", 4, 1),
+    ("net/one/BiasAdd/ReadVariableOp:ReadVariableOp", 5, 1),
+    ("net/norm/Cast/ReadVariableOp:ReadVariableOp", 6, 1),
+    ("net/norm/Cast_1/ReadVariableOp:ReadVariableOp", 7, 1),
+    ("sgd/Mul/ReadVariableOp:ReadVariableOp", 8, 1),
+    ("net/one/BiasAdd:_FusedMatMul", 10, 20),
+    ("net/norm/batchnorm/mul:Mul", 30, 10),
+    ("loss/Mean:Mean", 40, 5),
+    ("gradient_tape/loss/mul:Mul", 45, 5),
+    ("gradient_tape/net/norm/batchnorm/mul/Sum:Sum", 50, 10),
+    ("gradient_tape/net/one/MatMul/MatMul:MatMul", 60, 10),
+    ("gradient_tape/net/one/BiasAdd/BiasAddGrad:BiasAddGrad", 70, 5),
+    ("gradient_tape/net/one/MatMul/MatMul_1:MatMul", 75, 15),
+    ("sgd/AssignAddVariableOp:AssignAddVariableOp", 90, 10),
+    ("ExecutorState::Process", 91, 1),
+]
+VARIABLES = {"net/one/kernel": 512, "net/one/bias": 32, "net/norm/gamma": 32, "net/norm/beta": 32}
+STEPS = [("train", 0, 105), *GRAPH, ("train", 1000, 105), *((name, 1000 + at, time) for name, at, time in GRAPH)]
+
+
+def test_a_profile(written):
+    path = written(xspace(STEPS, "train"), "host.xplane.pb")
+    trace, summary = import_tensorflow([path], batch=8, sizes=written(VARIABLES, "sizes.json"))
+    one = worker(trace)
+    assert summary.steps == 2
+    assert seconds(one["forward"], "layer", "duration_s") == {"net/one": 20, "net/norm": 10, "(loss)": 5}
+    assert seconds(one["gradients"], "tensor", "ready_s") == {
+        "net/norm/gamma": 15,
+        "net/norm/beta": 15,
+        "net/one/bias": 30,
+        "net/one/kernel": 45,
+    }
+    assert one["optimizer_s"] == pytest.approx(10e-6)
+    with pytest.raises(InvalidArgumentError, match="neither names nor sizes"):
+        import_tensorflow([path], batch=8)
+    with pytest.raises(InvalidArgumentError, match="2 layers read variables"):
+        import_tensorflow([path], batch=8, sizes=written({"one": 4}, "sizes.json"))
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([], "neither steps nor calls"),
+        ([("train", 0, 9), ("MatMul", 1, 2)], "no operations of a graph"),
+        ([("train", 0, 99), *GRAPH[:9]], "no operation computes a gradient"),
+    ],
+)
+def test_what_is_no_profile_of_training_is_refused(written, events, said):
+    path = written(xspace(events, "train"), "host.xplane.pb")
+    with pytest.raises(InvalidArgumentError, match=said) as caught:
+        import_tensorflow([path], batch=8, sizes=written(VARIABLES, "sizes.json"))
+    assert caught.value.remedy
+
+
+def test_every_beginning_of_a_profile_is_read_or_refused(written):
+    whole = xspace(STEPS, "train")
+    sizes = written(VARIABLES, "sizes.json")
+    accepted = 0
+    for end in range(len(whole)):
+        path = written(whole[:end], "host.xplane.pb")
+        try:
+            import_tensorflow([path], batch=8, sizes=sizes)
+            accepted += 1
+        except InvalidArgumentError as error:
+            assert str(path) in str(error) and error.remedy, error
+    assert accepted == 0  # A plane is one field, whose length says where it ends.
+
+
+def test_changed_profiles_are_read_or_refused(written):
+    rng = random.Random(1)
+    whole, sizes = xspace(STEPS, "train"), written(VARIABLES, "sizes.json")
+    for _ in range(600):
+        changed = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            changed[rng.randrange(len(changed))] = rng.randrange(256)
+        try:
+            import_tensorflow([written(bytes(changed), "host.xplane.pb")], batch=8, sizes=sizes)
+        except InvalidArgumentError as error:
+            assert error.remedy
+
+
+def test_every_beginning_of_a_timeline_is_refused(written):
+    whole = json.dumps(timeline({"": WORKER[2:5]})).encode()
+    for end in range(0, len(whole), 3):
+        with pytest.raises(InvalidArgumentError):
+            import_tensorflow([written(whole[:end])], batch=8)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x0a\xff\xff\xff\xff\x0f", "ends .* bytes too early"),
+        (b"\x0a\xff", "ends within a number"),
+        (b"\xff" * 11, "more than 10 bytes"),
+        (b"\x00", "a field 0"),
+        (b"\x0b", "wire type 3"),
+        (b"\x08\x01", "a number stands where planes belongs"),
+    ],
+)
+def test_a_damaged_profile_says_where(written, data, said):
+    with pytest.raises(InvalidArgumentError, match=said):
+        read_xplane(written(data, "host.xplane.pb"))
+
+
+def test_the_command(written, tmp_path):
+    output = tmp_path / "mine.json"
+    words = ["import", "tensorflow", str(written(timeline(BOTH))), "--batch", "8", "-o", str(output)]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "4.44 kB of gradients in 3 tensors" in said
+    assert "Distribution conv1/weights, conv1/biases, fc/weights" in said
+    assert json.loads(output.read_text())["batch"] == 8
+    summary = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    assert summary["gradient_bytes"] == 4440 and summary["distribution"][0] == "conv1/weights"
