@@ -10,6 +10,7 @@ StrategyName = Literal[
     "ps-multicast",
     "ps-aggregation",
     "ps-multicast-aggregation",
+    "async-ps",
     "ring",
     "ring-multicast",
     "recursive-doubling",
