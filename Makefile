@@ -24,7 +24,7 @@ $(VENV)/.tools: pyproject.toml
 	$(SAY) "Installing Python packages into $(VENV): torch and what it needs are 5 GB. Takes 1 to 4 minutes; seconds from uv's cache."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
-	@$(UV) --requirements pyproject.toml --extra plot --extra torch --extra emulate --extra explore --extra chakra --group test 'maturin>=1.13,<2'
+	@$(UV) --requirements pyproject.toml --extra plot --extra torch --extra emulate --extra explore --extra chakra --extra ucx --group test 'maturin>=1.13,<2'
 	@touch $@
 
 # Not quiet: cargo says what it compiles.

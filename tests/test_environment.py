@@ -174,6 +174,7 @@ def test_settings_by_default():
     assert json.loads(Settings.from_environment({}).to_json()) == {
         "transport": "auto",
         "mpi_library": None,
+        "ucx_library": None,
         "cuda_library": None,
         "cuda": "auto",
         "cuda_pointer_cache": True,
@@ -244,7 +245,11 @@ def test_a_knob_of_another_transport_is_refused(variable, value, transport):
         ("PACELINE_TRANSPORT", "tpc", ["try: PACELINE_TRANSPORT=tcp"]),
         ("PACELINE_TRANSPORT", "infiniband", ["auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi"]),
         ("PACELINE_TRANSPORT", "grcp", ["try: PACELINE_TRANSPORT=grpc"]),
-        ("PACELINE_TRANSPORT", "grpc+verbs", ["tensors over tcp or mpi, not 'verbs'", "PACELINE_TRANSPORT=grpc+tcp"]),
+        (
+            "PACELINE_TRANSPORT",
+            "grpc+rdma",
+            ["tensors over tcp, mpi, ucx, verbs or gdr, not 'rdma'", "PACELINE_TRANSPORT=grpc+tcp"],
+        ),
         ("PACELINE_TLS", "maybe", ["must be 1 or 0"]),
         ("PACELINE_CHUNK", "512", ["unit"]),
         ("PACELINE_CHUNK", "0B", ["0B"]),

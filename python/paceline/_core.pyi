@@ -1343,6 +1343,15 @@ def mpi_library(named: str | None = None) -> tuple[PathLike[str], str]:
     `named` is PACELINE_MPI_LIBRARY. Raises InvalidArgumentError, which names what was tried.
     """
 
+def ucx_library(
+    named: str | None = None, package: str | None = None, transport: str = "grpc+ucx"
+) -> tuple[PathLike[str], str]:
+    """Return path and version of the UCX that a job over this transport would use; it is loaded.
+
+    `named` is PACELINE_UCX_LIBRARY; `package`, the folder of a Python package's libraries. Raises InvalidArgumentError,
+    which names what was tried, or what this machine lacks for the transport.
+    """
+
 def mpi_on_devices(named: str | None = None, limit_s: float = 10.0) -> str:
     """Return, as JSON, what the MPI library that a job would use says of the memory of CUDA devices: `abi takes said`.
 

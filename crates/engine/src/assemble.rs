@@ -17,16 +17,25 @@ use super::control::Control;
 use super::core_placement::{CorePlacement, cores_of};
 use super::driver::{Driver, Host};
 use super::failure_detector::{FailureDetector, Monitor};
-use super::foreign::{grpc, mpi};
+use super::foreign::{grpc, mpi, ucx};
 use super::ledger::Ledger;
 use super::memory::Opened;
 use super::orders::Orders;
 use super::peers::Peer;
-use super::{End, Engine, EngineShared};
+use super::{End, Engine, EngineShared, UcxUse};
 use crate::settings::Settings;
 
 /// The sockets of multicasts, their key and their sizes.
 pub(super) type Multicasting = (Port, [u8; 32], Sizes);
+
+/// The connections of a job: TCP's, gRPC's, multicasts', MPI's and UCX's.
+pub(super) type Connections = (
+    Mesh,
+    Option<grpc::Connected>,
+    Option<Multicasting>,
+    Option<Arc<mpi::Thread>>,
+    Option<(Arc<ucx::Library>, ucx::Port)>,
+);
 
 pub(super) fn system(what: &str) -> impl Fn(std::io::Error) -> RunError {
     move |e| RunError::Failed(format!("{what}: {e}"))
@@ -37,7 +46,7 @@ pub(super) fn assemble(
     settings: Settings,
     (peers, hosts, local): (Vec<Peer>, Vec<u32>, Vec<u32>),
     (segment, waker, opened, shared_with): (Arc<Segment>, Waker, Vec<Opened>, Vec<bool>),
-    (mesh, called, multicast, library): (Mesh, Option<grpc::Connected>, Option<Multicasting>, Option<Arc<mpi::Thread>>),
+    (mesh, called, multicast, library, over_ucx): Connections,
     devices: Option<DeviceSupport>,
 ) -> Result<Engine> {
     let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
@@ -63,6 +72,7 @@ pub(super) fn assemble(
         channels.push(match (by_grpc, opened) {
             _ if peer == rank => None,
             _ if port.is_some() => port.as_ref().map(|port| port.channel(peer)),
+            _ if over_ucx.is_some() => over_ucx.as_ref().map(|(_, port)| port.channel(peer)),
             (Some(channel), _) => Some(Box::new(channel)),
             (None, Some((memory, peer_waker))) if shared_with[peer as usize] => {
                 let channel = ShmChannel::new(segment.clone(), place(rank), memory, place(peer), peer_waker);
@@ -128,6 +138,7 @@ pub(super) fn assemble(
         orders,
         forked: AtomicBool::new(false),
         library: library.as_ref().map(|thread| thread.about.clone()),
+        ucx: over_ucx.map(|(library, port)| UcxUse { library, transports: port.transports() }),
         devices,
         sockets,
     });

@@ -1,6 +1,8 @@
 //! The names among which settings of a job choose.
 use serde::{Deserialize, Serialize};
 
+use crate::foreign::ucx::Demand;
+
 /// Carrier of messages between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -22,19 +24,39 @@ pub enum Transport {
     /// Tensors over MPI, control messages over gRPC.
     #[serde(rename = "grpc+mpi")]
     GrpcMpi,
+    /// Tensors over UCX, control messages over gRPC.
+    #[serde(rename = "grpc+ucx")]
+    GrpcUcx,
+    /// The same, only over InfiniBand verbs.
+    #[serde(rename = "grpc+verbs")]
+    GrpcVerbs,
+    /// The same, of devices that read and write the memory of GPUs.
+    #[serde(rename = "grpc+gdr")]
+    GrpcGdr,
 }
 
 impl Transport {
     /// Whether control messages go over gRPC.
     #[must_use]
     pub fn controls_by_grpc(self) -> bool {
-        matches!(self, Transport::Grpc | Transport::GrpcTcp | Transport::GrpcMpi)
+        matches!(self, Transport::Grpc | Transport::GrpcTcp | Transport::GrpcMpi) || self.tensors_by_ucx().is_some()
     }
 
     /// Whether tensors are messages of an MPI library.
     #[must_use]
     pub fn tensors_by_mpi(self) -> bool {
         matches!(self, Transport::Mpi | Transport::GrpcMpi)
+    }
+
+    /// The transports that UCX must have, if it carries tensors.
+    #[must_use]
+    pub fn tensors_by_ucx(self) -> Option<Demand> {
+        match self {
+            Transport::GrpcUcx => Some(Demand::Any),
+            Transport::GrpcVerbs => Some(Demand::Verbs),
+            Transport::GrpcGdr => Some(Demand::GpuDirect),
+            _ => None,
+        }
     }
 
     /// Whether tensors between ranks without shared memory go over TCP.
@@ -60,6 +82,9 @@ impl Transport {
             Transport::Grpc => "grpc",
             Transport::GrpcTcp => "grpc+tcp",
             Transport::GrpcMpi => "grpc+mpi",
+            Transport::GrpcUcx => "grpc+ucx",
+            Transport::GrpcVerbs => "grpc+verbs",
+            Transport::GrpcGdr => "grpc+gdr",
         }
     }
 }

@@ -1,11 +1,13 @@
-//! The parts of a job that foreign libraries run: MPI, and HTTP/2 for gRPC. A simulation has neither: what would use them
-//! cannot be made there.
+//! The parts of a job that foreign libraries run: MPI, UCX, and HTTP/2 for gRPC. A simulation has none of them: what would
+//! use them cannot be made there.
 #[cfg(feature = "foreign")]
 pub use paceline_grpc as grpc;
 #[cfg(feature = "foreign")]
 pub use paceline_mpi as mpi;
 #[cfg(not(feature = "foreign"))]
 use paceline_transport::error::{Result, RunError};
+#[cfg(feature = "foreign")]
+pub use paceline_ucx as ucx;
 
 #[cfg(not(feature = "foreign"))]
 fn absent<T>(what: &str) -> Result<T> {
@@ -155,4 +157,75 @@ pub mod mpi {
 
     pub fn entered() {}
     pub fn left() {}
+}
+
+/// UCX, of which there is none.
+#[cfg(not(feature = "foreign"))]
+#[allow(missing_docs, dead_code, reason = "as in paceline-ucx")]
+pub mod ucx {
+    use std::path::PathBuf;
+
+    use paceline_os::sync::Arc;
+    use paceline_os::time::Instant;
+    use paceline_transport::channel::Channel;
+    use paceline_transport::error::Result;
+
+    pub struct Library {
+        pub path: PathBuf,
+        pub version: String,
+    }
+    pub enum Port {}
+
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Demand {
+        Any,
+        Verbs,
+        GpuDirect,
+    }
+
+    pub struct Options {
+        pub demand: Demand,
+        pub place: (u32, u32),
+        pub together: bool,
+        pub interface: Option<String>,
+    }
+
+    pub struct Peers<'a> {
+        pub offers: &'a [Vec<u8>],
+        pub keys: &'a [u64],
+        pub name: &'a dyn Fn(u32) -> String,
+        pub times: (Instant, Instant),
+    }
+
+    impl Demand {
+        pub fn check(self, _library: &Library) -> Result<()> {
+            super::absent("UCX")
+        }
+    }
+
+    pub fn library(_named: Option<&str>, _package: Option<&str>) -> Result<Arc<Library>> {
+        super::absent("UCX")
+    }
+
+    impl Port {
+        pub fn open(_library: &Arc<Library>, _options: Options) -> Result<Port> {
+            super::absent("UCX")
+        }
+
+        pub fn offer(&self) -> &[u8] {
+            match *self {}
+        }
+
+        pub fn connect(&self, _peers: &Peers<'_>) -> Result<()> {
+            match *self {}
+        }
+
+        pub fn transports(&self) -> Vec<Vec<String>> {
+            match *self {}
+        }
+
+        pub fn channel(&self, _rank: u32) -> Box<dyn Channel> {
+            match *self {}
+        }
+    }
 }

@@ -12,7 +12,8 @@ use super::foreign::grpc;
 use super::peers::Peer;
 use crate::settings::Settings;
 
-/// Gives every rank the values that all of them called it with, in rank order. Called three times.
+/// Gives every rank the values that all of them called it with, in rank order. Called three times, and once more over
+/// UCX.
 pub type Exchange<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
 #[derive(Serialize, Deserialize)]

@@ -10,7 +10,7 @@
 //! | `ledger` | operations not yet begun, those in flight, and what became of the others, under one short lock |
 //! | `driver` | the executor and who drives it: progress, spinning, sleeping; the progress thread |
 //! | `failure_detector` | the control connections: deaths, departures, stalls |
-//! | `foreign` | MPI and gRPC, or the lack of them |
+//! | `foreign` | MPI, UCX and gRPC, or the lack of them |
 //! | `progress` | what counts as progress of an operation |
 //! | `start` | joining a job: rendezvous, connections |
 //! | `introduction` | what the ranks tell each other first |
@@ -49,7 +49,7 @@ use std::collections::VecDeque;
 pub use core_placement::{LentCore, pin};
 use driver::{Counters, Driver};
 use failure_detector::Monitor;
-use foreign::{grpc, mpi};
+use foreign::{grpc, mpi, ucx};
 pub use introduction::Exchange;
 use ledger::{Command, Ledger};
 pub use listeners::{Listener, News};
@@ -90,10 +90,19 @@ pub struct EngineShared {
     forked: AtomicBool,
     /// Which MPI was loaded, if it carries messages.
     library: Option<mpi::About>,
+    /// The UCX that carries messages, if one does.
+    ucx: Option<UcxUse>,
     /// Support of MPI for the memory of CUDA devices on all ranks, if it carries messages.
     pub devices: Option<DeviceSupport>,
     /// Descriptors that a forked child must not keep open: peers would not see this process end.
     sockets: Vec<i32>,
+}
+
+/// UCX in a job.
+struct UcxUse {
+    library: Arc<ucx::Library>,
+    /// By rank: the transports that UCX has chosen, with their devices.
+    transports: Vec<Vec<String>>,
 }
 
 /// An operation that asked for a notice has completed.
@@ -206,6 +215,11 @@ impl Engine {
                 "version": about.version,
                 "abi": about.abi,
                 "cuda": about.devices,
+            })),
+            "ucx": self.shared.ucx.as_ref().map(|ucx| serde_json::json!({
+                "library": ucx.library.path,
+                "version": ucx.library.version,
+                "transports": ucx.transports,
             })),
             "bytes_sent": bytes[0],
             "bytes_received": bytes[1],

@@ -52,6 +52,10 @@ pub struct Settings {
     pub disturbance: Option<Disturbance>,
     /// The MPI library or its folder; `None`: the launcher's.
     pub mpi_library: Option<String>,
+    /// UCX's library or its folder; `None`: the host's, else a Python package's.
+    pub ucx_library: Option<String>,
+    /// The folder of UCX's libraries in a Python package, tried where the host has none.
+    pub ucx_package: Option<String>,
     /// The CUDA driver's library; `None`: the system's.
     pub cuda_library: Option<String>,
     /// Carrier of the memory of CUDA devices.
@@ -90,6 +94,8 @@ impl Default for Settings {
             multicast: None,
             disturbance: None,
             mpi_library: None,
+            ucx_library: None,
+            ucx_package: None,
             cuda_library: None,
             cuda: defaults::CUDA,
             cuda_pointer_cache: defaults::CUDA_POINTER_CACHE,

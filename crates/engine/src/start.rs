@@ -1,9 +1,12 @@
 //! Joins a job: the ranks exchange addresses, open each other's shared memory, connect, and start threads.
+use std::collections::BTreeSet;
+
 use paceline_os::io::Errno;
 use paceline_os::sync::Arc;
 use paceline_os::time::{Duration, Instant};
 use paceline_rendezvous::{
-    self as rendezvous, Listener, Mesh, Secret, check_exposure, connect_mesh, grpc_key, multicast_key,
+    self as rendezvous, Listener, Mesh, Secret, check_exposure, connect_mesh, grpc_key, interface_of, multicast_key,
+    ucx_key,
 };
 use paceline_schedule::{Knob, look_up};
 use paceline_transport::error::{Result, RunError};
@@ -13,7 +16,7 @@ use paceline_transport::shm::{Segment, Waker};
 
 use super::assemble::{assemble, system};
 use super::checks::{check_cuda, check_grpc, check_place, check_streams, check_transport};
-use super::foreign::{grpc, mpi};
+use super::foreign::{grpc, mpi, ucx};
 use super::introduction::{Endpoints, Exchange, Introduction, introduce};
 use super::memory::{agree, open_memory};
 use super::peers::Peer;
@@ -75,6 +78,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let begun = Instant::now();
     let deadline = begun + settings.start_timeout();
     let library = settings.transport.tensors_by_mpi().then(|| open_library(rank, size, &settings)).transpose()?;
+    let carrier = settings.transport.tensors_by_ucx().map(|demand| open_ucx(demand, &settings)).transpose()?;
     check_exposure(&settings.interface, settings.secret.is_some())?;
     let secret = Secret::from_text(settings.secret.as_deref().unwrap_or(NO_SECRET))?;
     let mut own_exchange;
@@ -155,6 +159,15 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     }
     // All have opened what they could: the descriptor is no longer needed.
     drop(file);
+    let offered = carrier.map(|(demand, library)| {
+        let ip = introductions[rank as usize].address.ip();
+        let together = local.len() == hosts.len();
+        let options = ucx::Options { demand, place: (rank, size), together, interface: interface_of(ip) };
+        let port = ucx::Port::open(&library, options)?;
+        let offers = exchange(port.offer().to_vec())?;
+        Ok((library, port, offers))
+    });
+    let offered: Option<(Arc<ucx::Library>, ucx::Port, Vec<Vec<u8>>)> = offered.transpose()?;
     check_transport(rank, &settings, &peers, &shared_with)?;
     check_streams(rank, &settings, &hosts, &shared_with)?;
 
@@ -186,9 +199,23 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
             .map_err(|error| explain(error, &apart))
     });
     let called = called.transpose()?;
+    let over_ucx = offered.map(|(library, port, offers)| {
+        let keys: Vec<u64> = (0..size).map(|rank| ucx_key(&secret, &job, rank)).collect();
+        let name = |rank: u32| peers[rank as usize].describe();
+        port.connect(&ucx::Peers { offers: &offers, keys: &keys, name: &name, times: (begun, deadline) })?;
+        if settings.verbose && rank == 0 {
+            let (path, version) = (library.path.display(), &library.version);
+            let used: BTreeSet<String> = port.transports().into_iter().flatten().collect();
+            let used = used.into_iter().collect::<Vec<_>>().join(", ");
+            paceline_os::report!("paceline: UCX {version} ({path}) uses {used}");
+        }
+        Ok((library, port))
+    });
+    let over_ucx = over_ucx.transpose()?;
     let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));
     let memory = (segment, waker, opened, shared_with);
-    let engine = assemble(rank, settings, (peers, hosts, local), memory, (mesh, called, multicast, library), devices)?;
+    let engine =
+        assemble(rank, settings, (peers, hosts, local), memory, (mesh, called, multicast, library, over_ucx), devices)?;
     let EngineShared { monitor, peers, .. } = &*engine.shared;
     monitor.joining.wait(rank, peers, (begun, deadline)).inspect_err(|error| {
         // What the others are told when this rank leaves.
@@ -230,6 +257,13 @@ fn open_library(rank: u32, size: u32, settings: &Settings) -> Result<Arc<mpi::Th
         ));
     }
     Ok(thread)
+}
+
+/// UCX's library, with what is demanded of it.
+fn open_ucx(demand: ucx::Demand, settings: &Settings) -> Result<(ucx::Demand, Arc<ucx::Library>)> {
+    let library = ucx::library(settings.ucx_library.as_deref(), settings.ucx_package.as_deref())?;
+    demand.check(&library)?;
+    Ok((demand, library))
 }
 
 /// The sockets of multicasts, if any are configured; ranks that train receive.

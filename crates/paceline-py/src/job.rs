@@ -62,6 +62,28 @@ pub fn mpi_library(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, St
     py.detach(|| paceline_mpi::library(named)).map_err(python_error)
 }
 
+/// Path and version of the UCX that a job would use, after a check of what the transport demands of it and this machine.
+#[pyfunction]
+#[pyo3(signature = (named=None, package=None, transport="grpc+ucx"))]
+pub fn ucx_library(
+    py: Python<'_>,
+    named: Option<&str>,
+    package: Option<&str>,
+    transport: &str,
+) -> PyResult<(PathBuf, String)> {
+    let demand = match transport {
+        "grpc+verbs" => paceline_ucx::Demand::Verbs,
+        "grpc+gdr" => paceline_ucx::Demand::GpuDirect,
+        _ => paceline_ucx::Demand::Any,
+    };
+    let library = py.detach(|| {
+        let library = paceline_ucx::library(named, package)?;
+        demand.check(&library).map(|()| library)
+    });
+    let library = library.map_err(python_error)?;
+    Ok((library.path.clone(), library.version.clone()))
+}
+
 /// As JSON: the interface of the MPI library that a job would use, and what it says of device memory. MPI is initialized.
 #[pyfunction]
 #[pyo3(signature = (named=None, limit_s=10.0))]

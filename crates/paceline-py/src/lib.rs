@@ -248,6 +248,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<coordination::Agreement>()?;
     module.add_function(wrap_pyfunction!(job::mpi_exchange, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_library, module)?)?;
+    module.add_function(wrap_pyfunction!(job::ucx_library, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_on_devices, module)?)?;
     module.add_function(wrap_pyfunction!(job::cuda_driver, module)?)?;
     nccl::add(module)?;

@@ -76,6 +76,15 @@ pub fn check_exposure(address: &str, has_secret: bool) -> Result<()> {
     )))
 }
 
+/// The interface of this machine that has this address.
+#[must_use]
+pub fn interface_of(ip: IpAddr) -> Option<String> {
+    let all = interfaces::list().ok()?;
+    let has =
+        |ips: &[IpAddr]| ips.contains(&ip.to_canonical()) || (ip.is_loopback() && ips.iter().any(IpAddr::is_loopback));
+    all.into_iter().find(|(_, ips)| has(ips)).map(|(name, _)| name)
+}
+
 /// A name is tried as an interface before it is tried as a host: interfaces are few, and no host is called `eth0`.
 pub(super) fn ips_of(interface: &str) -> Result<Vec<IpAddr>> {
     if let Ok(ip) = interface.parse() {
@@ -128,6 +137,14 @@ mod tests {
             let listener = Listener::bind(interface).unwrap();
             assert!(listener.address().ip().is_loopback() && listener.address().port() != 0);
         }
+    }
+
+    #[test]
+    fn an_address_belongs_to_an_interface() {
+        for ip in ["127.0.0.1", "127.9.9.9", "::ffff:127.0.0.1"] {
+            assert_eq!(interface_of(ip.parse().unwrap()).as_deref(), Some("lo"));
+        }
+        assert_eq!(interface_of("192.0.2.1".parse().unwrap()), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@ const SESSION: &[u8] = b"paceline: key of the frames";
 
 const MULTICAST: &[u8] = b"paceline: key of the multicasts";
 const GRPC: &[u8] = b"paceline: key of the tokens of gRPC";
+const UCX: &[u8] = b"paceline: key of the tags of UCX";
 
 /// The key of a job's multicasts, shared by all its ranks.
 #[must_use]
@@ -25,6 +26,13 @@ pub fn multicast_key(secret: &Secret, job: &[u8; 16]) -> [u8; 32] {
 #[must_use]
 pub fn grpc_key(secret: &Secret, job: &[u8; 16]) -> [u8; 32] {
     sign(secret.key(), &[GRPC, job])
+}
+
+/// The number in the tags of all UCX messages to this rank of a job.
+#[must_use]
+pub fn ucx_key(secret: &Secret, job: &[u8; 16], receiver: u32) -> u64 {
+    let key = sign(secret.key(), &[UCX, job, &receiver.to_le_bytes()]);
+    key.iter().take(8).fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 /// Both sides' first messages as sent. They contain the nonces, ranks, job, kind and index.

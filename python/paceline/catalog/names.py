@@ -56,7 +56,7 @@ LibraryName = Literal[
     "tensorflow-verbs",
 ]
 ShortDtype = Literal["fp16", "bf16", "fp32"]
-Transport = Literal["auto", "shm", "tcp", "mpi", "grpc", "grpc+tcp", "grpc+mpi"]
+Transport = Literal["auto", "shm", "tcp", "mpi", "grpc", "grpc+tcp", "grpc+mpi", "grpc+ucx", "grpc+verbs", "grpc+gdr"]
 Network = Literal["fifo", "fluid"]
 Distribution = Literal["round-robin", "block"]
 Pull = Literal["layer", "step"]

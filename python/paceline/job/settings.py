@@ -9,6 +9,7 @@ from 0 to 1 and a seed, `{"lose": 0.2, "repeat": 0.1, "reorder": 0.1, "seed": 7}
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Mapping
@@ -23,10 +24,19 @@ from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.job.rank_environment import rank_environment
 from paceline.settings.keywords import JobSettings
 from paceline.settings.kinds import BAIDU_RING, BY_BUCKET, LONGEST_TIMEOUT_S, PLACEMENTS, SERVERS
-from paceline.settings.table import JOIN, LEAST_START_S, OVER_MPI, SETTINGS, VARIABLES, find, of_place
+from paceline.settings.table import JOIN, LEAST_START_S, OVER_MPI, OVER_UCX, SETTINGS, VARIABLES, find, of_place
 from paceline.settings.values import JobValues
 
-__all__ = ["BAIDU_RING", "LONGEST_TIMEOUT_S", "OVER_MPI", "PLACEMENTS", "VARIABLES", "Settings"]
+__all__ = [
+    "BAIDU_RING",
+    "LONGEST_TIMEOUT_S",
+    "OVER_MPI",
+    "OVER_UCX",
+    "PLACEMENTS",
+    "VARIABLES",
+    "Settings",
+    "ucx_package",
+]
 
 # Variables that other modules read: those of `paceline run`, `record` and `emulate`, and of torch's time estimator.
 OTHER_PREFIXES = ("PACELINE_RUN_", "PACELINE_RECORD_")
@@ -177,6 +187,8 @@ class Settings(JobValues):
         if self.places_names:
             values["placement"] = "round-robin"
         values["interface"] = self.address()
+        if self.transport in OVER_UCX:
+            values["ucx_package"] = ucx_package()
         return json.dumps(values)
 
     def address(self) -> str:
@@ -347,6 +359,13 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
         near = nearest(variable, list(VARIABLES))
         remedy = f"{near}, or unset it" if near else f"unset {variable[:80]} (known: {', '.join(VARIABLES)})"
         raise InvalidArgumentError(f"unknown environment variable {variable[:80]}", remedy=remedy)
+
+
+def ucx_package() -> str | None:
+    """Return the folder of UCX's libraries in the package `libucx`, if it is installed: PyPI's libucx-cu12 or -cu13."""
+    spec = importlib.util.find_spec("libucx")
+    folders = [Path(place, "lib") for place in (spec and spec.submodule_search_locations) or ()]
+    return next((str(folder) for folder in folders if folder.is_dir()), None)
 
 
 # Settings that the native module gets in another way, or does not need.

@@ -19,10 +19,10 @@ from paceline._internal.units import printable
 from paceline.as_gloo import VARIABLE as AS_GLOO
 from paceline.errors import InvalidArgumentError
 from paceline.job import timeline_files
-from paceline.job.settings import OVER_MPI, Settings
+from paceline.job.settings import OVER_MPI, OVER_UCX, Settings, ucx_package
 from paceline.launch import injection, merge, variables
 from paceline.launch.elastic.supervisor import ElasticSupervisor
-from paceline.launch.hosts import Place
+from paceline.launch.hosts import Place, is_this_machine
 from paceline.launch.job import Elastic, Job
 from paceline.launch.output import Output
 from paceline.launch.supervisor import Supervisor
@@ -163,6 +163,9 @@ class Checked:
 
         Raises InvalidArgumentError, ClickException.
         """
+        if self.settings.transport in OVER_UCX and all(is_this_machine(place.host.name) for place in places):
+            # Checked once here, so that not every rank reports the same mistake.
+            _core.ucx_library(self.settings.ucx_library, ucx_package(), self.settings.transport)
         elastic = None if self.request.elastic is None else self.request.elastic(self.settings)
         job = Job(
             command=self.request.command,

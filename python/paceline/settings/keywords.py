@@ -25,6 +25,7 @@ class JobSettings(TypedDict, total=False):
     coordinator_plan: str | Path | None
     transport: names.Transport | None
     mpi_library: str | Path | None
+    ucx_library: str | Path | None
     cuda_library: str | Path | None
     cuda: names.Cuda | None
     cuda_pointer_cache: bool | None

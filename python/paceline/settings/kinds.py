@@ -650,6 +650,15 @@ def _mpi_library(value: object) -> str:
     return path
 
 
+def _ucx_library(value: object) -> str:
+    path = str(value) if isinstance(value, Path) else text(value)
+    if not Path(path).exists():
+        raise InvalidArgumentError(
+            f"no such file or folder '{path[:200]}'", remedy="the path of libucp.so.0, or drop {this}"
+        )
+    return path
+
+
 def _cuda_library(value: object) -> str:
     path = str(value) if isinstance(value, Path) else text(value)
     if not Path(path).is_file():
@@ -669,14 +678,14 @@ def _transport(value: object) -> str:
     if plus and kind == "grpc" and value not in _TRANSPORTS.choices:
         carriers = [name.removeprefix("grpc+") for name in _TRANSPORTS.choices if name.startswith("grpc+")]
         raise InvalidArgumentError(
-            f"grpc combines with tensors over {' or '.join(carriers)}, not '{tensors}'",
+            f"grpc combines with tensors over {', '.join(carriers[:-1])} or {carriers[-1]}, not '{tensors}'",
             remedy=f"{{this=grpc+{carriers[0]}}}, or {{this=grpc}} for both",
         )
     return str(_TRANSPORTS.check(value))
 
 
 _TRANSPORTS = choice(
-    ("auto", "shm", "tcp", "mpi", "grpc", "grpc+tcp", "grpc+mpi"),
+    ("auto", "shm", "tcp", "mpi", "grpc", "grpc+tcp", "grpc+mpi", "grpc+ucx", "grpc+verbs", "grpc+gdr"),
     literal="Transport",
     rust="crate::choices::Transport",
 )
@@ -824,5 +833,6 @@ RENDEZVOUS = Kind("HOST:PORT", _rendezvous)
 MULTICAST = Kind("GROUP:PORT", _multicast)
 NEW_FILE = Kind("FILE", _new_file, python=_PATH)
 MPI_LIBRARY = Kind("FILE|DIR", _mpi_library, python=_PATH)
+UCX_LIBRARY = Kind("FILE|DIR", _ucx_library, python=_PATH)
 CUDA_LIBRARY = Kind("FILE", _cuda_library, python=_PATH)
 NCCL_LIBRARY = Kind("FILE", _nccl_library, python=_PATH)

@@ -223,6 +223,8 @@ PLACES = (
 )
 OVER_MPI = ("mpi", "grpc+mpi")
 """Transports that send tensors through an MPI library."""
+OVER_UCX = ("grpc+ucx", "grpc+verbs", "grpc+gdr")
+"""Transports that send tensors through UCX."""
 MOST_EMULATED = 250
 """Hosts of an emulated cluster."""
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
@@ -934,9 +936,9 @@ _ALL: tuple[Setting, ...] = (
         name="transport",
         variable="PACELINE_TRANSPORT",
         kind=kinds.TRANSPORT,
-        help="Transport: auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi (docs/how-to/mpi.md).",
+        help="Transport: auto, shm, tcp, mpi, grpc, grpc+tcp, +mpi, +ucx, +verbs, +gdr (docs/how-to/grpc.md).",
         default="auto",
-        uses=_in(*JOBS, bench=Use(help="Transport of engine paceline: auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi.")),
+        uses=_in(*JOBS, bench=Use(help="Transport of engine paceline: auto, shm, tcp, mpi, grpc, grpc+tcp, ….")),
     ),
     Setting(
         name="mpi_library",
@@ -945,7 +947,17 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.MPI_LIBRARY,
         help="MPI library, or its folder (docs/how-to/mpi.md).",
         default_words="the launcher's",
-        idle_with=("auto", "shm", "tcp", "grpc", "grpc+tcp"),
+        idle_with=("auto", "shm", "tcp", "grpc", "grpc+tcp", *OVER_UCX),
+        uses=_in(JOIN),
+    ),
+    Setting(
+        name="ucx_library",
+        flag="",
+        variable="PACELINE_UCX_LIBRARY",
+        kind=kinds.UCX_LIBRARY,
+        help="UCX library, or its folder (docs/how-to/grpc.md).",
+        default_words="the host's, or package libucx",
+        idle_with=("auto", "shm", "tcp", "grpc", "grpc+tcp", *OVER_MPI),
         uses=_in(JOIN),
     ),
     Setting(
@@ -989,7 +1001,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.whole(1, kinds.MOST_STREAMS),
         help="TCP connections per pair of ranks.",
         default=1,
-        idle_with=("shm", "grpc", *OVER_MPI),
+        idle_with=("shm", "grpc", *OVER_MPI, *OVER_UCX),
         uses=_in(*JOBS),
     ),
     Setting(
@@ -998,7 +1010,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.MULTICAST,
         help="IP multicast for data that many ranks receive: 239.77.0.0:47700, one per job.",
         default_words="unicast",
-        idle_with=("shm", "grpc", *OVER_MPI),
+        idle_with=("shm", "grpc", *OVER_MPI, *OVER_UCX),
         uses=_in(*JOBS),
     ),
     Setting(
@@ -1018,7 +1030,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.SWITCH,
         help="Let ranks on one host read each other's memory.",
         default=True,
-        idle_with=("tcp", "grpc", "grpc+tcp", *OVER_MPI),
+        idle_with=("tcp", "grpc", "grpc+tcp", *OVER_MPI, *OVER_UCX),
         uses=_in(JOIN),
     ),
     Setting(

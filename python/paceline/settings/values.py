@@ -22,6 +22,7 @@ class JobValues:
     coordinator_plan: str | None = None
     transport: str = "auto"
     mpi_library: str | None = None
+    ucx_library: str | None = None
     cuda_library: str | None = None
     cuda: str = "auto"
     cuda_pointer_cache: bool = True
