@@ -50,7 +50,9 @@ class Servers:
         self.count = settings.server_processes
         self.staleness = settings.bound
         self._workers = workers
+        self._engine = engine
         self._limit_s = _PATIENCE * settings.timeout_s
+        self._start_limit_s = max(self._limit_s, settings.start_limit_s)
         self._group: Communicator | None = engine.with_servers(GROUP)
         self._lock = threading.Lock()
         self._models = 0
@@ -84,18 +86,19 @@ class Servers:
             for server, spec in enumerate(specs):
                 text = bytearray(spec.packed(states[server], digests[server]))
                 self._request(server, Request(kind=Kind.MODEL, model=model, size=len(text)))
-                self._send(server, DATA, memory(text, "text").regions, text, "the description of a model")
+                self._send(server, DATA, _chunk(text), "the description of a model")
                 chunk = data[server]
                 if chunk is not None:
-                    self._send(server, DATA, chunk.regions, chunk.owner, "the first parameters")
+                    self._send(server, DATA, chunk, "the first parameters")
             for server in range(len(specs)):
-                self._text(server, "the first parameters")
+                # A server that has just been started still imports torch.
+                self._text(server, "the first parameters", self._start_limit_s)
 
     def push(self, server: int, request: Request, chunk: Chunk, name: str) -> None:
         """Send a gradient, without waiting. Its memory must not change before the next `pull` has returned."""
         with self._lock:
             self._request(server, request)
-            self._send(server, DATA, chunk.regions, chunk.owner, f"the gradient of '{name}'")
+            self._send(server, DATA, chunk, f"the gradient of '{name}'")
 
     def pull(self, requests: Sequence[Request], targets: Sequence[Chunk]) -> None:
         """Receive all parameters, once the next iteration may start. Arguments by server.
@@ -108,7 +111,7 @@ class Servers:
             replies = [self._receive_reply(server, "the answer to a pull") for server in range(len(requests))]
             # Posted at once, so that nothing has to be copied on its way.
             weights = [
-                self._receive(server, WEIGHTS, target.regions, target.owner, "the parameters")
+                self._receive(server, WEIGHTS, target, "the parameters")
                 for server, target in enumerate(targets)
                 if target.regions
             ]
@@ -127,7 +130,7 @@ class Servers:
     def values(self, server: int, chunk: Chunk) -> None:
         """Receive the tensors among states."""
         with self._lock:
-            self._receive(server, WEIGHTS, chunk.regions, chunk.owner, "the optimizer's states").wait()
+            self._receive(server, WEIGHTS, chunk, "the optimizer's states").wait()
 
     def report(self, server: int, model: int, *, order: bool) -> dict[str, Any]:
         """Return what a server has applied."""
@@ -160,34 +163,34 @@ class Servers:
         return self._group
 
     def _request(self, server: int, request: Request) -> Operation:
-        message = request.packed()
-        return self._send(server, CONTROL, memory(message, "request").regions, message, "a request")
+        return self._send(server, CONTROL, _chunk(request.packed()), "a request")
 
-    def _send(self, server: int, tag: int, regions: Sequence[Region], owner: object, label: str) -> Operation:
+    def _send(self, server: int, tag: int, chunk: Chunk, label: str) -> Operation:
         return self._live().submit(
             "send",
-            inputs=regions,
+            inputs=chunk.regions,
             root=self._workers + server,
             tag=tag,
             label=label,
-            timeout_s=self._limit_s,
-            keep=owner,
+            # A description may have to wait for a server's start, and everything behind it.
+            timeout_s=self._start_limit_s,
+            keep=chunk.owner,
         )
 
-    def _receive(self, server: int, tag: int, regions: Sequence[Region], owner: object, label: str) -> Operation:
+    def _receive(self, server: int, tag: int, chunk: Chunk, label: str, limit_s: float | None = None) -> Operation:
         return self._live().submit(
             "recv",
-            outputs=regions,
+            outputs=chunk.regions,
             root=self._workers + server,
             tag=tag,
             label=label,
-            timeout_s=self._limit_s,
-            keep=owner,
+            timeout_s=limit_s or self._limit_s,
+            keep=chunk.owner,
         )
 
-    def _receive_reply(self, server: int, label: str) -> tuple[bytearray, Operation]:
+    def _receive_reply(self, server: int, label: str, limit_s: float | None = None) -> tuple[bytearray, Operation]:
         reply = bytearray(REPLY_BYTES)
-        return reply, self._receive(server, REPLY, memory(reply, "reply").regions, reply, label)
+        return reply, self._receive(server, REPLY, _chunk(reply), label, limit_s)
 
     def _check(self, server: int, message: bytearray) -> Any:  # noqa: ANN401 - JSON
         """Return the text of an answer. Raises JobError if the server refused the request."""
@@ -195,16 +198,22 @@ class Servers:
         if not reply.size:
             return None
         text = bytearray(reply.size)
-        self._receive(server, TEXT, memory(text, "text").regions, text, "the text of an answer").wait()
+        self._receive(server, TEXT, _chunk(text), "the text of an answer").wait()
         if reply.failed:
             end = reply.size - reply.remedy
+            # If this rank leaves because of that, the others learn it.
+            self._engine.note_cause(text[:end].decode(errors="replace"))
             raise JobError(text[:end].decode(errors="replace"), remedy=text[end:].decode(errors="replace") or None)
         try:
             return json.loads(bytes(text))
         except (ValueError, RecursionError) as error:
             raise JobError(f"an answer that no server sends: {error}") from None
 
-    def _text(self, server: int, label: str) -> Any:  # noqa: ANN401 - JSON
-        reply, operation = self._receive_reply(server, label)
+    def _text(self, server: int, label: str, limit_s: float | None = None) -> Any:  # noqa: ANN401 - JSON
+        reply, operation = self._receive_reply(server, label, limit_s)
         operation.wait()
         return self._check(server, reply)
+
+
+def _chunk(message: bytearray) -> Chunk:
+    return Chunk(memory(message, "message").regions, message)
