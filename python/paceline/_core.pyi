@@ -129,15 +129,37 @@ class Trace:
             InvalidArgumentError: The file is missing or malformed; the message names the place in it.
         """
     @staticmethod
-    def from_json(text: bytes, source: str) -> Trace:
+    def from_json(text: str | bytes, source: str = "trace") -> Trace:
         """Parse a trace.
 
         Args:
-            text: The JSON, in UTF-8.
-            source: What error messages call it.
+            text: The JSON, as `to_json` returns it, or the bytes of a file.
+            source: Its name in error messages.
 
         Raises:
             InvalidArgumentError: It is malformed; the message names the place in it.
+
+        Example:
+            >>> trace = paceline.load_trace("resnet-50")
+            >>> paceline.Trace.from_json(trace.to_json()) == trace
+            True
+        """
+    @staticmethod
+    def from_dict(document: dict[str, object], source: str = "trace") -> Trace:
+        """Make a trace of the content of its file, such as an edited one of `to_dict`.
+
+        Args:
+            document: The fields of docs/reference/trace-format.md.
+            source: Its name in error messages.
+
+        Raises:
+            InvalidArgumentError: It is malformed; the message names the place in it.
+
+        Example:
+            >>> document = paceline.load_trace("resnet-50").to_dict()
+            >>> document["batch"] = 64
+            >>> paceline.Trace.from_dict(document).batch
+            64
         """
     @staticmethod
     def all_reduce(spec: str) -> Trace:
@@ -208,21 +230,38 @@ class Trace:
             InvalidArgumentError: The dtype is unknown.
         """
     def with_modules(self, spec: str) -> Trace:
-        """Add modules that are bound by computation or by the network.
+        """Add modules in the middle: those bound by computation or by the network, or modules of a file.
 
         Args:
-            spec: Such as `"compute:25"` or `"network:25"`: the kind of module, and how many.
+            spec: The kind of module, and how many: `"compute:25"`, `"network:25"`, or `"mine.json:25"` for a file in
+                the format of docs/reference/trace-format.md, Modules.
 
         Raises:
-            InvalidArgumentError: `spec` is malformed.
+            InvalidArgumentError: `spec` or the file is malformed; the message names the file and the field.
         """
     def replace(self, **fields: Unpack[_TraceFields]) -> Trace:
-        """Return the trace with other values of some fields. Raises InvalidArgumentError."""
+        """Return the trace with other values of some fields, which are checked as if they were read from a file.
+
+        Args:
+            **fields: `name`, `provenance`, `batch`, `dtype`, `device`, `library`, `workers`, `distribution`,
+                `frozen`, `optimizer_bytes` or `backward_spread`.
+
+        Raises:
+            InvalidArgumentError: A value is not allowed (docs/reference/trace-format.md).
+
+        Example:
+            >>> trace = paceline.load_trace("netop-vgg-16")
+            >>> last = trace.replace(distribution=trace.distribution[::-1])
+            >>> last.distribution[-1].tensor
+            'conv1_1/weights'
+        """
     def summary(self) -> str:
         """Return totals as JSON. Deprecated, with a FutureWarning: the fields above say the same."""
 
     def to_json(self) -> str:
         """Return the trace in its file format."""
+    def to_dict(self) -> dict[str, object]:
+        """Return the content of the trace's file, to be changed and loaded again by `from_dict`."""
     def buckets(self, bucket_size: int | None = None) -> list[list[str]]:
         """Return the names of the gradients of each fused bucket, in the order in which they become ready.
 
@@ -611,6 +650,27 @@ class Note:
         strategy: str
         workers: int
 
+class Spread:
+    """The moments at which workers come to a part of an iteration, in seconds from its beginning."""
+
+    min_s: float
+    median_s: float
+    max_s: float
+    spread_s: float
+    """From the first worker to the last."""
+    workers_s: list[float] | None
+    """Each worker's by rank, if `detail` was requested."""
+
+class Staggering:
+    """How far apart workers come to the parts of an iteration."""
+
+    pull: Spread | None
+    """When the last new parameter arrives; None without servers."""
+    backward: Spread
+    """When backward passes begin."""
+    push: Spread
+    """When they end."""
+
 class Outcome:
     """The result of one simulation: what `paceline.forecast.result.Result` has of it. Immutable."""
 
@@ -645,6 +705,8 @@ class Outcome:
     collective_s: float | None
     latest_s: float | None
     contention_s: float | None
+    staggering: Staggering | None
+    """None: of a plan, of a coordinator, or without computation."""
     sharded: Sharded
     algorithm_bandwidth_bps: float | None
     """Of a trace without computation, as the next one."""

@@ -1,7 +1,7 @@
 //! The result of a simulation, as typed fields.
 use paceline_simulator::coordination::Coordinated;
 use paceline_simulator::iteration::{self, Resolution};
-use paceline_simulator::outcome;
+use paceline_simulator::{outcome, staggering};
 use pyo3::prelude::*;
 
 use crate::fields::getters;
@@ -90,6 +90,30 @@ getters! { Sharded, self {
     };
 } }
 
+/// The moments at which workers come to a part of an iteration, from its beginning.
+#[pyclass(frozen, eq, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct Spread(staggering::Spread);
+
+getters! { Spread, self {
+    min_s: f64 = self.0.min_s;
+    median_s: f64 = self.0.median_s;
+    max_s: f64 = self.0.max_s;
+    spread_s: f64 = self.0.spread_s();
+    workers_s: Option<Vec<f64>> = self.0.workers_s.clone();
+} }
+
+/// How far apart workers come to the parts of an iteration.
+#[pyclass(frozen, eq, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct Staggering(staggering::Staggering);
+
+getters! { Staggering, self {
+    pull: Option<Spread> = self.0.pull.clone().map(Spread);
+    backward: Spread = Spread(self.0.backward.clone());
+    push: Spread = Spread(self.0.push.clone());
+} }
+
 /// The result of one simulation.
 #[pyclass(frozen, eq, module = "paceline._core")]
 #[derive(PartialEq)]
@@ -130,6 +154,7 @@ getters! { Outcome, self {
     collective_s: Option<f64> = self.coordinated(|it| it.collective_s);
     latest_s: Option<f64> = self.coordinated(|it| it.latest_s);
     contention_s: Option<f64> = self.coordinated(|it| it.contention_s);
+    staggering: Option<Staggering> = self.0.staggering.clone().map(Staggering);
     sharded: Sharded = Sharded(self.0.sharded.clone());
     algorithm_bandwidth_bps: Option<f64> = self.0.bus.map(|bus| bus.algorithm_bandwidth_bps);
     bus_bandwidth_bps: Option<f64> = self.0.bus.map(|bus| bus.bus_bandwidth_bps);

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use paceline_model::trace::{
     Distributed as ModelDistributed, Dtype, GradientFile, ImportOptions, LayerFile, SizedTensor, TraceFile,
-    VariationFile, WorkerFile, parse_all_reduce, parse_modules, read_sends,
+    VariationFile, WorkerFile, parse_all_reduce, read_modules, read_sends,
 };
 use paceline_model::{Time, Trace as ModelTrace, units};
 use paceline_schedule::Refusal;
@@ -40,6 +40,22 @@ record! {
         ready_s: f64,
         bytes: u64,
         shape: Option<Vec<u64>>,
+    }
+}
+
+/// JSON, as text or as the bytes of a file.
+#[derive(FromPyObject)]
+enum Text {
+    Str(String),
+    Bytes(Vec<u8>),
+}
+
+impl Text {
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Text::Str(text) => text.as_bytes(),
+            Text::Bytes(bytes) => bytes,
+        }
     }
 }
 
@@ -260,9 +276,29 @@ getters! { Trace, self {
         py.detach(|| ModelTrace::read(&path)).map(Trace).map_err(user_error)
     }
 
+    /// Parses a trace's JSON.
     #[staticmethod]
-    fn from_json(text: &[u8], source: &str) -> PyResult<Trace> {
-        ModelTrace::from_json(text, source).map(Trace).map_err(user_error)
+    #[pyo3(signature = (text, source="trace"))]
+    fn from_json(text: Text, source: &str) -> PyResult<Trace> {
+        ModelTrace::from_json(text.as_bytes(), source).map(Trace).map_err(user_error)
+    }
+
+    /// Makes a trace of the content of its file.
+    #[staticmethod]
+    #[pyo3(signature = (document, source="trace"))]
+    fn from_dict(document: &Bound<'_, PyDict>, source: &str) -> PyResult<Trace> {
+        let json = document.py().import("json")?;
+        let text: String = match json.call_method1("dumps", (document,)) {
+            Ok(text) => text.extract()?,
+            Err(error) => {
+                let reason = error.value(document.py()).to_string();
+                return Err(user_error(
+                    Refusal::new(format!("{source}: cannot be JSON: {reason}"))
+                        .remedy("text, numbers, lists and dicts, as Trace.to_dict() returns"),
+                ));
+            }
+        };
+        ModelTrace::from_json(text.as_bytes(), source).map(Trace).map_err(user_error)
     }
 
     #[staticmethod]
@@ -313,8 +349,8 @@ getters! { Trace, self {
     }
 
     fn with_modules(&self, spec: &str) -> PyResult<Trace> {
-        let (kind, count) = parse_modules(spec).map_err(user_error)?;
-        self.0.clone().with_modules(kind, count).map(Trace).map_err(user_error)
+        let (module, count) = read_modules(spec).map_err(user_error)?;
+        self.0.clone().with_modules(&module, count).map(Trace).map_err(user_error)
     }
 
     /// The same trace with other values of some fields.
@@ -328,8 +364,14 @@ getters! { Trace, self {
         file.trace(&source).map(Trace).map_err(user_error)
     }
 
+    /// The trace in its file format.
     fn to_json(&self) -> String {
         self.0.to_json()
+    }
+
+    /// The content of the trace's file.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.import("json")?.call_method1("loads", (self.0.to_json(),))
     }
 
     /// Totals as JSON, as before there were getters.

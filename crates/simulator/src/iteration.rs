@@ -231,6 +231,7 @@ fn found(
             resolution,
         }),
         coordination: None,
+        staggering: None,
         notes: Vec::new(),
     }
 }

@@ -19,7 +19,7 @@
 //! | [`agreement`] | the coordinators of a small world, using their real state machines |
 //! | [`timeline`] | Chrome trace JSON |
 //! | [`iteration`] | sharded training: executes the plan of an iteration |
-//! | [`outcome`], `sharded` | the result, and what it has in addition for a plan |
+//! | [`outcome`], `sharded`, [`staggering`] | the result, what it has in addition for a plan, and how far apart workers are |
 //! | [`nccl`] | NCCL's collectives on a cluster, and those of a plan |
 //! | [`coordination`] | coordinators at any scale: a separate model |
 pub mod agreement;
@@ -50,6 +50,7 @@ mod run_types;
 mod sharded;
 mod sharing;
 mod simulation;
+pub mod staggering;
 pub mod timeline;
 mod worker;
 

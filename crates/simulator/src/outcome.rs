@@ -12,6 +12,7 @@ use crate::options::{Options, SimulationError};
 use crate::path::COUNT;
 use crate::run_types::{Measured, Prepared};
 use crate::sharded::{Sharded, Watched};
+use crate::staggering::Staggering;
 
 /// How busy the links of one kind were.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,6 +105,8 @@ pub struct Outcome {
     pub busy: Option<Vec<Busy>>,
     /// The coordinator's effect on the iteration, if there is one.
     pub coordination: Option<Coordinated>,
+    /// How far apart workers are in the last iteration; `None`: of a plan, of a coordinator, or without computation.
+    pub staggering: Option<Staggering>,
     /// Exposed communication of the plan by collective, and memory.
     pub sharded: Sharded,
     /// For traces without compute.
@@ -140,6 +143,11 @@ impl Measured for Outcome {
             critical_path,
             queued_s: self.queued_s.zip(slower.queued_s).map(|(here, there)| between(here, there)),
             busy,
+            staggering: self
+                .staggering
+                .as_ref()
+                .zip(slower.staggering.as_ref())
+                .map(|(own, it)| own.towards(it, share)),
             sharded: self.sharded.towards(&slower.sharded, share),
             bus: self.bus.map(|bus| BusBandwidth {
                 algorithm_bandwidth_bps: bus.algorithm_bandwidth_bps * pace,
@@ -233,6 +241,7 @@ pub(crate) struct Found {
     /// `None`: the run did not watch the steps of its plan one by one.
     pub watched: Option<Watched>,
     pub coordination: Option<Coordinated>,
+    pub staggering: Option<Staggering>,
     pub notes: Vec<Note>,
 }
 
@@ -303,7 +312,7 @@ pub(crate) fn compose(
     plan: &Plan,
     found: Found,
 ) -> Result<Outcome, SimulationError> {
-    let Found { iteration_s, computation, traffic, observed, watched, coordination, mut notes } = found;
+    let Found { iteration_s, computation, traffic, observed, watched, coordination, staggering, mut notes } = found;
     let exposed_s = exposed(iteration_s, computation.total_s());
     let watched = watched.unwrap_or_else(|| unwatched(plan, exposed_s));
     let gradient_bytes: u64 = trace.tensors.iter().map(|tensor| tensor.bytes).sum();
@@ -347,6 +356,7 @@ pub(crate) fn compose(
         critical_path: observed.critical_path,
         queued_s: observed.queued_s,
         coordination,
+        staggering,
         sharded: Sharded::new(plan, watched),
         bus,
         notes,

@@ -21,7 +21,7 @@ use crate::options::{Network, Options};
 use crate::path::{Chain, Part};
 use crate::plan_run::Passes;
 use crate::run_types::{Mark, Prepared};
-use crate::worker::workers;
+use crate::worker::{Moments, workers};
 
 /// A piece on its way round: small, because there may be millions of moves of each of many thousands.
 #[derive(Clone, Copy)]
@@ -85,6 +85,8 @@ pub(crate) struct Ringed<C> {
     pub end: Mark<C>,
     /// Picoseconds of computation of each worker.
     pub busy: Vec<u64>,
+    /// Of each worker in the last iteration, from its beginning.
+    pub moments: Vec<Moments>,
 }
 
 struct Circle {
@@ -165,7 +167,13 @@ pub(crate) fn run<C: Chain>(
         wires.links[hop.links[0] as usize].busy += hop.messages * circle.overhead;
     }
     let compute = |pace: &Pace| (pace.forward + pace.backward + pace.optimizer) * iterations as u64;
-    Some(Ringed { end, busy: paces.iter().map(compute).collect() })
+    let moments = paces.iter().map(|pace| Moments {
+        iteration: 1,
+        backward: pace.forward,
+        backward_end: pace.forward + pace.backward,
+        ..Moments::default()
+    });
+    Some(Ringed { end, busy: paces.iter().map(compute).collect(), moments: moments.collect() })
 }
 
 /// How long the passes of a worker take, in picoseconds.

@@ -1,6 +1,6 @@
 //! Runs one simulation from start to end.
 use paceline_iteration::Plan;
-use paceline_model::{Cluster, Trace};
+use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Knob, Step};
 
 use crate::degraded;
@@ -14,8 +14,9 @@ use crate::prepare::{prepare, with_least_latency};
 use crate::ring;
 use crate::run_types::{JobPlace, Mark, Prepared};
 use crate::simulation::{Boundary, JobRun, Simulation, Until};
+use crate::staggering::Staggering;
 use crate::timeline::{JobOnTimeline, Recorder, Timeline};
-use crate::worker::workers;
+use crate::worker::{Moments, Worker, workers};
 
 /// An exchange by itself.
 ///
@@ -116,7 +117,7 @@ fn run<C: Chain, O: Observer>(
     let seen = with_least_latency(cluster, prepared);
     let mut wires = NetworkLinks::for_schedule(&seen, &*prepared.schedule, fluid, options.seed)?;
     let mut start = Mark { time: 0, chain: C::default() };
-    let (end, busy, observer);
+    let (end, busy, observer, staggering);
     let ringed = if shortcuts && !O::ACTIVE && boundary == Boundary::Sums {
         ring::run::<C>(trace, cluster, options, prepared, &mut wires, iterations)
     } else {
@@ -124,6 +125,7 @@ fn run<C: Chain, O: Observer>(
     };
     if let Some(ringed) = ringed {
         (end, busy, observer) = (ringed.end, ringed.busy, watching);
+        staggering = Staggering::of(&ringed.moments, 0, false, options.detail);
     } else {
         let workers = workers(trace, cluster, options);
         let job = JobRun::new(
@@ -140,6 +142,9 @@ fn run<C: Chain, O: Observer>(
             start = marks[warm_up - 1];
         }
         end = marks[marks.len() - 1];
+        let from = (boundary == Boundary::Barrier).then(|| marks[marks.len() - 2].time);
+        staggering = last_moments(&simulation.workers, from)
+            .and_then(|(moments, from)| Staggering::of(&moments, from, boundary != Boundary::Sums, options.detail));
         busy = simulation.workers.iter().map(|worker| worker.busy).collect();
         (wires, observer) = (simulation.wires, simulation.observer);
     }
@@ -154,9 +159,24 @@ fn run<C: Chain, O: Observer>(
         observed: Observed::new(path, &usage, options.detail),
         watched: None,
         coordination: None,
+        staggering: staggering
+            .filter(|_| !prepared.exchange_only && trace.workers.iter().all(|it| it.backward > Time::ZERO)),
         notes: prepared.schedule.note().into_iter().collect(),
     };
     Ok((compose(trace, cluster, options, plan, found)?, observer, wires))
+}
+
+/// Those of the last iteration in which every worker has begun its backward pass, and the moment to count from: `from`,
+/// or when the first worker began it.
+fn last_moments<C>(workers: &[Worker<C>], from: Option<u64>) -> Option<(Vec<Moments>, u64)> {
+    let begun = |worker: &Worker<C>| {
+        worker.moments.iter().filter(|it| it.backward_end > 0).map(|it| it.iteration).max().unwrap_or(0)
+    };
+    let last = workers.iter().map(begun).min()?;
+    let of = |worker: &Worker<C>| worker.moments.into_iter().find(|it| it.iteration == last && it.backward_end > 0);
+    let moments: Vec<Moments> = workers.iter().map(of).collect::<Option<_>>()?;
+    let began = moments.iter().map(|it| it.began).min()?;
+    Some((moments, from.unwrap_or(began)))
 }
 
 /// With the barrier, everything after a mark descends from it, so the difference of the chains is the path between
@@ -178,9 +198,9 @@ fn path<C: Chain>(start: &Mark<C>, end: &Mark<C>, barrier: bool, iterations: f64
 
 #[cfg(test)]
 mod tests {
+    use paceline_model::Rate;
     use paceline_model::cluster::Jitter;
     use paceline_model::trace::{Dtype, Gradient, Layer, Tensor, WorkerTrace};
-    use paceline_model::{Rate, Time};
     use paceline_schedule::{ChunkBytes, Collective};
     use proptest::prelude::*;
 

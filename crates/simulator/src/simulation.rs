@@ -14,7 +14,7 @@ use crate::observer::{Activity, Observer};
 use crate::path::{Chain, Part};
 use crate::plan_run::{PlanRun, Run, Task};
 use crate::run_types::{JobPlace, Mark, Prepared};
-use crate::worker::Worker;
+use crate::worker::{Moments, Worker};
 
 /// Which events make a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -518,6 +518,8 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         let w = &mut self.workers[worker as usize];
         w.vary(self.cluster);
         w.since = now;
+        let iteration = w.iteration + 1;
+        *w.now() = Moments { iteration, began: now, pulled: now, ..Moments::default() };
         plan.begin(&mut w.progress, w.iteration == 0);
         for &task in &plan.first {
             if plan.is_ready(&self.workers[worker as usize].progress, task) {
@@ -546,6 +548,12 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             w.busy += run.total.scaled(factor).0;
             if run.is_models {
                 w.run = start;
+                if run.is_backward && w.now().backward_end == 0 {
+                    w.now().backward = now;
+                }
+                if run.is_backward {
+                    w.now().backward_end = now + run.total.scaled(factor).0;
+                }
                 self.show(worker, run, now, factor);
             }
         }
@@ -603,6 +611,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             self.task_done(plan, worker, task, now, chain);
             return;
         }
+        w.now().pulled = now;
         for next in plan.end_previous(&mut w.progress, task) {
             self.begin_task(plan, worker, next, now, chain);
         }

@@ -28,6 +28,28 @@ pub(crate) struct Worker<C> {
     pub run: Mark<C>,
     /// How far it is in its plan.
     pub progress: Progress,
+    /// Of its last two iterations, by parity.
+    pub moments: [Moments; 2],
+}
+
+/// When a worker came to the parts of an iteration, in picoseconds.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Moments {
+    /// Which iteration, from 1; 0: none yet.
+    pub iteration: u32,
+    pub began: u64,
+    /// When its last new parameter of the iteration before arrived, if it waits for them one by one.
+    pub pulled: u64,
+    /// When its backward pass began and ended.
+    pub backward: u64,
+    pub backward_end: u64,
+}
+
+impl<C> Worker<C> {
+    /// Those of the iteration in which it is.
+    pub fn now(&mut self) -> &mut Moments {
+        &mut self.moments[self.iteration as usize & 1]
+    }
 }
 
 /// Seed of the fixed shuffle that makes workers differ: any constant will do, but it must not change.
@@ -57,6 +79,7 @@ pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Opti
                 busy: 0,
                 run: Mark::default(),
                 progress: Progress::default(),
+                moments: [Moments::default(); 2],
             }
         })
         .collect()

@@ -28,7 +28,8 @@ def load_trace(source: str | Path | Trace) -> Trace:
 
     Args:
         source: A file in the trace format (docs/reference/trace-format.md), the name of a built-in trace (`resnet50`
-            and `resnet-50` are the same), a model or config.json with a GPU, as in `llama-3-8b@h100:seq=4096,batch=2`
+            and `resnet-50` are the same), one with a GPU whose rate is known (`vgg-16@titan-x-pascal`), a model or
+            config.json with a GPU, as in `llama-3-8b@h100:seq=4096,batch=2`
             (docs/explanation/roofline.md), `allreduce:SIZE[/COUNT]` for gradients without compute, or a `Trace`,
             which is returned unchanged.
 
@@ -59,6 +60,8 @@ def load_trace(source: str | Path | Trace) -> Trace:
     workload = find_workload(source)
     if workload is not None:
         return workload.trace()
+    if isinstance(source, str) and "@" in source and not Path(source).exists():
+        return _on_gpu(source)
     path = _file_of("trace", source, TRACES)
     try:
         return Trace.read(path)
@@ -77,6 +80,17 @@ def load_trace(source: str | Path | Trace) -> Trace:
         if explanation := explained(path):
             raise explanation from None
         raise
+
+
+def _on_gpu(word: str) -> Trace:
+    """Return a recording on a GPU: `vgg-16@titan-x-pascal`. Raises InvalidArgumentError."""
+    from paceline.catalog.rates import device_rate, on_device
+
+    name, _, gpu = word.partition("@")
+    trace = load_trace(name)
+    rate = device_rate(trace, gpu)
+    changes = f"; scaled to {rate.cited}"
+    return on_device(trace, gpu).replace(name=word, device=rate.measured_on, provenance=trace.provenance + changes)
 
 
 def as_nccl_tests(word: str) -> str:

@@ -70,9 +70,10 @@ def _of_file(trace: Trace, path: Path) -> list[str]:
     known = {entry.tensor for entry in trace.distribution}
     if unknown := [name for name in names if name not in known]:
         near = alike(unknown[0], sorted(known))
+        meant = listed(near, "or") if near else "a name"
         raise InvalidArgumentError(
             f"{path!s:.200}: {trace.name} has no tensor '{shown(unknown[0])}'",
-            remedy=f"{listed(near, 'or') if near else 'a name'} (list: paceline list traces {trace.name} --export mine.json)",
+            remedy=f"{meant} (list: paceline list traces {trace.name} --export mine.json)",
         )
     if len(set(names)) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])

@@ -31,6 +31,8 @@ _PLAUSIBLE = {
 }
 """Least, most and unit of a device's numbers: far beyond any hardware's, so that what is outside is a wrong unit."""
 _LINKS = {
+    "maxwell": ("pcie", "nvlink-p100"),
+    "pascal": ("pcie", "nvlink-p100"),
     "volta": ("pcie", "nvlink-v100"),
     "turing": ("pcie", "nvlink-v100"),
     "ampere": ("pcie-4", "nvlink-a100"),
@@ -48,7 +50,7 @@ class Hardware:
     name: str
     title: str
     architecture: str
-    """`volta`, …, `blackwell`: efficiencies differ between architectures."""
+    """`maxwell`, …, `blackwell`: efficiencies differ between architectures."""
     link: str
     """The links between the GPUs of a node, a path of `channels.inside()`: `nvlink-v100`, `pcie-4`."""
     peak_flops: Mapping[str, float]

@@ -142,6 +142,8 @@ def nodes_of(gpu: Hardware) -> Nodes:
 def nodes_of_device(device: str) -> Nodes:
     """Return the nodes of a device of the published rates (`V100`)."""
     other = _others().get(device.lower())
+    if other is None and find_hardware(device).node is None:
+        return nodes_of(find_hardware(device))
     known = find_hardware(device).node if other is None else other.get("node")
     assert known is not None, f"{device} has no node"
     return Nodes(device, load_cluster(known), known)

@@ -10,6 +10,7 @@ from pathlib import Path
 from paceline._core import Trace
 from paceline._internal.nearest import like_gpu
 from paceline.catalog.dtypes import SHORT_DTYPES
+from paceline.catalog.gpus import find_hardware
 from paceline.errors import InvalidArgumentError
 
 _RATES = Path(__file__).parent / "rates.json"
@@ -52,6 +53,45 @@ def rates_of(model: str) -> dict[str, Rate]:
 def published(model: str, device: str) -> Rate | None:
     """Return the rate of a built-in model on a device, whose name may be in small letters; None if there is none."""
     return next((rate for name, rate in rates_of(model).items() if name.lower() == device.lower()), None)
+
+
+WITHOUT_TENSOR_CORES = ("maxwell", "pascal")
+"""Architectures that compute FP32 as the V100 of the recordings does: in CUDA cores."""
+_REFERENCE = "v100"
+_AT_REFERENCE = "V100 (by its rate)"
+
+
+def derived(trace: Trace, device: str) -> Rate | None:
+    """Return the rate of a recording by data sheets: the V100's, by which peak in FP32 is higher; None for others.
+
+    Only for GPUs without Tensor Cores, for which no rate is published.
+    """
+    if trace.device != _AT_REFERENCE or not trace.computes:
+        return None
+    try:
+        hardware = find_hardware(device)
+    except InvalidArgumentError:
+        return None
+    if hardware.architecture not in WITHOUT_TENSOR_CORES:
+        return None
+    own, reference = hardware.peak("fp32"), find_hardware(_REFERENCE)
+    share = own / reference.peak("fp32")
+    rate = trace.batch / (trace.forward_s + trace.backward_s + trace.optimizer_s)
+    peaks = f"{own / 1e12:.4g} over {reference.peak('fp32') / 1e12:.4g} TFLOPS in FP32"
+    return Rate(
+        model=trace.name,
+        device=hardware.name,
+        samples_per_s=float(f"{rate * share:.4g}"),
+        batch=trace.batch,
+        measured_on=hardware.title,
+        source="derived from data sheets",
+        note=f"the rate of a {reference.title} times {peaks}",
+    )
+
+
+def rate_on(trace: Trace, device: str) -> Rate | None:
+    """Return the published rate of a trace's model on a device, or else that by data sheets; None without either."""
+    return published(trace.name, device) or derived(trace, device)
 
 
 def adjusted(
@@ -104,7 +144,7 @@ def on_device(trace: Trace, device: str) -> Trace:
 def device_rate(trace: Trace, device: str) -> Rate:
     """Return the published rate of the trace's model on a device. Raises InvalidArgumentError listing known devices."""
     model = trace.name
-    known, rate = rates_of(model), published(model, device)
+    known, rate = rates_of(model), rate_on(trace, device)
     if rate is None:
         if not known:
             raise InvalidArgumentError(

@@ -12,7 +12,7 @@ from paceline.catalog.builtin import load_trace
 from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.catalog.gpus import find_hardware
 from paceline.catalog.models.spec import ONLY_MODELS, is_file, is_recorded, unknown_workload
-from paceline.catalog.rates import published, rates_of
+from paceline.catalog.rates import rate_on, rates_of
 from paceline.errors import InvalidArgumentError
 
 
@@ -44,12 +44,12 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
 
 
 def is_published(source: str | Path | Trace, gpu: str) -> bool:
-    """Return whether a recording has a published rate on a GPU."""
+    """Return whether a recording has a rate on a GPU: a published one, or one by data sheets."""
     if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
         return False
     if isinstance(source, str) and not is_recorded(source) and not is_file(source):
         return False
-    return published(load_trace(source).name, gpu) is not None
+    return rate_on(load_trace(source), gpu) is not None
 
 
 def _instead(source: str | Path | Trace, gpu: str) -> str:

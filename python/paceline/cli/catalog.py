@@ -24,13 +24,16 @@ from paceline.catalog.builtin import (
 )
 from paceline.catalog.builtin_names import cluster_names, trace_names
 from paceline.catalog.channels import with_channel
+from paceline.catalog.characteristics import BANDWIDTH_BPS, Characteristics
 from paceline.catalog.libraries import ALL_AT_ONCE, UNLIMITED
 from paceline.catalog.models.config import find_config
 from paceline.catalog.rates import rates_of
 from paceline.catalog.strategies import KNOBS, registered_strategies
+from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
 from paceline.cli.usage import UsageError
+from paceline.settings.table import SETTINGS, SIMULATE
 
 if TYPE_CHECKING:
     from paceline.catalog.constants import Constant
@@ -45,19 +48,29 @@ _export = click.option(
 
 @click.command(cls=Command)
 @click.argument("name", required=False, shell_complete=complete)
+@click.option(
+    "--bandwidth",
+    type=types.Value("RATE", SETTINGS["bandwidth"].kind_of(SIMULATE).check),
+    metavar="RATE",
+    help="Rate for the ratio of computation to network.  [default: 25Gbps]",
+)
 @_json
 @_verbose
 @_export
-def traces(name: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
+def traces(name: str | None, bandwidth: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
     """List the built-in traces, or show one: NAME, a file or allreduce:SIZE.
 
     \b
     paceline list traces resnet-50
     paceline list traces resnet-50 --export mine.json
     """
+    if export is not None and bandwidth is not None:
+        raise UsageError("--bandwidth has no effect with --export", remedy="drop --bandwidth")
     if _exported(name, export, lambda source: load_trace(source).to_json()):
         return
-    entries = [totals(load_trace(source)) for source in ([name] if name else trace_names())]
+    rate = BANDWIDTH_BPS if bandwidth is None else parse_rate(bandwidth)
+    found = [load_trace(source) for source in ([name] if name else trace_names())]
+    entries = [totals(trace) | Characteristics.of(trace, rate).to_dict() for trace in found]
     if as_json:
         put(json.dumps(entries, indent=1))
         return
@@ -67,9 +80,12 @@ def traces(name: str | None, as_json: bool, verbose: bool, export: Path | None) 
     columns = [
         Column("name", left=True),
         Column("batch"),
-        Column("layers", spare=2),
-        Column("tensors", spare=1),
+        Column("layers", spare=3),
+        Column("tensors", spare=4),
+        Column("weights"),
+        Column("GFLOPs", spare=2),
         *(Column(header) for header in ("gradients", "forward", "backward")),
+        Column("comp:\nnet", spare=1),
     ]
     rows = [
         [
@@ -77,15 +93,37 @@ def traces(name: str | None, as_json: bool, verbose: bool, export: Path | None) 
             f"{entry['batch']:,}",
             f"{entry['layers']:,}",
             f"{entry['tensors']:,}",
+            _count(entry["parameters"]),
+            _gflops(entry),
             *_times(entry),
+            _ratio(entry),
         ]
         for entry in entries
     ]
     say(render(columns, [rows]))
+    about = (
+        f"GFLOPs: forward pass of a sample. comp:net: backward pass after its first layer over gradients at "
+        f"{units.rate(rate)} (--bandwidth)."
+    )
+    say(_paragraph(about))
     say([*_sources(entries, "traces", shown=verbose), *_paragraph(_COLLECTIVE)])
 
 
 _COLLECTIVE = "allreduce:SIZE[/COUNT] is a trace, too: one all-reduce of SIZE in COUNT tensors, without compute."
+
+
+def _count(parameters: int) -> str:
+    return f"{units.digits(parameters / 1e6)} M"
+
+
+def _gflops(entry: dict[str, Any]) -> str:
+    flops = entry["flops_per_sample"]
+    return "-" if flops is None else units.digits(flops / 1e9, 3)
+
+
+def _ratio(entry: dict[str, Any]) -> str:
+    ratio = entry["computation_to_network"]
+    return "-" if ratio is None else units.digits(ratio, 3)
 
 
 def _times(entry: dict[str, Any]) -> list[str]:
@@ -95,11 +133,20 @@ def _times(entry: dict[str, Any]) -> list[str]:
 
 def _show_trace(entry: dict[str, Any]) -> None:
     size, forward, backward = _times(entry)
+    flops = entry["flops_per_sample"] is not None
+    after, network = units.duration(entry["backward_after_first_s"]), units.duration(entry["network_s"])
+    ratio = (
+        f"{_ratio(entry)}: backward after its first layer {after}, gradients at {units.rate(entry['bandwidth_bps'])} "
+        f"{network}"
+    )
     rates = [(rate.device, rate.cited) for rate in rates_of(entry["name"]).values()]
     both = find_config(entry["name"]) is not None  # --gpu computes the model.
     facts = [
         Fact("Gradients", f"{size} in {units.count(entry['tensors'], 'tensor')}"),
+        Fact("Weights", f"{entry['parameters']:,}"),
+        *([Fact("FLOPs", f"{_gflops(entry)} G, forward, per sample", entry["flops_source"])] if flops else []),
         Fact("Compute", f"forward {forward}, backward {backward}"),
+        *([Fact("Comp : net", ratio)] if entry["gradient_bytes"] else []),
         *([Fact("Source", entry["provenance"])] if entry["provenance"] else []),
         *([Fact("--device" if both else "--gpu", *rates)] if rates else []),
     ]

@@ -44,7 +44,7 @@ _CHOICES: Mapping[str, Value] = {
     "distribution": lambda _, result: result.distribution,
     "strategy": lambda _, result: result.strategy,
 }
-"""Values that compete within a configuration; of several baselines the one that shares most of these with a row counts."""
+"""Values that compete within a configuration; of several baselines the one that shares most of these counts."""
 _VALUES = {**_CIRCUMSTANCES, **_CHOICES}
 _OF_TEXT: Mapping[str, Callable[[Any], object]] = {"bandwidth": parse_rate, "latency": parse_time}
 

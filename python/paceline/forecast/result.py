@@ -11,6 +11,7 @@ from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.catalog.libraries import NONE
 from paceline.forecast.kinds import Evidence, Part
 from paceline.forecast.sharded import Sharded
+from paceline.forecast.staggering import Staggering
 from paceline.forecast.wording import terms
 
 SCHEMA_VERSION = 1
@@ -220,6 +221,8 @@ class Result:
     """The row with which `speedup` compares, if it was asked for."""
     speedup: float | None = None
     """Its iteration time over this one."""
+    staggering: Staggering | None = None
+    """How far apart workers come to the parts of an iteration; None: a plan, a coordinator, or no computation."""
     sharded: Sharded | None = None
     """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
     _shown: ClassVar[Callable[[Result], str] | None] = None
@@ -267,6 +270,7 @@ class Result:
             collective_s=outcome.collective_s,
             latest_s=outcome.latest_s,
             contention_s=outcome.contention_s,
+            staggering=Staggering.of(outcome.staggering),
             sharded=sharded,
             server_shares=tuple(outcome.server_shares),
         )
@@ -280,6 +284,7 @@ class Result:
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
         plain["interval"] = None if self.interval is None else vars(self.interval)
+        plain["staggering"] = None if self.staggering is None else self.staggering.to_dict()
         plain["sharded"] = None if self.sharded is None else self.sharded.to_dict()
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
         plain["server_shares"] = list(self.server_shares) or None
@@ -293,6 +298,7 @@ class Result:
             *MODELED,
             *COORDINATED,
             *REQUESTED,
+            "staggering",
         ):
             if plain[name] is None:
                 del plain[name]

@@ -29,6 +29,11 @@ def _sharded(scenario: Scenario, found: Result) -> Sharded | None:
     return replace(found.sharded, capacity_bytes=scenario.capacity_bytes)
 
 
+def _order(order: str | None) -> str | None:
+    """Return an order of tensors, of a file its name."""
+    return order if order is None or ":" in order else Path(order).name
+
+
 def _knob(scenario: Scenario, name: str) -> str | None:
     """Return a choice of strategies with servers, or its default; None of others."""
     value = scenario.options.get(name, default(name) if name in scenario.strategy.knobs else None)
@@ -104,7 +109,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         distribution=_knob(scenario, "distribution"),
         add_module=module,
         modules=None if module is None else int(module.rpartition(":")[2]),
-        send_order=None if (order := changes.get("send_order")) is None else Path(order).name,
+        send_order=_order(changes.get("send_order")),
         sharded=sharded,
         compression=scenario.options.get("compression"),
         sync_every=scenario.options.get("sync_every"),

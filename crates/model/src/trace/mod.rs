@@ -7,12 +7,13 @@
 //! | `values` | checks of values that were not read from a file |
 //! | [`import`] | makes traces from the sends that a network operator sees |
 //! | [`all_reduce`] | the trace without a model, `allreduce:100MB` |
-//! | [`modules`], `rate` | makes traces from others: with added modules, at a measured rate |
+//! | [`modules`], `own_module`, `rate` | makes traces from others: with added modules, also of a file, at a measured rate |
 pub mod all_reduce;
 mod check;
 mod file;
 pub mod import;
 pub mod modules;
+mod own_module;
 mod parse;
 mod rate;
 mod sends;
@@ -24,7 +25,8 @@ mod write;
 pub use all_reduce::parse_all_reduce;
 pub use file::{Distributed, GradientFile, LayerFile, SizedTensor, TraceFile, VariationFile, WorkerFile};
 pub use import::{ImportOptions, import_sends, read_sends};
-pub use modules::{ModuleKind, parse_modules};
+pub use modules::{Module, ModuleKind, read_modules};
+pub use own_module::OwnModule;
 
 use crate::units::Time;
 

@@ -7,11 +7,13 @@
 //! multiply-adds (0.35e9 and 0.62e9) the network-heavy one would also be the more compute-heavy. Their structure is
 //! Inception-v3's (C. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", arXiv:1512.00567, as
 //! in TensorFlow's slim/nets/inception_v3.py: Mixed_5d and Mixed_6e); a convolution has a weight and batch
-//! normalization's beta, but no gamma.
+//! normalization's beta, but no gamma. Modules of one's own come from a file ([`OwnModule`]).
 use std::collections::HashSet;
+use std::path::Path;
 
 use super::Trace;
 use super::file::{Distributed, GradientFile, LayerFile, TraceFile, WorkerFile};
+use super::own_module::{AddedLayer, AddedTensor, OwnModule};
 use crate::document::{DocumentError, shown, with_remedy};
 use crate::nearest;
 use crate::units::{MAX_SECONDS, Time};
@@ -141,41 +143,110 @@ impl ModuleKind {
         };
         convolutions.iter().map(part).collect()
     }
+
+    /// Its layers, which take these times together. `element`: bytes of one.
+    fn layers(self, forward: Time, backward: Time, element: u64) -> Vec<AddedLayer> {
+        let times = self.split(forward).into_iter().zip(self.split(backward));
+        let layer = |(it, (forward, backward)): (&Convolution, _)| AddedLayer {
+            name: format!("branch{}.{}", it.branch, it.name),
+            forward,
+            backward,
+            activation_bytes: None,
+            average_bytes: Some(it.channels_out * element),
+            tensors: vec![
+                AddedTensor { name: "weight".into(), bytes: it.weights() * element, shape: None },
+                AddedTensor { name: "beta".into(), bytes: it.channels_out * element, shape: None },
+            ],
+        };
+        self.convolutions().iter().zip(times).map(layer).collect()
+    }
 }
 
-/// Reads `compute:25` or `network:25`.
+/// What is added: one of the study's modules, or one of the user's.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Module {
+    /// The study's.
+    Study(ModuleKind),
+    /// From a file.
+    Own(OwnModule),
+}
+
+impl Module {
+    /// The name that traces with it have.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Module::Study(kind) => kind.name(),
+            Module::Own(own) => &own.name,
+        }
+    }
+
+    /// Its layers for a worker of a trace.
+    fn layers(&self, trace: &Trace, worker: usize) -> Vec<AddedLayer> {
+        let recorded = &trace.workers[worker];
+        match self {
+            Module::Study(kind) => {
+                let is_inception = trace.name.to_lowercase().replace(['-', '_', ' '], "").contains("inceptionv3");
+                let batches = f64::from(trace.batch) / STUDY_BATCH;
+                let (forward, backward) = if is_inception {
+                    (recorded.forward_time().seconds(), recorded.backward.seconds())
+                } else {
+                    (STUDY_FORWARD_S * batches, STUDY_BACKWARD_S * batches)
+                };
+                let share = kind.activation_share();
+                kind.layers(
+                    Time::from_seconds(forward * share),
+                    Time::from_seconds(backward * share),
+                    trace.dtype.size(),
+                )
+            }
+            Module::Own(own) => own.layers(trace.batch),
+        }
+    }
+}
+
+/// Reads `compute:25`, `network:25` or `mine.json:25`, a file in the format of [`OwnModule`].
 ///
 /// # Errors
-/// Anything else.
-pub fn parse_modules(spec: &str) -> Result<(ModuleKind, u32), DocumentError> {
+/// Anything else, and a file that cannot be read.
+pub fn read_modules(spec: &str) -> Result<(Module, u32), DocumentError> {
     let wrong = |message: &str, remedy: &str| DocumentError::at(&shown(spec), "", &with_remedy(message, remedy));
-    let (kind, count) =
-        spec.split_once(':').ok_or_else(|| wrong("is not compute:COUNT or network:COUNT", "compute:2"))?;
+    let (word, count) = spec
+        .rsplit_once(':')
+        .ok_or_else(|| wrong("is not compute:COUNT, network:COUNT or FILE.json:COUNT", "compute:2"))?;
+    let count: Option<u32> = count.parse().ok().filter(|&count| count <= MOST_MODULES);
     let kinds = [ModuleKind::Compute, ModuleKind::Network];
-    let Some(kind) = kinds.into_iter().find(|known| known.name() == kind) else {
-        let near = nearest(kind, kinds.map(ModuleKind::name)).unwrap_or("compute");
-        return Err(wrong("unknown module", &format!("{near}:2 (compute or network)")));
-    };
-    match count.parse() {
-        Ok(count) if count <= MOST_MODULES => Ok((kind, count)),
-        _ => Err(wrong(&format!("must have 0-{MOST_MODULES} modules"), &format!("{}:2", kind.name()))),
+    let known = kinds.into_iter().find(|known| known.name() == word);
+    let is_file = known.is_none() && word.contains(['.', '/']);
+    if known.is_none() && !is_file {
+        let near = nearest(word, kinds.map(ModuleKind::name)).unwrap_or("compute");
+        return Err(wrong("unknown module", &format!("{near}:2 (compute, network or FILE.json)")));
     }
+    let Some(count) = count else {
+        return Err(wrong(&format!("must have 0-{MOST_MODULES} modules"), &format!("{word}:2")));
+    };
+    let module = match known {
+        Some(kind) => Module::Study(kind),
+        None => Module::Own(OwnModule::read(Path::new(word))?),
+    };
+    Ok((module, count))
 }
 
 impl Trace {
     /// Adds `count` modules after half of the forward layers: `added0.branch1.conv_5x5.weight` and so on.
     ///
-    /// If the trace is Inception-v3's (judging by its name), a module takes the share of the worker's forward and
-    /// backward time that its activations have of the model's. For other traces the activations are unknown: there a
-    /// module takes that share of the study's figures for Inception-v3, 0.176 s forward and 0.296 s backward at batch
-    /// 32, in proportion to the trace's batch. Its convolutions share its time in proportion to their multiply-adds. In
-    /// the backward pass the modules run between the layers after them and those before them, whose gradients are ready
-    /// later by the modules' time. Servers distribute their tensors before the first tensor of the layers after them.
-    /// With 0 modules the trace is unchanged.
+    /// A module of one's own has the times of its file. One of the study's, if the trace is Inception-v3's (judging by
+    /// its name), takes the share of the worker's forward and backward time that its activations have of the model's.
+    /// For other traces the activations are unknown: there it takes that share of the study's figures for
+    /// Inception-v3, 0.176 s forward and 0.296 s backward at batch 32, in proportion to the trace's batch. Its
+    /// convolutions share its time in proportion to their multiply-adds. In the backward pass the modules run between
+    /// the layers after them and those before them, whose gradients are ready later by the modules' time. Servers
+    /// distribute their tensors before the first tensor of the layers after them. With 0 modules the trace is
+    /// unchanged.
     ///
     /// # Errors
-    /// More than 10 000 modules, or times that become longer than a day.
-    pub fn with_modules(self, kind: ModuleKind, count: u32) -> Result<Trace, DocumentError> {
+    /// More than 10 000 modules, times that become longer than a day, or bytes that are not whole elements.
+    pub fn with_modules(self, module: &Module, count: u32) -> Result<Trace, DocumentError> {
         let name = self.name.clone();
         if count > MOST_MODULES {
             return Err(DocumentError::at(
@@ -183,21 +254,37 @@ impl Trace {
                 "",
                 &with_remedy(
                     format!("must have at most {MOST_MODULES} modules"),
-                    format!("{{add_modules={}:{MOST_MODULES}}}", kind.name()),
+                    format!("{{add_module={}:{MOST_MODULES}}}", module.name()),
                 ),
             ));
         }
         if count == 0 {
             return Ok(self);
         }
+        if let Module::Own(own) = module {
+            own.check_elements(&name, self.dtype)?;
+        }
         let mut file = TraceFile::from(&self);
-        file.name = format!("{name}+{}:{count}", kind.name());
-        let added = Added { kind, count, first: first_free(&self), element: self.dtype.size() };
+        file.name = format!("{name}+{}:{count}", module.name());
+        let mut added = Added { layers: Vec::new(), count, first: first_free(&self) };
         // All workers have the same tensors; if their layers differ, the first decides when servers send them.
         let first = &self.workers[0].forward;
         let mut after = first.iter().skip(first.len() / 2).flat_map(|layer| &layer.tensors);
         let place = after.find_map(|tensor| self.distribution.iter().position(|placed| placed == tensor));
         let place = place.unwrap_or(file.distribution.len());
+        for (number, worker) in file.workers.iter_mut().enumerate() {
+            added.layers = module.layers(&self, number);
+            let seconds = |time: fn(&AddedLayer) -> Time| added.layers.iter().map(|it| time(it).seconds()).sum::<f64>();
+            let longest = seconds(|it| it.forward).max(seconds(|it| it.backward));
+            if longest * f64::from(count) > MAX_SECONDS {
+                return Err(DocumentError::at(
+                    &name,
+                    "",
+                    &with_remedy("the added modules would take longer than a day", "fewer of {add_module}"),
+                ));
+            }
+            added.insert(worker);
+        }
         file.distribution.splice(place..place, added.tensors().map(|tensor| Distributed { tensor, bytes: None }));
         if !file.variables.is_empty() {
             let next = first.iter().skip(first.len() / 2).flat_map(|layer| &layer.tensors);
@@ -206,70 +293,49 @@ impl Trace {
             let place = place.min(file.variables.len());
             file.variables.splice(place..place, added.variables());
         }
-        let is_inception = name.to_lowercase().replace(['-', '_', ' '], "").contains("inceptionv3");
-        let batches = f64::from(self.batch) / STUDY_BATCH;
-        for (worker, recorded) in file.workers.iter_mut().zip(&self.workers) {
-            let (forward, backward) = if is_inception {
-                (recorded.forward_time().seconds(), recorded.backward.seconds())
-            } else {
-                (STUDY_FORWARD_S * batches, STUDY_BACKWARD_S * batches)
-            };
-            let share = kind.activation_share();
-            if forward.max(backward) * share * f64::from(count) > MAX_SECONDS {
-                return Err(DocumentError::at(
-                    &name,
-                    "",
-                    &with_remedy("the added modules would take longer than a day", "fewer of {add_modules}"),
-                ));
-            }
-            added.insert(worker, Time::from_seconds(forward * share), Time::from_seconds(backward * share));
-        }
         file.checked().map_err(|problem| problem.of(&name))
     }
 }
 
-/// The modules that are added to one trace.
+/// The modules that are added to one worker.
 struct Added {
-    kind: ModuleKind,
+    /// Of one module, in the order of the forward pass.
+    layers: Vec<AddedLayer>,
     count: u32,
     /// The first module's number.
     first: u32,
-    /// Bytes of an element.
-    element: u64,
 }
 
 impl Added {
-    /// The names of all convolutions, in order of modules.
-    fn convolutions(&self) -> impl DoubleEndedIterator<Item = (String, &'static Convolution)> {
-        let convolutions = self.kind.convolutions();
-        (self.first..self.first + self.count).flat_map(move |module| {
-            convolutions.iter().map(move |it| (format!("added{module}.branch{}.{}", it.branch, it.name), it))
-        })
+    /// The names of all layers, in order of modules.
+    fn named(&self) -> impl DoubleEndedIterator<Item = (String, &AddedLayer)> {
+        let named = move |module: u32| self.layers.iter().map(move |it| (format!("added{module}.{}", it.name), it));
+        (self.first..self.first + self.count).flat_map(named)
     }
 
     fn tensors(&self) -> impl Iterator<Item = String> {
-        self.convolutions().flat_map(|(name, _)| [format!("{name}.weight"), format!("{name}.beta")])
+        self.named().flat_map(|(name, it)| it.tensors.iter().map(move |tensor| format!("{name}.{}", tensor.name)))
     }
 
-    /// The same with the moving averages of batch normalization.
+    /// The same with the moving averages of batch normalization, where a layer has them.
     fn variables(&self) -> impl Iterator<Item = Distributed> {
-        self.convolutions().flat_map(|(name, convolution)| {
-            let average = convolution.channels_out * self.element;
-            let own = ["weight", "beta"].map(|it| Distributed { tensor: format!("{name}.{it}"), bytes: None });
-            let averages = ["moving_mean", "moving_variance"];
-            let averages = averages.map(|it| Distributed { tensor: format!("{name}.{it}"), bytes: Some(average) });
-            own.into_iter().chain(averages)
+        self.named().flat_map(|(name, it)| {
+            let average = it.average_bytes.map(|bytes| ["moving_mean", "moving_variance"].map(|own| (own, bytes)));
+            let own = it.tensors.iter().map(|tensor| (tensor.name.as_str(), None));
+            let averages = average.into_iter().flatten().map(|(own, bytes)| (own, Some(bytes)));
+            own.chain(averages).map(move |(own, bytes)| Distributed { tensor: format!("{name}.{own}"), bytes })
         })
     }
 
-    /// Adds the modules to one worker, each of which takes `forward` and `backward`.
-    fn insert(&self, worker: &mut WorkerFile, forward: Time, backward: Time) {
+    /// Adds the modules to one worker.
+    fn insert(&self, worker: &mut WorkerFile) {
         let half = worker.forward.len() / 2;
         // A tensor shared by layers on both sides has its gradient when the earlier one has finished.
         let before: HashSet<&str> =
             worker.forward[..half].iter().flat_map(|layer| &layer.tensors).map(String::as_str).collect();
         let mut start = Time::ZERO;
-        let total = Time(backward.0 * u64::from(self.count));
+        let one: u64 = self.layers.iter().map(|it| it.backward.0).sum();
+        let total = Time(one * u64::from(self.count));
         for gradient in &mut worker.gradients {
             if before.contains(gradient.tensor.as_str()) {
                 gradient.ready_s += total;
@@ -280,22 +346,23 @@ impl Added {
         if let Some(whole) = &mut worker.backward_s {
             *whole += total;
         }
-        let durations = self.kind.split(forward).into_iter().cycle();
-        let layers = self.convolutions().zip(durations).map(|((layer, _), duration_s)| {
-            let tensors = vec![format!("{layer}.weight"), format!("{layer}.beta")];
-            LayerFile { layer, duration_s, tensors, activation_bytes: None, backward_bytes: None }
+        let layers = self.named().map(|(layer, it)| LayerFile {
+            tensors: it.tensors.iter().map(|tensor| format!("{layer}.{}", tensor.name)).collect(),
+            layer,
+            duration_s: it.forward,
+            activation_bytes: it.activation_bytes,
+            backward_bytes: None,
         });
         worker.forward.splice(half..half, layers);
-        let durations = self.kind.split(backward).into_iter().rev().cycle();
         let mut ready_s = start;
-        for ((name, convolution), duration) in self.convolutions().rev().zip(durations) {
-            ready_s += duration;
-            let beta = convolution.channels_out * self.element;
-            let weight = convolution.weights() * self.element;
-            worker.gradients.extend([
-                GradientFile { tensor: format!("{name}.beta"), ready_s, bytes: beta, shape: None },
-                GradientFile { tensor: format!("{name}.weight"), ready_s, bytes: weight, shape: None },
-            ]);
+        for (layer, it) in self.named().rev() {
+            ready_s += it.backward;
+            worker.gradients.extend(it.tensors.iter().rev().map(|tensor| GradientFile {
+                tensor: format!("{layer}.{}", tensor.name),
+                ready_s,
+                bytes: tensor.bytes,
+                shape: tensor.shape.clone(),
+            }));
         }
     }
 }
@@ -327,7 +394,7 @@ mod tests {
     #[test]
     fn they_run_in_the_middle() {
         let before = tiny();
-        let after = before.clone().with_modules(ModuleKind::Compute, 2).unwrap();
+        let after = before.clone().with_modules(&Module::Study(ModuleKind::Compute), 2).unwrap();
         assert_eq!(after.name, "tiny+compute:2");
         assert_eq!(after.tensors.len(), before.tensors.len() + 2 * 2 * 7);
         let (old, new) = (&before.workers[0], &after.workers[0]);
@@ -356,16 +423,22 @@ mod tests {
         let mut trace = tiny();
         trace.name = "Inception-v3, faster".into();
         let forward = trace.workers[0].forward_time().seconds();
-        let added = trace.with_modules(ModuleKind::Network, 1).unwrap().workers[0].forward_time().seconds() - forward;
+        let added =
+            trace.with_modules(&Module::Study(ModuleKind::Network), 1).unwrap().workers[0].forward_time().seconds()
+                - forward;
         assert!((added - forward * ModuleKind::Network.activation_share()).abs() < 1e-11);
     }
 
     #[test]
     fn adding_goes_on_counting_and_stays_readable() {
-        let trace = tiny().with_modules(ModuleKind::Compute, 1).unwrap().with_modules(ModuleKind::Network, 1).unwrap();
+        let trace = tiny()
+            .with_modules(&Module::Study(ModuleKind::Compute), 1)
+            .unwrap()
+            .with_modules(&Module::Study(ModuleKind::Network), 1)
+            .unwrap();
         assert!(trace.tensors.iter().any(|tensor| tensor.name == "added1.branch2.conv_7x1a.weight"));
         assert_eq!(Trace::from_json(trace.to_json().as_bytes(), "it").unwrap(), trace);
-        assert_eq!(tiny().with_modules(ModuleKind::Compute, 0).unwrap(), tiny());
+        assert_eq!(tiny().with_modules(&Module::Study(ModuleKind::Compute), 0).unwrap(), tiny());
     }
 
     #[test]
@@ -376,13 +449,19 @@ mod tests {
             ("compute:-1", "0-10000 modules"),
             ("compute:10001", "0-10000 modules"),
         ] {
-            let error = parse_modules(spec).unwrap_err();
+            let error = read_modules(spec).unwrap_err();
             let error = format!("{error}\n  try: {}", error.remedy().unwrap_or_default());
             assert!(error.contains(says), "{error}");
         }
-        assert_eq!(parse_modules("network:125").unwrap(), (ModuleKind::Network, 125));
+        assert_eq!(read_modules("network:125").unwrap(), (Module::Study(ModuleKind::Network), 125));
         let mut trace = tiny();
         trace.batch = u32::MAX;
-        assert!(trace.with_modules(ModuleKind::Network, 1).unwrap_err().to_string().contains("longer than a day"));
+        assert!(
+            trace
+                .with_modules(&Module::Study(ModuleKind::Network), 1)
+                .unwrap_err()
+                .to_string()
+                .contains("longer than a day")
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Whatever a file contains, the result is an error of one line, or a document that is written and read back unchanged.
 use paceline_model::cluster::Channel;
-use paceline_model::trace::{Dtype, ImportOptions, ModuleKind, Tensor, import_sends};
+use paceline_model::trace::{Dtype, ImportOptions, Module, ModuleKind, Tensor, import_sends};
 use paceline_model::{Cluster, DocumentError, Graph, Time, Trace};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -239,7 +239,7 @@ proptest! {
     #[test]
     fn transformed_traces_are_traces(trace in trace(), count in 0..4_u32, rate in 0.001..1e6_f64) {
         for kind in [ModuleKind::Compute, ModuleKind::Network] {
-            if let Ok(larger) = trace.clone().with_modules(kind, count) {
+            if let Ok(larger) = trace.clone().with_modules(&Module::Study(kind), count) {
                 holds(&larger)?;
             }
         }

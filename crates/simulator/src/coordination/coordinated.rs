@@ -97,6 +97,7 @@ pub(crate) fn coordinate(
         observed: observed(&coordinated, compute_s, used, runs, options),
         watched: None,
         coordination: Some(coordinated),
+        staggering: None,
         notes: prepared.schedule.note().into_iter().chain(collective.note()).collect(),
     };
     let found = compose(trace, cluster, options, &plan, found)?;

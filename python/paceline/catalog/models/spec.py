@@ -55,7 +55,7 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
     options = _merged(str(source), own, {name: value for name, value in given.items() if value is not None})
     config = _config_of(named)
     if config is None:
-        if not own:
+        if not own or (is_recorded(named) and set(own) == {"gpu"}):
             return None
         raise unknown_workload(named)
     if "gpu" not in options:

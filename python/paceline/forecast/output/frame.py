@@ -13,7 +13,7 @@ from paceline.forecast.result import COORDINATED, MODELED, REQUESTED, Result
 if TYPE_CHECKING:
     import pandas as pd
 
-_NOT_FLAT = ("links", "critical_path", "notes", "busy", "interval", "ground", "sharded")
+_NOT_FLAT = ("links", "critical_path", "notes", "busy", "interval", "ground", "sharded", "staggering")
 
 
 def row(result: Result) -> dict[str, Any]:
@@ -27,6 +27,15 @@ def row(result: Result) -> dict[str, Any]:
     flat["bottleneck_share"] = result.critical_path[0].seconds / total if total else None
     flat["interval_low_s"] = None if result.interval is None else result.interval.low_s
     flat["interval_high_s"] = None if result.interval is None else result.interval.high_s
+    if result.staggering is not None:
+        for part, spread in (
+            ("pull", result.staggering.pull),
+            ("backward", result.staggering.backward),
+            ("push", result.staggering.push),
+        ):
+            if spread is not None:
+                flat |= {f"{part}_min_s": spread.min_s, f"{part}_median_s": spread.median_s}
+                flat |= {f"{part}_max_s": spread.max_s}
     if result.sharded is not None:
         own = result.sharded
         flat |= {"sharding": own.sharding, "passes": own.passes, **own.exposed.to_dict(), **vars(own.memory)}

@@ -9,6 +9,7 @@ from paceline._internal import units
 from paceline._internal.block import Fact, Pair
 from paceline._internal.console import Column, render
 from paceline.forecast.kinds import Measure, Remark
+from paceline.forecast.result import Result
 from paceline.forecast.verdict.explain import Change, Explanation, Knee
 from paceline.forecast.wording import bottleneck, labels, rows, terms
 from paceline.forecast.wording import verdict as verdicts
@@ -27,7 +28,7 @@ def answer(of: Explanation) -> Answer:
     setup = Fact("Setup", *rows.setup(result, of.scenario.workload, of.group.noun))
     helps = verdicts.of_pipeline(of.details.bubble)
     more = [Fact("Would help", *helps)] if helps else []
-    after = [*verdicts.details(of.details), *more, *_without_gain(of), setup]
+    after = [*verdicts.details(of.details), *more, *_without_gain(of), *_staggering(result), setup]
     remarks = verdicts.notes(of.details)
     return verdicts.framed(
         of.group, result, of.groups, bound, before=before, after=after, remarks=remarks, in_full=True
@@ -100,6 +101,24 @@ def _without_gain(of: Explanation) -> list[Fact]:
         *([Fact("No gain", *slower)] if slower else []),
         *([Fact("Not tried", *others)] if others else []),
     ]
+
+
+def _staggering(result: Result) -> list[Fact]:
+    """Return how far apart backward passes begin, and what comes before and after them with parameter servers."""
+    known = result.staggering
+    if known is None or result.workers == 1 or not (result.servers or known.backward.spread_s):
+        return []
+    begin = known.backward
+    words = [
+        f"backward passes begin within {units.duration(begin.spread_s)}: the first after "
+        f"{units.duration(begin.min_s)}, half by {units.duration(begin.median_s)}"
+    ]
+    if known.pull is not None:
+        words.append(
+            f"last parameters arrive within {units.duration(known.pull.spread_s)}, last gradients are ready "
+            f"within {units.duration(known.push.spread_s)}"
+        )
+    return [Fact("Staggering", *words)]
 
 
 def _slower(one: Change) -> str:

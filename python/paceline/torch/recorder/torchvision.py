@@ -1,4 +1,4 @@
-"""Recording torchvision's classification models on random images."""
+"""Recording torchvision's classification models, and MobileNet v1, on random images."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torchvision
 from torch import nn
 
 from paceline.errors import PacelineError
+from paceline.torch.recorder.mobilenet_v1 import mobilenet_v1
 from paceline.torch.recorder.recorder import Recorder
 
 # The weights of the auxiliary losses: for inception_v3 those of torchvision's reference script
@@ -21,13 +22,17 @@ _AUXILIARY_WEIGHT = {"aux_logits": 0.4, "aux_logits1": 0.3, "aux_logits2": 0.3}
 _SLOW_TO_INITIALIZE = ("googlenet", "inception_v3")
 
 
+_OWN: dict[str, Callable[[], nn.Module]] = {"mobilenet_v1": mobilenet_v1}
+"""Models that torchvision does not have."""
+
+
 class UnknownModelError(PacelineError, ValueError):
     """No classification model of torchvision has this name; the message suggests similar ones."""
 
 
 def model_names() -> list[str]:
-    """Return the names of torchvision's classification models."""
-    return list(torchvision.models.list_models(module=torchvision.models))
+    """Return the names of torchvision's classification models, and of ours."""
+    return [*torchvision.models.list_models(module=torchvision.models), *_OWN]
 
 
 def resolve(name: str) -> str:
@@ -48,6 +53,8 @@ def default_image_size(name: str) -> int:
 
 def build(name: str, image_size: int) -> nn.Module:
     """Return the model for images of `image_size` pixels, with random weights, in training mode."""
+    if name in _OWN:
+        return _OWN[name]().train()
     options: dict[str, Any] = {}
     if name in _SLOW_TO_INITIALIZE:
         options["init_weights"] = False
