@@ -16,6 +16,7 @@ PARAMETERS = {
     "alexnet": 61_100_840,
     "googlenet": 13_004_888,
     "inception-v3": 27_161_264,
+    "mobilenet-v1": 4_231_976,
     "mobilenet-v2": 3_504_872,
     "bert-base": 109_514_298,
     "bert-large": 335_174_458,

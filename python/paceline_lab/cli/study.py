@@ -12,6 +12,7 @@ from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import completed
 from paceline.cli.usage import UsageError
+from paceline.errors import naming
 
 
 def _names() -> Iterable[str]:
@@ -41,10 +42,27 @@ def _names() -> Iterable[str]:
     is_flag=True,
     help="published --data: fit compute to each series' row of fewest GPUs, which is not counted.",
 )
-def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, data: Path | None, anchor: bool) -> None:
+@click.option("--workers", "--gpus", metavar="N,…", type=types.WORDS, help="Numbers of GPUs instead of the study's.")
+@click.option("--bandwidth", metavar="RATE,…", type=types.WORDS, help="Network rates instead of the study's: 10Gbps.")
+@click.option(
+    "--trace", "traces", metavar="NAME,…", type=types.WORDS, help="Traces instead of the study's: a file or a name."
+)
+def study(
+    *,
+    name: str | None,
+    as_json: bool,
+    csv: bool,
+    plots: Path | None,
+    data: Path | None,
+    anchor: bool,
+    workers: list[str] | None,
+    bandwidth: list[str] | None,
+    traces: list[str] | None,
+) -> None:
     """Reproduce a published study, and compare published and simulated values.
 
-    The error is simulated / published - 1. The study's claims are tested, too.
+    The error is simulated / published - 1. The study's claims are tested, too. With --workers, --bandwidth or --trace
+    its systems are forecast for your values: same tables, nothing published. Options marked * take lists.
 
     \b
     NAME is one of:
@@ -59,6 +77,7 @@ def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, dat
 
     \b
     paceline study ray-sgd
+    paceline study network-operator --workers 8,16 --bandwidth 10Gbps
     paceline study published --data mine.csv --anchor
     """
     from paceline._internal.console import Bar
@@ -66,6 +85,7 @@ def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, dat
     from paceline.forecast.output.plotting import need_matplotlib
 
     from paceline_lab.studies import STUDIES, run_study
+    from paceline_lab.studies.own import Own
 
     if name is None:
         raise UsageError(
@@ -79,8 +99,10 @@ def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, dat
     if data is not None:
         with types.naming_option("--data"):
             check_readable(data)
+    with naming(types.flags("simulate", {})):
+        own = Own.of(workers, bandwidth, traces or ())
     with Bar("simulating") as bar:
-        result = run_study(name, plots, bar, data, anchor=anchor)
+        result = run_study(name, plots, bar, data, anchor=anchor, own=own)
     if as_json:
         put(json.dumps(result.to_dict(), indent=1, allow_nan=False))
     elif csv:

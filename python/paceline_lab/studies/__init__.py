@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from paceline_lab.studies.own import Own
 
 # Called with the number of simulations done and the total.
 Progress = Callable[[int, int], None]
@@ -64,10 +67,12 @@ def run_study(
     data: Path | None = None,
     *,
     anchor: bool = False,
+    own: Own | None = None,
 ) -> StudyOutput:
     """Simulate a study, and draw its figures into the folder `plots`. `data`: a file instead of the built-in one.
 
-    `anchor`: for `published` with rows of training, the row of fewest GPUs sets the computation of its series.
+    `anchor`: for `published` with rows of training, the row of fewest GPUs sets the computation of its series. `own`:
+    workers, rates and traces instead of the study's.
 
     Raises InvalidArgumentError for an unknown name, and for data that cannot be read or does not apply to the study.
     """
@@ -79,6 +84,14 @@ def run_study(
         )
     if anchor and name != "published":
         raise InvalidArgumentError(f"--anchor has no effect on {name}", remedy="paceline study published --anchor")
+    if own is not None:
+        if data is not None or anchor:
+            raise InvalidArgumentError(
+                "--workers, --bandwidth and --trace cannot be combined with --data", remedy="drop --data, or drop them"
+            )
+        from paceline_lab.studies import own as comparing
+
+        return comparing.run(name, f"{name}: {STUDIES[name][1]}", own, plots, progress)
     module = importlib.import_module(STUDIES[name][0])
     if anchor:
         return cast("StudyOutput", module.run(plots, progress, data, anchor=True))

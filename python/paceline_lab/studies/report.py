@@ -116,7 +116,9 @@ class Study:
         }
 
     def to_csv(self) -> str:
-        """Return the rows as CSV."""
+        """Return the rows as CSV, or the forecasts of a study without published rows."""
+        if not self.rows:
+            return csv_of([asdict(it) for it in self.forecasts], ("table", "row", "model", "simulated", "unit"))
         rows = [
             {
                 **{name: getattr(row, name) for name in ("table", "row", "model", "unit", "published")},

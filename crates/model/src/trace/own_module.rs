@@ -157,8 +157,8 @@ impl OwnModule {
         Ok(())
     }
 
-    /// Its layers at a batch.
-    pub(super) fn layers(&self, samples: u32) -> Vec<AddedLayer> {
+    /// Its layers at a batch; `None`: they take longer than a day.
+    pub(super) fn layers(&self, samples: u32) -> Option<Vec<AddedLayer>> {
         let scale = self.batch.map_or(1.0, |own| f64::from(samples) / f64::from(own));
         let layer = |it: &OwnLayer| AddedLayer {
             name: it.layer.clone(),
@@ -172,7 +172,8 @@ impl OwnModule {
                 .map(|it| AddedTensor { name: it.tensor.clone(), bytes: it.bytes, shape: it.shape.clone() })
                 .collect(),
         };
-        self.layers.iter().map(layer).collect()
+        let seconds: f64 = self.layers.iter().map(|it| it.forward_s.seconds() + it.backward_s.seconds()).sum();
+        (seconds * scale <= MAX_SECONDS).then(|| self.layers.iter().map(layer).collect())
     }
 }
 
@@ -288,7 +289,7 @@ mod tests {
             ),
             (r#""layer": "b", "#, "", "block.json: layers[2]"),
             (r#""backward_s": 0.004"#, r#""backward_s": -1"#, "block.json: layers[2].backward_s"),
-            (r#""name": "block""#, r#""nmae": "block""#, "unknown field 'nmae'"),
+            (r#""name": "block""#, r#""named": "block""#, "unknown field 'named'"),
             ("paceline-module", "paceline-trace", "block.json"),
             (r#""tensor": "bias""#, r#""tensor": "w""#, "layers[2].tensors[1].tensor: 'w' is in 'b' twice"),
             (r#""batch": 16"#, r#""batch": 0"#, "block.json: batch"),

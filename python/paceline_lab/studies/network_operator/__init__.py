@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline_lab.studies.claims import judged
-from paceline_lab.studies.network_operator.claims import claims
+from paceline_lab.studies.network_operator.claims import Claim, claims
+from paceline_lab.studies.network_operator.orders import OrderClaim, order_claims
 from paceline_lab.studies.network_operator.published import rows, skipped
 from paceline_lab.studies.network_operator.runs import Simulations
 from paceline_lab.studies.network_operator.shares import SECOND_MOST, compared
+from paceline_lab.studies.network_operator.titan_x import titan_figures
 from paceline_lab.studies.report import Study, rounded
 
 TITLE = (
@@ -24,7 +26,8 @@ TITLE = (
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
     """Simulate each configuration once; draw the figures if a folder is given."""
-    simulations, claimed = Simulations(), claims()
+    simulations = Simulations()
+    claimed: list[Claim | OrderClaim] = [*claims(), *order_claims()]
     wanted = [config for row in rows() for config in row.configs()]
     wanted += [config for claim in claimed for config in claim.configs.values()]
     if plots is not None:
@@ -37,10 +40,11 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
         from paceline_lab.studies.network_operator.figures import draw_all
 
         drawn = [str(path) for path in draw_all(simulations, plots)]
+    figures = [*(claim.figures(simulations) for claim in claimed), *titan_figures()]
     return Study(
         title=TITLE,
         rows=[*(row.compared(simulations) for row in rows()), *compared(simulations)],
-        claims=[rounded(it) for it in judged("network-operator", [claim.figures(simulations) for claim in claimed])],
+        claims=[rounded(it) for it in judged("network-operator", figures)],
         figures=drawn,
         skipped=list(skipped(rows())),
         simulations=len(simulations),

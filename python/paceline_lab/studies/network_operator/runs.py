@@ -35,6 +35,8 @@ class Config:
     compute_speedup: float | None = None
     # In the notation of `--add-module`.
     modules: str | None = None
+    # In the notation of `--send-order`.
+    order: str | None = None
     # Number of slices per tensor, which placement spreads over the servers.
     slices: int | None = None
     # Whether variables are placed on servers in the order of creation, as TensorFlow does.
@@ -56,6 +58,7 @@ class Simulations:
     def __init__(self) -> None:
         """Start with an empty cache."""
         self._times: dict[Config, float] = {}
+        self._staggering: dict[Config, float] = {}
         self._traces: dict[tuple[str, str | None, int | None], Trace] = {}
 
     def trace(self, model: str, modules: str | None = None, slices: int | None = None) -> Trace:
@@ -77,7 +80,7 @@ class Simulations:
 
     def _simulate(self, config: Config) -> float:
         trace = self.trace(config.model, config.modules, config.slices)
-        return simulate(
+        result = simulate(
             trace,
             None,
             find_strategy(config.strategy).name,
@@ -91,8 +94,16 @@ class Simulations:
             placement="tensorflow" if config.tensorflow else None,
             barrier=config.barrier,
             compute_speedup=config.compute_speedup,
+            send_order=config.order,
             critical_path=False,
-        ).iteration_s
+        )
+        if result.staggering is not None:
+            self._staggering[config] = result.staggering.backward.spread_s
+        return result.iteration_s
+
+    def staggering(self, config: Config) -> float:
+        """Return how far apart workers begin their backward passes, in seconds."""
+        return self._staggering[config] if self[config] >= 0 else 0.0
 
     def prepare(self, configs: Iterable[Config], progress: Callable[[int, int], None] | None = None) -> None:
         """Simulate new configurations on all cores, the longest first."""
