@@ -40,7 +40,10 @@ def test_rows_are_those_published():
     rows = by_setting(load_imbalance.run(iterations=2))
     weak = {(network, name, gpus, "weak") for network in networks() for name in NAMES for gpus in GPUS}
     strong = {("resnet-50", name, gpus, "strong") for name in NAMES for gpus in GPUS[1:]}
-    assert set(rows) == weak | strong
+    # Dynamic partitioning is future work there, and the rarity of a common sleep is only named.
+    unpublished = {("resnet-50", "partitioned:dynamic", gpus, "weak") for gpus in GPUS}
+    unpublished |= {("resnet-50", f"global-sleep:{every}", GPUS[-1], "weak") for every in (2, 4, 8)}
+    assert set(rows) == weak | strong | unpublished
     assert len(networks()) == 9
     for row in rows.values():
         assert sum(row["breakdown"].values()) == pytest.approx(row["iteration_s"])
@@ -139,7 +142,7 @@ def test_output(result, tmp_path):
         *("network", "coordinator", "gpus", "scaling", "iteration_s", "images_per_s"),
         *("compute_s", "coordinator_s", "copy_s", "collective_s"),
     ]
-    assert len(lines) == 1 + 9 * 7 * 5 + 6 * 5
+    assert len(lines) == 1 + 9 * 7 * 5 + 6 * 5 + len(GPUS) + 3
 
 
 @pytest.mark.slow

@@ -129,7 +129,7 @@ def balanced_points() -> list[Point]:
 
 
 def extra_points() -> list[Point]:
-    """Return the runs that are no rows: those of claims, those unpublished, and of another reading of an assumption."""
+    """Return the runs beside the published ones: of claims, of variants, and of another reading of an assumption."""
     overlapped = [Point(STRONG_NETWORK, name, LARGEST, overlap=True) for name in (BASELINE, GRAPH)]
     unpublished = [Point(STRONG_NETWORK, DYNAMIC, gpus) for gpus in GPUS]
     unpublished += [Point(STRONG_NETWORK, f"{GLOBAL_SLEEP}:{every}", LARGEST) for every in (2, 4, 8)]
