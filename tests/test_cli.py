@@ -185,6 +185,35 @@ def test_import_sends(tmp_path):
     assert "aggregation.csv" in cli.refused(*words)
 
 
+def test_import_sends_after_a_dependency_and_without_patterns(tmp_path):
+    header = "time_s,tensor,bytes,source,destination\n"
+    plain, filtered = tmp_path / "plain.csv", tmp_path / "all.csv"
+    plain.write_text(header + "0.0,fc,400,worker0,ps0\n0.02,conv,40,worker0,ps0\n")
+    filtered.write_text(
+        header
+        + "1.0,conv,40,worker0,ps0\n2.0,loss/begin,4,worker0,ps0\n2.1,bn/moving_mean,6,worker0,ps0\n"
+        + "2.5,fc,400,worker0,ps0\n2.51,aux/fc,40,worker0,ps0\n2.52,conv,40,worker0,ps0\n"
+    )
+    distribution = tmp_path / "distribution.csv"
+    distribution.write_text(header + "0.0,conv,40,ps0,worker0\n0.1,fc,400,ps0,worker0\n")
+
+    def words(aggregation, output, *more):
+        options = ["--name", "m", "--batch", "8", "--forward", "10ms", "-o", tmp_path / output]
+        return ["import", "sends", aggregation, distribution, *options, *more]
+
+    more = ["--dependency", "loss/begin", "--exclude", "*/moving_*", "--exclude", "aux"]
+    for arguments in (words(plain, "a.json"), words(filtered, "b.json", *more)):
+        result = call(*arguments)
+        assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
+    for wrong, said, remedy in (
+        (["--exclude", "nobody"], "'nobody' is the name of no tensor", "--exclude '*/moving_*'"),
+        (["--dependency", "loss/begun"], "'worker0' never sends the dependency 'loss/begun'", "--dependency loss/begin"),
+    ):
+        refused = " ".join(cli.refused(*words(filtered, "c.json", *more, *wrong)).split())
+        assert said in refused and remedy in refused, refused
+
+
 def test_ctrl_c_during_the_imports():
     code = (
         "import sys\nclass CtrlC:\n    def find_spec(self, name, *rest):\n        if name == 'click':\n"

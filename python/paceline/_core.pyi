@@ -184,6 +184,8 @@ class Trace:
         dtype: str = "float32",
         device: str = "",
         provenance: str = "",
+        dependency: str | None = None,
+        exclude: Sequence[str] = (),
     ) -> Trace:
         """Make a trace from two recordings of sends (docs/reference/trace-format.md).
 
@@ -198,9 +200,12 @@ class Trace:
             dtype: Dtype of the gradients.
             device: What it was recorded on.
             provenance: How it was recorded.
+            dependency: The operation after whose first send a worker's gradients count (section 5.1 of the paper).
+            exclude: Tensors that are left out of both files: parts of names, or patterns such as `*/moving_*`.
 
         Raises:
-            InvalidArgumentError: A file is missing or malformed, or a value is out of range.
+            InvalidArgumentError: A file is missing or malformed, a value is out of range, a worker never sends the
+                dependency, or a pattern matches no tensor.
         """
     def scaled_to_rate(self, samples_per_s: float) -> Trace:
         """Scale all durations so that one worker alone reaches a rate.

@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod document;
 pub mod graph;
 pub mod nearest;
+mod pattern;
 pub mod trace;
 pub mod units;
 

@@ -307,7 +307,7 @@ getters! { Trace, self {
     }
 
     #[staticmethod]
-    #[pyo3(signature = (aggregation, distribution, *, name, batch, forward_s, first_gradient_s=0.0, backward_s=None, dtype="float32", device="", provenance=""))]
+    #[pyo3(signature = (aggregation, distribution, *, name, batch, forward_s, first_gradient_s=0.0, backward_s=None, dtype="float32", device="", provenance="", dependency=None, exclude=Vec::new()))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python signature")]
     fn import_sends(
         aggregation: PathBuf,
@@ -320,6 +320,8 @@ getters! { Trace, self {
         dtype: &str,
         device: &str,
         provenance: &str,
+        dependency: Option<String>,
+        exclude: Vec<String>,
     ) -> PyResult<Trace> {
         let options = ImportOptions {
             name,
@@ -330,6 +332,8 @@ getters! { Trace, self {
             forward: time("forward", forward_s)?,
             first_gradient: time("first gradient", first_gradient_s)?,
             backward: backward_s.map(|s| time("backward", s)).transpose()?,
+            dependency,
+            exclude,
             aggregation_source: aggregation.display().to_string(),
             distribution_source: distribution.display().to_string(),
         };

@@ -18,6 +18,7 @@ from paceline.settings import kinds
 _SECTIONS = {
     "Basic options": ("name", "batch", "output"),
     "Times": ("forward", "backward", "first_gradient"),
+    "Sends that count": ("dependency", "exclude"),
     "Details": ("dtype", "device", "provenance"),
 }
 
@@ -37,6 +38,13 @@ _SECTIONS = {
     type=types.of_kind(kinds.DURATION),
     help="Backward time: 352ms.  [default: until the last send]",
 )
+@click.option("--dependency", metavar="OP", help="Count a worker's gradients after its first send of this tensor.")
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave out tensors, by a part of the name or a pattern: '*/moving_*'. Several: repeat it.",
+)
 @types.options("import sends", "dtype", "device", filled=True)
 @click.option("--provenance", default="", help="Note on how it was recorded.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Trace to write: mine.json.")
@@ -49,6 +57,8 @@ def import_sends(
     forward: float,
     first_gradient: float,
     backward: float | None,
+    dependency: str | None,
+    exclude: tuple[str, ...],
     dtype: str,
     device: str | None,
     provenance: str,
@@ -74,6 +84,8 @@ def import_sends(
         dtype=dtype,
         device=device or "",
         provenance=provenance,
+        dependency=dependency,
+        exclude=exclude,
     )
     with replaced(output) as path:
         path.write_text(trace.to_json() + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 //! Imports the trace format of M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": what a
 //! network operator can record without knowing the model. There are two CSV files per model, with one row per send,
 //! described in docs/reference/trace-format.md, "Traces of sends".
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use serde::de::IgnoredAny;
@@ -11,6 +11,8 @@ use super::sends::{Send, rows};
 use super::{Dtype, Trace};
 use crate::document::fields::check_name;
 use crate::document::{DocumentError, Problem, read, seconds, shown, with_remedy};
+use crate::nearest;
+use crate::pattern::names;
 use crate::units::Time;
 
 /// Information that sends do not contain.
@@ -32,6 +34,10 @@ pub struct ImportOptions {
     pub first_gradient: Time,
     /// Duration of the whole backward pass. `None`: it ends with the last send.
     pub backward: Option<Time>,
+    /// The operation after whose first send a worker's gradients count; its own sends do not.
+    pub dependency: Option<String>,
+    /// Patterns of tensors that are left out of both files ([`crate::pattern`]).
+    pub exclude: Vec<String>,
     /// Name of the aggregation trace in errors.
     pub aggregation_source: String,
     /// Name of the distribution trace in errors.
@@ -50,6 +56,8 @@ impl Default for ImportOptions {
             forward: Time::ZERO,
             first_gradient: Time::ZERO,
             backward: None,
+            dependency: None,
+            exclude: Vec::new(),
             aggregation_source: "aggregation trace".into(),
             distribution_source: "distribution trace".into(),
         }
@@ -64,8 +72,15 @@ impl Default for ImportOptions {
 pub fn import_sends(aggregation: &str, distribution: &str, options: ImportOptions) -> Result<Trace, DocumentError> {
     check_options(&options)?;
     let (for_aggregation, for_distribution) = (&options.aggregation_source, &options.distribution_source);
-    let gradients = rows(aggregation, options.dtype).map_err(|problem| problem.of(for_aggregation))?;
-    let parameters = rows(distribution, options.dtype).map_err(|problem| problem.of(for_distribution))?;
+    let mut excluded = Excluded::new(&options);
+    let gradients = rows(aggregation, options.dtype, |tensor| excluded.has(tensor))
+        .and_then(|sends| after_dependency(sends, options.dependency.as_deref()))
+        .map_err(|problem| problem.of(for_aggregation))?;
+    let gradients = excluded.left(gradients).map_err(|problem| problem.of(for_aggregation))?;
+    let parameters = rows(distribution, options.dtype, |tensor| excluded.has(tensor))
+        .and_then(|sends| excluded.left(sends))
+        .map_err(|problem| problem.of(for_distribution))?;
+    excluded.all_match(for_aggregation, for_distribution)?;
     let parameters = first_sends(&parameters).map_err(|problem| problem.of(for_distribution))?;
     let workers = workers(&gradients).and_then(|workers| {
         all_are_distributed(&workers, &parameters, for_distribution)?;
@@ -139,6 +154,79 @@ fn check_options(options: &ImportOptions) -> Result<(), DocumentError> {
         ));
     }
     Ok(())
+}
+
+/// The patterns of [`ImportOptions::exclude`], and which of them have matched a tensor.
+struct Excluded<'a> {
+    patterns: Vec<(&'a str, bool)>,
+    dependency: Option<&'a str>,
+}
+
+impl<'a> Excluded<'a> {
+    fn new(options: &'a ImportOptions) -> Excluded<'a> {
+        let patterns = options.exclude.iter().map(|pattern| (pattern.as_str(), false)).collect();
+        Excluded { patterns, dependency: options.dependency.as_deref() }
+    }
+
+    /// Whether a tensor is left out; its size then need not be one of a gradient.
+    fn has(&mut self, tensor: &str) -> bool {
+        let mut some = false;
+        for (pattern, matched) in &mut self.patterns {
+            if names(pattern, tensor) {
+                (some, *matched) = (true, true);
+            }
+        }
+        some || self.dependency == Some(tensor)
+    }
+
+    /// The other sends. At least one.
+    fn left(&mut self, sends: Vec<Send>) -> Result<Vec<Send>, Problem> {
+        let left: Vec<Send> = sends.into_iter().filter(|send| !self.has(&send.tensor)).collect();
+        if left.is_empty() {
+            return Err(Problem::new("", "has no rows that are not excluded").remedy("a narrower --exclude"));
+        }
+        Ok(left)
+    }
+
+    fn all_match(&self, aggregation: &str, distribution: &str) -> Result<(), DocumentError> {
+        let Some((pattern, _)) = self.patterns.iter().find(|(_, matched)| !matched) else { return Ok(()) };
+        let message = format!("{} is the name of no tensor in {aggregation} or {distribution}", shown(pattern));
+        Err(DocumentError::at("import", "exclude", &with_remedy(message, "--exclude '*/moving_*'")))
+    }
+}
+
+/// Each worker's sends after the first one of the dependency operation: earlier ones overlap its forward pass.
+fn after_dependency(sends: Vec<Send>, dependency: Option<&str>) -> Result<Vec<Send>, Problem> {
+    let Some(dependency) = dependency else { return Ok(sends) };
+    let mut begun: HashSet<String> = HashSet::new();
+    let mut workers: BTreeSet<String> = BTreeSet::new();
+    let mut tensors: BTreeSet<String> = BTreeSet::new();
+    let mut counted = Vec::new();
+    for send in sends {
+        if !workers.contains(&send.source) {
+            workers.insert(send.source.clone());
+        }
+        if send.tensor == dependency {
+            begun.insert(send.source);
+        } else if begun.contains(&send.source) {
+            counted.push(send);
+        } else {
+            tensors.insert(send.tensor);
+        }
+    }
+    if let Some(worker) = workers.iter().find(|worker| !begun.contains(*worker)) {
+        let near = nearest(dependency, tensors.iter().map(String::as_str));
+        let message = format!("{} never sends the dependency {}", shown(worker), shown(dependency));
+        let remedy = near.or_else(|| tensors.first().map(String::as_str));
+        let remedy =
+            remedy.map_or("{dependency}, one of its sends".into(), |tensor| format!("{{dependency={tensor}}}"));
+        return Err(Problem::new("", message).remedy(remedy));
+    }
+    if counted.is_empty() {
+        let message = format!("nothing is sent after the dependency {}", shown(dependency));
+        return Err(Problem::new("", message).remedy("{dependency}, an earlier operation"));
+    }
+    Ok(counted)
 }
 
 /// The order in which tensors are first sent to anyone.
@@ -333,5 +421,41 @@ mod tests {
         assert!(import_sends(AGGREGATION, DISTRIBUTION, nameless).is_err());
         let nothing = ImportOptions { batch: 0, ..options() };
         assert!(import_sends(AGGREGATION, DISTRIBUTION, nothing).is_err());
+    }
+
+    const WITH_MORE: &str = "time_s,tensor,bytes,source,destination
+1.0,aux/logits,12,worker0,ps0
+2.0,loss/begin,4,worker0,ps0
+2.002,fc,4000,worker0,ps0
+2.05,bn/moving_mean,7,worker0,ps0
+2.06,bn/moving_mean,7,worker0,ps0
+2.102,conv,400,worker0,ps1
+1.5,loss/begin,4,worker1,ps0
+1.4,conv,400,worker1,ps1
+1.552,fc,4000,worker1,ps0
+1.752,conv,400,worker1,ps1
+";
+
+    #[test]
+    fn sends_count_after_the_dependency_and_without_what_is_excluded() {
+        let distribution = format!("{DISTRIBUTION}0.4,bn/moving_mean,7,ps1,worker0\n");
+        let more =
+            ImportOptions { dependency: Some("loss/begin".into()), exclude: vec!["*/moving_*".into()], ..options() };
+        let trace = import_sends(WITH_MORE, &distribution, more.clone()).unwrap();
+        assert_eq!(trace, import_sends(AGGREGATION, DISTRIBUTION, options()).unwrap());
+        let refused = |aggregation: &str, options: &ImportOptions| {
+            import_sends(aggregation, &distribution, options.clone()).unwrap_err()
+        };
+        let unmatched = ImportOptions { exclude: vec!["moving".into(), "*/moved".into()], ..more.clone() };
+        assert!(refused(WITH_MORE, &unmatched).to_string().contains("'*/moved' is the name of no tensor"));
+        let unsent = ImportOptions { dependency: Some("loss/began".into()), ..more.clone() };
+        let error = refused(WITH_MORE, &unsent);
+        assert!(error.to_string().contains("'worker0' never sends the dependency 'loss/began'"), "{error}");
+        assert_eq!(error.remedy(), Some("{dependency=loss/begin}"));
+        let late = "time_s,tensor,bytes,source,destination\n1.0,fc,4000,worker0,ps0\n2.0,loss/begin,4,worker0,ps0\n";
+        let nothing = ImportOptions { exclude: Vec::new(), ..more.clone() };
+        assert!(refused(late, &nothing).to_string().contains("nothing is sent after the dependency"));
+        let everything = ImportOptions { exclude: vec!["*".into()], ..more };
+        assert!(refused(WITH_MORE, &everything).to_string().contains("not excluded"));
     }
 }

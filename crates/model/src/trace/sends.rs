@@ -28,8 +28,9 @@ impl Send {
     }
 }
 
-/// All rows in order of time; rows with the same time keep their order. At least one.
-pub(super) fn rows(text: &str, dtype: Dtype) -> Result<Vec<Send>, Problem> {
+/// All rows in order of time; rows with the same time keep their order. At least one. Sizes of tensors for which `any`
+/// holds are not read.
+pub(super) fn rows(text: &str, dtype: Dtype, mut any: impl FnMut(&str) -> bool) -> Result<Vec<Send>, Problem> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
     let unreadable = |error: csv::Error| Problem::new("", format!("is not CSV: {error}")).remedy(HEADER);
@@ -42,7 +43,7 @@ pub(super) fn rows(text: &str, dtype: Dtype) -> Result<Vec<Send>, Problem> {
                 Problem::new("", format!("has more than {MAX_ENTRIES} rows")).remedy("the rows of fewer workers")
             );
         }
-        sends.push(row(&record, columns, dtype)?);
+        sends.push(row(&record, columns, dtype, &mut any)?);
     }
     if sends.is_empty() {
         return Err(Problem::new("", "has no rows").remedy("a row for every send"));
@@ -74,7 +75,12 @@ fn columns(header: &StringRecord) -> Result<[usize; 5], Problem> {
     Ok(columns)
 }
 
-fn row(record: &StringRecord, columns: [usize; 5], dtype: Dtype) -> Result<Send, Problem> {
+fn row(
+    record: &StringRecord,
+    columns: [usize; 5],
+    dtype: Dtype,
+    any: &mut impl FnMut(&str) -> bool,
+) -> Result<Send, Problem> {
     let line = record.position().map_or(0, csv::Position::line);
     let [time, tensor, bytes, source, destination] = columns.map(|column| record.get(column).unwrap_or_default());
     if record.len() != columns.len() {
@@ -88,7 +94,7 @@ fn row(record: &StringRecord, columns: [usize; 5], dtype: Dtype) -> Result<Send,
         line,
         ps: time_stamp(time).map_err(at("time_s"))?,
         tensor: name(tensor, "tensor")?,
-        bytes: tensor_bytes(bytes, dtype).map_err(at("bytes"))?,
+        bytes: if any(tensor) { 0 } else { tensor_bytes(bytes, dtype).map_err(at("bytes"))? },
         source: name(source, "source")?,
         destination: name(destination, "destination")?,
     })
