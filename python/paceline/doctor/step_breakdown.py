@@ -12,8 +12,6 @@ from paceline.doctor.timeline_model import Block
 from paceline.doctor.transfers import Transfer
 from paceline.doctor.waits import Wait, wait_between
 
-_NO_LENGTH = 1000
-"""Nanoseconds: marks of less stand for what is not marked."""
 _NO_GRADIENT = 1024
 """Bytes; an operation this small that starts after all others have ended is a loss or a norm, not a gradient."""
 
@@ -117,9 +115,7 @@ def _susceptible(marked: Marked, gradients: Sequence[Transfer], pipeline: Interv
     """Return how long the pipeline is at work between the first forward pass and the first gradient's movement."""
     if not marked.forward:
         return 0
-    # TensorFlow has no hooks for forward passes: a mark of no length stands for all of them before the first gradient.
-    is_marked = length(marked.forward) > _NO_LENGTH
-    begin = marked.forward[0][0] if is_marked else marked.step[0]
+    begin = marked.forward[0][0]
     end = min([it.all_begun for it in gradients if it.all_begun >= begin], default=marked.step[1])
     return length(clip(pipeline, begin, min(end, marked.step[1])))
 

@@ -1,7 +1,8 @@
 """Watches the input pipeline of a rank while a timeline is recorded: when it is at work, by the system's own accounts.
 
-A pipeline works beside the script: processes that the rank has started (a DataLoader's workers), and threads of tf.data
-or of pinning memory. Nothing in them is changed. Their time on a core is read every two milliseconds.
+A pipeline works beside the script: processes that the rank has started (a DataLoader's workers), and torch's thread
+that pins memory. Nothing in them is changed. Their time on a core is read every two milliseconds. Threads of tf.data
+have the process's name, as those that compute, so nothing tells them apart.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _LOOK_S = 0.2
 """How often processes and threads are looked for: workers start with each epoch."""
 _BUSY = 0.5
 """Share of an interval for which one of its threads must have run: waiting for a queue wakes them for microseconds."""
-_THREADS = ("tf_data", "pt_data_pin")
-"""Beginnings of the names of a pipeline's threads within the rank: those of tf.data, and torch's for pinned memory."""
+_THREAD = "pt_data_pin"
+"""Name of the thread within the rank that pins memory."""
 _MOST = 256
 """Threads that are watched at most."""
 
@@ -103,7 +104,7 @@ def _accounts() -> list[str]:
     for thread in _listed("/proc/self/task"):
         folder = f"/proc/self/task/{thread}"
         with contextlib.suppress(OSError):
-            if Path(f"{folder}/comm").read_text().startswith(_THREADS):
+            if Path(f"{folder}/comm").read_text().startswith(_THREAD):
                 found.append(f"{folder}/schedstat")
             for child in Path(f"{folder}/children").read_text().split():
                 found += [f"/proc/{child}/task/{one}/schedstat" for one in _listed(f"/proc/{child}/task")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from paceline._core import Engine
-from paceline.job.input_watch import InputWatch
 
 
 class StepMarks:
@@ -18,11 +17,9 @@ class StepMarks:
     def __init__(self, engine: Engine) -> None:
         """Take the engine whose timeline is recorded."""
         self._engine = engine
-        self._input = InputWatch(engine)
 
     def remove(self) -> None:
         """Mark nothing any more; there are no hooks to remove."""
-        self._input.remove()
 
     def waited(self, began: int) -> None:
         """Mark that the script has waited for gradients since `began`, by time.monotonic_ns()."""
