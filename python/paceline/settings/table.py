@@ -936,9 +936,14 @@ _ALL: tuple[Setting, ...] = (
         name="transport",
         variable="PACELINE_TRANSPORT",
         kind=kinds.TRANSPORT,
-        help="Transport: auto, shm, tcp, mpi, grpc, grpc+tcp, +mpi, +ucx, +verbs, +gdr (docs/how-to/grpc.md).",
+        help="Transport: auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi, grpc+ucx, grpc+verbs, grpc+gdr.",
         default="auto",
-        uses=_in(*JOBS, bench=Use(help="Transport of engine paceline: auto, shm, tcp, mpi, grpc, grpc+tcp, ….")),
+        uses=_in(
+            *JOBS,
+            bench=Use(
+                help="Engine paceline: auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi, grpc+ucx, grpc+verbs, grpc+gdr."
+            ),
+        ),
     ),
     Setting(
         name="mpi_library",
