@@ -208,7 +208,11 @@ def test_import_sends_after_a_dependency_and_without_patterns(tmp_path):
     assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
     for wrong, said, remedy in (
         (["--exclude", "nobody"], "'nobody' is the name of no tensor", "--exclude '*/moving_*'"),
-        (["--dependency", "loss/begun"], "'worker0' never sends the dependency 'loss/begun'", "--dependency loss/begin"),
+        (
+            ["--dependency", "loss/begun"],
+            "'worker0' never sends the dependency 'loss/begun'",
+            "--dependency loss/begin",
+        ),
     ):
         refused = " ".join(cli.refused(*words(filtered, "c.json", *more, *wrong)).split())
         assert said in refused and remedy in refused, refused

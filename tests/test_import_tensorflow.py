@@ -277,7 +277,7 @@ def test_every_beginning_of_a_profile_is_read_or_refused(written):
 def test_changed_profiles_are_read_or_refused(written):
     rng = random.Random(1)
     whole, sizes = xspace(STEPS, "train"), written(VARIABLES, "sizes.json")
-    for _ in range(600):
+    for _ in range(250):
         changed = bytearray(whole)
         for _ in range(rng.randint(1, 4)):
             changed[rng.randrange(len(changed))] = rng.randrange(256)
