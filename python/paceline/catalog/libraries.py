@@ -72,7 +72,7 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class SmallMessages:
-    """What a library does with small messages, where that is not its own strategy."""
+    """The strategy of small messages, where it is not the library's own."""
 
     to: int
     """The largest, in bytes."""
