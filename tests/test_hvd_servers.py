@@ -27,6 +27,56 @@ def test_weights_after_fifty_steps(pull, more):
     run(2, pulling.kinds, env={**SERVERS, "PACELINE_PULL": pull, **more})
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"PACELINE_CHUNK": "64B", "PACELINE_PLACEMENT": "tensorflow"},
+        {"PACELINE_PLACEMENT": "even", "PACELINE_TRANSPORT": "tcp"},
+        {"PACELINE_STRATEGY": "sharded-ps"},
+        {"PACELINE_STRATEGY": "ps-multicast-aggregation", "HOROVOD_FUSION_THRESHOLD": "2000"},
+    ],
+)
+def test_weights_after_fifty_steps_without_the_barrier(more):
+    run(2, pulling.kinds, env={**SERVERS, "PACELINE_BARRIER": "0", **more})
+
+
+def test_without_the_barrier_the_weights_are_the_same_bit_for_bit():
+    one = {**SERVERS, "PACELINE_SERVERS": "1"}
+    assert run(2, pulling.digest, env=one) == run(2, pulling.digest, env={**one, "PACELINE_BARRIER": "0"})
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        pulling.step_waits_for_nothing,
+        pulling.closures_are_refused,
+        pulling.clipping_needs_synchronize,
+        pulling.scalers_need_synchronize,
+    ],
+    ids=lambda task: task.__name__,
+)
+def test_what_scripts_do_without_the_barrier(task):
+    run(2, task, env={**SERVERS, "PACELINE_BARRIER": "0"})
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"PACELINE_STRATEGY": "ring"}, "PACELINE_BARRIER: has no effect on ring"),
+        ({"PACELINE_STRATEGY": "async-ps"}, "PACELINE_BARRIER: has no effect on async-ps"),
+        ({"PACELINE_STRATEGY": "ps", "PACELINE_PULL": "step"}, "PACELINE_PULL: step waits for all sums"),
+        (
+            {"PACELINE_STRATEGY": "ps", "PACELINE_DISTRIBUTION": "block"},
+            "PACELINE_DISTRIBUTION: block needs the barrier",
+        ),
+    ],
+)
+def test_where_no_barrier_cannot_be(more, says):
+    with pytest.raises(RankError, match=says):
+        run(1, pulling.kinds, env={"PACELINE_BARRIER": "0", **more})
+
+
 def test_a_file_places_tensors_by_name(tmp_path):
     path = tmp_path / "placement.json"
     names = ["first", "norm", "seldom", "last"]

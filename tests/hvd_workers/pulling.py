@@ -189,3 +189,56 @@ def compiled_models_train(rank, size):
     for (name, tensor), other in zip(net.named_parameters(), plain.parameters(), strict=True):
         assert not torch.equal(tensor, before[name])
         torch.testing.assert_close(tensor, other, rtol=1e-9, atol=1e-12)
+
+
+def closures_are_refused(rank, size):
+    torch.manual_seed(0)
+    net = Net().double()
+    optimizer = wrapped(torch.optim.SGD(net.parameters(), lr=0.1), net)
+    with pytest.raises(ValueError, match=r"step\(closure\) .* use --pull step, with a barrier"):
+        optimizer.step(lambda: net(batch(0, rank)[0], True).sum())
+
+
+def clipping_needs_synchronize(rank, size):
+    """What changes gradients in flight is refused; after `synchronize` it is what one process does."""
+    torch.manual_seed(0)
+    net = Net().double()
+    optimizer = wrapped(torch.optim.SGD(net.parameters(), lr=0.1), net)
+    for change in (
+        lambda: nn.utils.clip_grad_norm_(net.parameters(), 1e-3),
+        lambda: net.last.weight.grad.mul_(2),
+    ):
+        functional.mse_loss(net(batch(0, rank)[0], True), batch(0, rank)[1]).backward()
+        change()
+        with pytest.raises(
+            RuntimeError, match=r"was changed after it was sent.*; call optimizer.synchronize\(\) before"
+        ):
+            optimizer.step()
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        optimizer.zero_grad()
+    functional.mse_loss(net(batch(0, rank)[0], True), batch(0, rank)[1]).backward()
+    optimizer.synchronize()
+    norm = nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+    assert torch.equal(hvd.broadcast(norm, 0, name="norm"), norm), "the norm is that of the sums"
+    before = net.last.weight.detach().clone()
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    assert not torch.equal(net.last.weight, before)
+
+
+def scalers_need_synchronize(rank, size):
+    torch.manual_seed(0)
+    net = Net().double()
+    optimizer = wrapped(torch.optim.SGD(net.parameters(), lr=0.1), net)
+    torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.7)  # wraps step()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(functional.mse_loss(net(batch(0, rank)[0], True), batch(0, rank)[1])).backward()
+    with pytest.raises(RuntimeError, match=r"call optimizer.synchronize\(\) before scaler.unscale_\(optimizer\)"):
+        scaler.step(optimizer)
+    optimizer.synchronize()
+    before = net.last.weight.detach().clone()
+    with optimizer.skip_synchronize():
+        scaler.step(optimizer)
+    assert not torch.equal(net.last.weight, before)

@@ -10,6 +10,8 @@ pub const PLACEMENT: paceline_schedule::Placement = paceline_schedule::Placement
 pub const DISTRIBUTION: paceline_schedule::Distribution = paceline_schedule::Distribution::RoundRobin;
 /// Intra-node algorithm: root or ring.
 pub const INSIDE: paceline_schedule::Inside = paceline_schedule::Inside::Ring;
+/// Start each iteration together on all ranks.
+pub const BARRIER: bool = true;
 /// Transport: auto, shm, tcp, mpi, grpc, grpc+tcp, grpc+mpi, grpc+ucx, grpc+verbs, grpc+gdr.
 pub const TRANSPORT: crate::choices::Transport = crate::choices::Transport::Auto;
 /// Path of CUDA tensors: auto, nccl, ipc (on devices), host, mpi (docs/how-to/cuda.md).

@@ -116,6 +116,7 @@ fn told(settings: &Settings) -> Map<String, Value> {
         "nodes per rack": settings.nodes_per_rack,
         "placement": settings.placement,
         "distribution": settings.distribution,
+        "barrier": settings.barrier,
         "streams": settings.streams,
         "transport": settings.transport,
         "multicast": multicast,

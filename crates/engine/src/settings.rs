@@ -44,6 +44,8 @@ pub struct Settings {
     pub placement: Placement,
     /// For parameter servers.
     pub distribution: Distribution,
+    /// Whether servers wait for all parts of a sum before they send any.
+    pub barrier: bool,
     /// Connections between two ranks.
     pub streams: u32,
     /// Group and port of multicasts (`239.77.0.0:47700`); `None`: one receiver after the other.
@@ -90,6 +92,7 @@ impl Default for Settings {
             nodes_per_rack: None,
             placement: defaults::PLACEMENT,
             distribution: defaults::DISTRIBUTION,
+            barrier: defaults::BARRIER,
             streams: defaults::STREAMS,
             multicast: None,
             disturbance: None,

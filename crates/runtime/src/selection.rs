@@ -21,6 +21,7 @@ pub struct Algorithm {
     pub(crate) inside: Inside,
     pub(crate) placement: Placement,
     pub(crate) distribution: Distribution,
+    pub(crate) barrier: bool,
     /// Whether large pieces are sent zero-copy. May differ between ranks.
     pub zero_copy: bool,
     /// How the strategy's multicasts are sent, if it has any.
@@ -44,6 +45,7 @@ impl Algorithm {
             inside: Inside::default(),
             placement: Placement::default(),
             distribution: Distribution::default(),
+            barrier: true,
             zero_copy: true,
             multicast: None,
         }
@@ -67,6 +69,7 @@ impl Algorithm {
         let placed = entry.uses(Knob::Placement).then(|| settings.placement.clone());
         Ok(Algorithm {
             inside: settings.inside,
+            barrier: settings.barrier,
             placement: placed.unwrap_or_default(),
             distribution: if entry.uses(Knob::Distribution) { settings.distribution } else { default.distribution },
             multicast: entry.uses(Knob::Multicast).then(|| settings.multicast.map_or(Copied::Sender, Copied::Network)),
@@ -78,14 +81,14 @@ impl Algorithm {
         // A piece has at least one element.
         let chunk = self.cut.map(|cut| cut.in_elements(element).unwrap_or(Chunk::Elements(1)));
         let (inside, placement, distribution) = (self.inside, self.placement.clone(), self.distribution);
-        let knobs = Knobs { chunk, inside, placement, distribution, ..Knobs::default() };
+        let knobs = Knobs { chunk, inside, placement, distribution, barrier: self.barrier, ..Knobs::default() };
         build_collective(collective, &self.strategy, topology, &knobs).map_err(refused)
     }
 
     /// The digest that ranks compare.
     fn digest(&self) -> u32 {
-        let Algorithm { strategy, cut, inside, placement, distribution, .. } = self;
-        let text = format!("{strategy} {cut:?} {inside:?} {placement:?} {distribution:?}");
+        let Algorithm { strategy, cut, inside, placement, distribution, barrier, .. } = self;
+        let text = format!("{strategy} {cut:?} {inside:?} {placement:?} {distribution:?} {barrier}");
         digest(text.bytes())
     }
 

@@ -71,7 +71,7 @@ def output(place: str) -> types.Decorator:
 SECTIONS: Sections = {
     "Gradient sync": (
         *("strategy", "chunk", "inside", "coordinator", "coordinator_plan", "servers", "placement", "distribution"),
-        *("pull", "staleness", "switch"),
+        *("pull", "barrier", "staleness", "switch"),
     ),
     "Network and GPUs": ("transport", "interface", "port", "streams", "multicast", "tls", "cuda"),
     "Recording and timelines": ("record", "record_steps", "record_warmup", "timeline"),

@@ -90,6 +90,8 @@ class Settings(JobValues):
         with naming(sources):
             if unfused:
                 _preset(checked, sources)
+            if checked.get("barrier") is False and "pull" not in sources:
+                checked["pull"] = "layer"
             servers = _started(environ, "PACELINE_RUN_SERVERS", "server_processes")
             settings = cls(
                 **checked,
@@ -116,6 +118,11 @@ class Settings(JobValues):
     def places_names(self) -> bool:
         """Whether tensors are placed by their names: by a file, or in the order of creation."""
         return self.placement not in BY_BUCKET
+
+    def refuse_no_barrier(self, why: str, remedy: str) -> None:
+        """Raise InvalidArgumentError if a job is to run without the barrier where gradients are applied together."""
+        if not self.barrier:
+            raise InvalidArgumentError(f"no-barrier: {why}", setting="barrier", remedy=remedy)
 
     def refuse_coordinator(self) -> None:
         """Raise InvalidArgumentError if a coordinator is named in a job whose ranks all use the same order."""
@@ -300,9 +307,34 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
         )
     if settings.strategy is None and "pull" in sources:
         raise InvalidArgumentError("needs parameter servers", setting="pull", remedy="{strategy=ps}, or drop {this}")
+    if "barrier" in sources:
+        _check_barrier(settings)
     if settings.strategy is None and "staleness" in sources:
         raise InvalidArgumentError(
             "needs asynchronous servers", setting="staleness", remedy="{strategy=async-ps}, or drop {this}"
+        )
+
+
+def _check_barrier(settings: Settings) -> None:
+    """Refuse a barrier, or none, where it has no effect, and settings that need one."""
+    if not settings.has_servers() or settings.is_asynchronous:
+        which = settings.strategy or "a strategy that is chosen by size"
+        raise InvalidArgumentError(
+            f"has no effect on {which}, which has no barrier of servers",
+            setting="barrier",
+            remedy="{strategy=ps}, or drop {this}",
+        )
+    if not settings.barrier and settings.pull == "step":
+        raise InvalidArgumentError(
+            "step waits for all sums of a step, and without the barrier each layer waits for its own",
+            setting="pull",
+            remedy="{this=layer}, or drop {this}",
+        )
+    if not settings.barrier and settings.distribution == "block":
+        raise InvalidArgumentError(
+            "block needs the barrier, as it sends everything to one worker before the next",
+            setting="distribution",
+            remedy="{this=round-robin}",
         )
 
 

@@ -23,6 +23,7 @@ class JobSettings(TypedDict, total=False):
     inside: names.Inside | None
     coordinator: names.Coordinator | str | None
     coordinator_plan: str | Path | None
+    barrier: bool | None
     transport: names.Transport | None
     mpi_library: str | Path | None
     ucx_library: str | Path | None

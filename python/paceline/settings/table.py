@@ -729,7 +729,9 @@ _ALL: tuple[Setting, ...] = (
         help="Intra-node algorithm: root or ring.",
         default="ring",
         part="core",
-        uses=_in(*FORECASTS, *JOBS),
+        uses=_in(
+            *FORECASTS, *JOBS, bench=Use(help="How engine ray-ps reduces inside a node: root or ring.", default="root")
+        ),
     ),
     Setting(
         name="sharding",
@@ -876,11 +878,18 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="barrier",
         flag="--barrier/--no-barrier",
+        variable="PACELINE_BARRIER",
         kind=kinds.SWITCH,
         help="Start each iteration together on all ranks.",
         default=True,
         part="core",
-        uses=_in(*FORECASTS, "replay"),
+        uses=_in(
+            *FORECASTS,
+            "replay",
+            **dict.fromkeys(
+                JOBS, Use(help="With servers: wait for a step's sums together, or each layer for its own.")
+            ),
+        ),
     ),
     Setting(
         name="overlap",

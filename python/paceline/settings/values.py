@@ -20,6 +20,7 @@ class JobValues:
     inside: str = "ring"
     coordinator: str | None = None
     coordinator_plan: str | None = None
+    barrier: bool = True
     transport: str = "auto"
     mpi_library: str | None = None
     ucx_library: str | None = None

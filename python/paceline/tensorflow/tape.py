@@ -32,6 +32,10 @@ def reducer(
     """Check the arguments of a tape or an optimizer. Raises ValueError, and NotImplementedError for Adasum."""
     if is_initialized():
         current().job.settings.refuse_asynchronous("TensorFlow")
+        current().job.settings.refuse_no_barrier(
+            "TensorFlow applies all gradients of a step together",
+            "paceline.torch's DistributedOptimizer, or drop {this}",
+        )
     operator = operator_of(op)
     if gradient_predivide_factor != 1.0 and operator is not Operator.Average:
         raise ValueError("gradient_predivide_factor splits an average; leave it out, or use op=hvd.Average")

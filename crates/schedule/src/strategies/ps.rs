@@ -9,7 +9,7 @@
 use super::placed::Placed;
 use crate::plan::{Distribution, Entry, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Roles, Schedule, Volume};
-use crate::step::{Bucket, Op, Peers, Piece, Step, at};
+use crate::step::{Bucket, Op, Peers, Step, at};
 
 const COMMON: [Knob; 4] = [Knob::Servers, Knob::Placement, Knob::Chunk, Knob::Pull];
 

@@ -65,6 +65,10 @@ class ProcessGroupJob:
         """
         settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
         settings.refuse_coordinator()
+        settings.refuse_no_barrier(
+            "torch.distributed's callers, such as DDP, wait for all sums before the optimizer's step",
+            "paceline.torch's DistributedOptimizer, or drop {this}",
+        )
         settings.refuse_asynchronous("a process group")
         if os.environ.get(ADDRESS):
             raise InvalidArgumentError(NOT_ELASTIC, remedy=INSTEAD_OF_ELASTIC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -164,13 +165,17 @@ class Distributed(_Base):
         Raises:
             JobError: A rank is gone, or the ranks disagree about a tensor.
             ValueError: A closure was given under `--pull layer`.
+            RuntimeError: Under `--pull layer`, gradients were changed after they were sent, or a GradScaler calls.
         """
         inner = closure
         if self._pull is not None:
             self._pull.finish()  # the previous step of layers that have not been called since
             if closure is not None:
-                raise ValueError("step(closure) runs backward itself, and cannot be pulled by layer; use --pull step")
+                raise ValueError(
+                    "step(closure) runs backward itself, and cannot be pulled by layer; use --pull step, with a barrier"
+                )
             if self._should_synchronize and not self._synchronized:
+                _refuse_scaler()
                 self._watch_all()
                 self._pull.begin(self.param_groups)
                 return None
@@ -229,6 +234,22 @@ class Distributed(_Base):
         super().load_state_dict(*args, **kwargs)
 
 
+def _refuse_scaler() -> None:
+    """Raise RuntimeError if a GradScaler calls `step`: it has unscaled gradients, of which torch counts no change."""
+    frame = sys._getframe(2)
+    for _ in range(_WRAPPERS):
+        if frame.f_globals.get("__name__") == "torch.amp.grad_scaler":
+            raise RuntimeError(
+                "GradScaler changes gradients that have been sent; call optimizer.synchronize() before "
+                "scaler.unscale_(optimizer), and scaler.step(optimizer) within skip_synchronize()"
+            )
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
+
+
+_WRAPPERS = 4
+"""Calls between GradScaler and `step`, at most: those of schedulers, which wrap it."""
 _known: list[weakref.ref[Distributed]] = []
 """The distributed optimizers of this process, in the order in which all ranks created them; they outlive a world."""
 

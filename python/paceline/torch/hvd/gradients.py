@@ -27,6 +27,8 @@ class _Reduced:
     parameter: Tensor
     grad: Tensor
     context: torch.dtype | None = None
+    version: int = 0
+    """torch's version counter of the gradient when it was sent."""
 
 
 @dataclass(slots=True)
@@ -169,6 +171,8 @@ class Gradients:
 
     def release(self, parameters: Sequence[Tensor]) -> dict[Tensor, list[PendingGradient]]:
         """Reduce the remaining gradients, missing ones as zeros, and return the pending operations."""
+        for flight in (flight for flights in self._flying.values() for flight in flights):
+            self._check_unchanged(flight)
         found: dict[Tensor, list[PendingGradient]] = {}
         for parameter in parameters:
             group = self._groups.get(parameter, (parameter,))
@@ -177,6 +181,15 @@ class Gradients:
             found[parameter] = self._flying[group[0]]
         self._land(self.passes)
         return found
+
+    def _check_unchanged(self, flight: PendingGradient) -> None:
+        """Raise RuntimeError if a gradient was changed after it was sent, which its sum would not have."""
+        for reduced in flight.reduced:
+            if reduced.grad._version != reduced.version:
+                raise RuntimeError(
+                    f"the gradient of '{self.name(reduced.parameter)}' was changed after it was sent, as clipping and "
+                    "GradScaler do; call optimizer.synchronize() before, and step() within skip_synchronize()"
+                )
 
     def settle(self, flight: PendingGradient) -> None:
         """Wait for it. Its gradients are written in place, unless they have been replaced."""
@@ -217,11 +230,11 @@ class Gradients:
             if grad.is_sparse and not self._sparse_as_dense:
                 terms = ReduceArgs(self._op, 1.0, 1.0, self.process_set)
                 handle = terms.begin(grad, self.name(parameter), in_place=False)
-                flights.append(PendingGradient(handle, [_Reduced(parameter, grad)]))
+                flights.append(PendingGradient(handle, [_Reduced(parameter, grad, version=grad._version)]))
             else:
                 tensor, context = self._compression.compress(grad.to_dense() if grad.is_sparse else grad)
                 small.append(tensor)
-                dense.append(_Reduced(parameter, grad, context))
+                dense.append(_Reduced(parameter, grad, context, grad._version))
         if len(group) > 1 and dense:
             together = self._terms.begin_group(small, self.name(group[0]), in_place=True, step=step)
             flights.append(PendingGradient(together, dense))
