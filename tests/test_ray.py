@@ -351,6 +351,10 @@ class TestTraining:
             ({"workers": 3, "servers": 3}, (3, 2, 3)),
             ({"hosts": 2}, (2, 2, 2)),
             ({"workers": 1}, (1, 1, 1)),
+            ({"workers": 4, "inside": "ring"}, (4, 2, 2)),
+            ({"workers": 3, "servers": 3, "inside": "ring"}, (3, 2, 3)),
+            ({"workers": 2, "servers": 2, "inside": "ring"}, (2, 1, 2)),
+            ({"workers": 1, "inside": "ring"}, (1, 1, 1)),
         ],
     )
     def test_the_object_store(self, nodes, asked, shape):
@@ -366,6 +370,7 @@ class TestTraining:
             **asked,
         )
         assert (trained.workers, trained.nodes, trained.servers) == shape
+        assert trained.inside == asked.get("inside", "root")
         assert done == [(number, self.STEPS) for number in range(1, self.STEPS + 1)]
         assert [len(steps) for steps in trained.steps] == [self.STEPS] * trained.workers
         for step in (step for steps in trained.steps for step in steps):
@@ -428,6 +433,15 @@ class TestTraining:
         with pytest.raises(paceline.InvalidArgumentError, match=r"^rank \d: async-ps: servers cannot run"):
             train(work.model, torch.optim.LBFGS, work.batch, steps=1, workers=2, asynchronous=True)
 
+    def test_an_unknown_reduction_inside_nodes_is_refused(self):
+        from paceline.ray.ps import train
+
+        with pytest.raises(paceline.InvalidArgumentError, match="inside: unknown 'nccl'") as refused:
+            train(work.model, work.optimizer, work.batch, steps=1, workers=2, inside="nccl")
+        assert refused.value.remedy == 'inside="root" or "ring"'
+        with pytest.raises(paceline.InvalidArgumentError, match="inside: ring has no effect on asynchronous"):
+            train(work.model, work.optimizer, work.batch, steps=1, workers=2, inside="ring", asynchronous=True)
+
     def test_models_that_cannot_be_trained_in_this_way(self, nodes):
         import torch
         from paceline.ray.ps import train
@@ -446,12 +460,14 @@ class TestTraining:
             ("stays away", r"^rank 3 \(host .*, pid \d+\) did not answer within 6 s: step 3"),
         ],
     )
-    def test_who_failed_in_the_object_store(self, nodes, how, said):
+    @pytest.mark.parametrize("inside", ["root", "ring"])
+    def test_who_failed_in_the_object_store(self, nodes, how, said, inside):
         from paceline.ray.ps import train
 
         batch = functools.partial(work.bad_batch, at=2, how=how)
+        patience = {"timeout_s": 6, "settings": RaySettings(grace_s=2)}
         with pytest.raises(paceline.JobError, match=said):
-            train(work.model, work.optimizer, batch, steps=6, workers=4, timeout_s=6, settings=RaySettings(grace_s=2))
+            train(work.model, work.optimizer, batch, steps=6, workers=4, inside=inside, **patience)
 
 
 @needs_ray

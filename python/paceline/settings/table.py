@@ -730,7 +730,7 @@ _ALL: tuple[Setting, ...] = (
         default="ring",
         part="core",
         uses=_in(
-            *FORECASTS, *JOBS, bench=Use(help="How engine ray-ps reduces inside a node: root or ring.", default="root")
+            *FORECASTS, *JOBS, bench=Use(help="Reduction inside a node in ray-ps: root or ring.", default="root")
         ),
     ),
     Setting(

@@ -164,6 +164,7 @@ def _of_engines(options: Mapping[str, Any], given: Settings, names: Sequence[str
         transport=options["transport"],
         coordinator=options["coordinator"],
         servers=options["servers"] or 1,
+        inside=options["inside"] or "root",
         fusion_bytes=options["bucket_size"],
         secret=given.secret or "",
     )
@@ -196,6 +197,8 @@ def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
             f"--device cuda: {elsewhere[0]} computes on CPUs only",
             remedy="drop --device (paceline, ddp-gloo, ddp-nccl, horovod and tensorflow-mirrored compute on both)",
         )
+    if options["inside"] is not None and not any(engine.name == "ray-ps" for engine in engines):
+        raise InvalidArgumentError("--inside needs the engine ray-ps", remedy="--engine ray-ps, or drop --inside")
     if options["servers"] is not None and not any(engine.servers for engine in engines):
         raise InvalidArgumentError(
             "--servers has no effect on these engines", remedy="--strategy ps, or --engine tensorflow-ps"

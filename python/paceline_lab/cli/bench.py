@@ -54,6 +54,7 @@ _SECTIONS = {
     "Measurement": ("rounds", "num_warmup_batches", "scaling", "limit", "display_every"),
     "Engine paceline": ("strategy", "transport", "coordinator", "servers", "bucket_size"),
     "Engines of TensorFlow": ("xla",),
+    "Engine ray-ps": ("inside",),
     "Forecast beside it": ("cluster", "bandwidth"),
     "Installation": ("install",),
 }
@@ -75,7 +76,7 @@ _SECTIONS = {
 @click.option("--rounds", type=_COUNT, help="Rounds, in which engines take turns.  [default: 3; one engine: 1]")
 @types.option("bench", "device")
 @click.option("--scaling", type=_SCALING, help="weak (--batch-size per rank) or strong (global).  [default: weak]")
-@types.options("bench", "strategy", "transport", "coordinator", "servers")
+@types.options("bench", "strategy", "transport", "coordinator", "servers", "inside")
 @types.option("bench", "bucket_size")
 @click.option(
     "--xla",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from paceline.async_ps.report import Applied, Staleness
 from paceline.errors import InvalidArgumentError
@@ -14,13 +14,12 @@ from paceline.ray.worker import Actor
 
 if TYPE_CHECKING:
     import numpy as np
-if TYPE_CHECKING:
-    import numpy as np
-
-if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import Tensor, nn
+
+
+Inside = Literal["root", "ring"]
+"""How the workers of a node reduce among themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +84,30 @@ class Replica(Actor):
         self.compute(step)
         return self._own.numpy()
 
-    def sums(self, shards: int, *others: np.ndarray) -> list[np.ndarray] | np.ndarray:
-        """Return the sum of the root's gradient and the others', float32[elements] each, in rank order, as shards."""
-        total = self._own.numpy()
+    def pass_on(self, part: int, parts: int, _computed: None, *before: np.ndarray) -> np.ndarray:
+        """Return a part of this rank's gradient, plus what the rank before it in the ring passed on, float32[part].
+
+        `_computed` is the result of `compute`, so that this fails if that did.
+        """
+        own = self._part(part, parts)
+        return own + before[0] if before else own
+
+    def sums(
+        self, shards: int, part: int, parts: int, _computed: None, *others: np.ndarray
+    ) -> list[np.ndarray] | np.ndarray:
+        """Return the sum of a part of this rank's gradient and the others', float32[part] each, in order, as shards.
+
+        `_computed` is as for `pass_on`.
+        """
+        total = self._part(part, parts)
         for other in others:
             total += other
         pieces = [total[cut] for cut in cuts(len(total), shards)]
         return pieces if shards > 1 else pieces[0]  # Ray does not wrap a single result in a list.
+
+    def _part(self, part: int, parts: int) -> np.ndarray:
+        own: np.ndarray = self._own.numpy()
+        return own[cuts(len(own), parts)[part]]
 
     def apply(self, *means: np.ndarray) -> StepTimes:
         """Step the optimizer with the means of all shards, float32[shard] each."""
@@ -179,6 +195,8 @@ class Trained:
     nodes: int
     """Number of nodes with workers."""
     servers: int
+    inside: Inside | None = None
+    """How each node reduced its workers' gradients; None: asynchronous, not at all."""
     staleness: Staleness | None = None
     """Asynchronous: the distribution of the gradients' staleness."""
     applied: Sequence[Sequence[Applied]] = ()

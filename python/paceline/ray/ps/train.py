@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, get_args
 
 from paceline.errors import InvalidArgumentError
 from paceline.ray.calls import Calls
@@ -13,7 +14,7 @@ from paceline.ray.cluster import Cluster, connected
 from paceline.ray.group import Actors
 from paceline.ray.layout import Layout
 from paceline.ray.ps.asynchronous import AsyncReplica, AsyncRun, AsyncShard
-from paceline.ray.ps.replica import Replica, Shard, StepTimes, Task, Trained
+from paceline.ray.ps.replica import Inside, Replica, Shard, StepTimes, Task, Trained
 from paceline.ray.settings import RaySettings
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def train(
     asynchronous: bool = False,
     staleness: int | None = None,
     record_order: bool = False,
+    inside: Inside = "root",
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     seed: int = 0,
     cpus_per_worker: float = 1,
@@ -61,6 +63,8 @@ def train(
         staleness: N: a worker may start step c only when every other worker has finished step c - N - 1; by default
             there is no bound. For asynchronous training.
         record_order: Return which gradient was applied when. For asynchronous training.
+        inside: How the workers of a node reduce before they push: `"root"` (the first adds up what the others send it,
+            which the publication calls Simple) or `"ring"` (each adds a part in a ring, as NCCL does, and pushes it).
         loss: Maps (outputs, targets) to a mean over the batch; by default cross entropy.
         seed: Seed of the model's initialization.
         cpus_per_worker: CPUs that Ray reserves for each worker.
@@ -91,13 +95,20 @@ def train(
         raise InvalidArgumentError(
             "staleness, record_order: have no effect on synchronous training", remedy="asynchronous=True"
         )
+    if asynchronous and inside != "root":
+        raise InvalidArgumentError(
+            f"inside: {inside!s:.80} has no effect on asynchronous training, in which each worker pushes by itself",
+            remedy="drop inside",
+        )
+    if inside not in get_args(Inside):
+        raise InvalidArgumentError(f"inside: unknown '{str(inside)[:80]}'", remedy='inside="root" or "ring"')
     layout = Layout(
         num_workers=workers, num_hosts=hosts, num_workers_per_host=workers_per_host, cpus_per_worker=cpus_per_worker
     )
     task = Task(model=model, optimizer=optimizer, batch=batch, loss=loss, seed=seed)
     settings = settings or RaySettings()
     with connected() as cluster:
-        training = _Training(cluster, settings, layout, task)
+        training = _Training(cluster, settings, layout, task, inside)
         try:
             if asynchronous:
                 training.start(servers, AsyncReplica, AsyncShard)
@@ -116,15 +127,26 @@ class _Step:
     """References to the results of the step, by actor name."""
 
     stages: Sequence[Mapping[str, Any]]
-    """References to gradients, then sums of nodes, then means."""
+    """References to gradients, then what is passed on, then sums of nodes, then means."""
     ends: Mapping[str, Any]
     """References to the ranks' step times."""
+
+
+@dataclass(frozen=True)
+class _Reduced:
+    """References to a node's sums."""
+
+    parts: Sequence[Sequence[Any]]
+    """By part, then by server."""
+    stages: Sequence[Mapping[str, Any]]
+    """References that tell who is late, by actor name, in order."""
 
 
 class _Training:
     """The actors of one training run."""
 
-    def __init__(self, cluster: Cluster, settings: RaySettings, layout: Layout, task: Task) -> None:
+    def __init__(self, cluster: Cluster, settings: RaySettings, layout: Layout, task: Task, inside: Inside) -> None:
+        self._inside = inside
         self._ray, self._settings, self._layout, self._task = cluster.ray, settings, layout, task
         self.replicas, self.shards = Actors("rank", cluster, settings), Actors("server", cluster, settings)
         self._nodes: list[list[int]] = []
@@ -174,6 +196,7 @@ class _Training:
             workers=len(steps_by_rank),
             nodes=len(self._nodes),
             servers=len(self.shards.handles),
+            inside=self._inside,
         )
 
     def end(self) -> None:
@@ -182,19 +205,57 @@ class _Training:
 
     def _ask(self, step: int) -> _Step:
         """Start a step."""
-        replicas, shards = self.replicas.handles, self.shards.handles
-        gradients: dict[str, Any] = {}
-        sums: dict[str, list[Any]] = {}
-        for root, *others in self._nodes:
-            gradients[f"rank {root}"] = replicas[root].compute.remote(step)
-            sent = {f"rank {rank}": replicas[rank].gradient.remote(step) for rank in others}
-            gradients |= sent
-            pieces = replicas[root].sums.options(num_returns=len(shards)).remote(len(shards), *sent.values())
-            sums[f"rank {root}"] = pieces if len(shards) > 1 else [pieces]
-        means = [shard.mean.remote(*(one[number] for one in sums.values())) for number, shard in enumerate(shards)]
-        summed = {name: pieces[0] for name, pieces in sums.items()}
-        ends = self.replicas.named([replica.apply.remote(*means) for replica in replicas])
-        return _Step((gradients, summed, self.shards.named(means)), ends)
+        reduced = [(self._by_ring if self._inside == "ring" else self._at_root)(step, node) for node in self._nodes]
+        shards = self.shards.handles
+        # Part by part, each from all nodes in order, so that the means in their order are the whole gradient.
+        means = [
+            shard.mean.remote(*(node.parts[part][number] for node in reduced))
+            for part in range(self._parts)
+            for number, shard in enumerate(shards)
+        ]
+        by_node = zip_longest(*(node.stages for node in reduced), fillvalue={})
+        stages = [{name: one for own in nodes for name, one in own.items()} for nodes in by_node]
+        stages += [self.shards.named(means[at : at + len(shards)]) for at in range(0, len(means), len(shards))]
+        ends = self.replicas.named([replica.apply.remote(*means) for replica in self.replicas.handles])
+        return _Step(stages, ends)
+
+    @property
+    def _parts(self) -> int:
+        """Parts of the gradient that ranks of a node push: with a ring one for each position that every node has."""
+        return min(map(len, self._nodes)) if self._inside == "ring" else 1
+
+    def _at_root(self, step: int, node: Sequence[int]) -> _Reduced:
+        """Let the first rank add up the gradients of the node."""
+        root, *others = node
+        gradients = {f"rank {root}": self.replicas.handles[root].compute.remote(step)}
+        sent = {f"rank {rank}": self.replicas.handles[rank].gradient.remote(step) for rank in others}
+        pieces = self._sums(root, 0, gradients[f"rank {root}"], *sent.values())
+        return _Reduced([pieces], [gradients | sent, {f"rank {root}": pieces[0]}])
+
+    def _by_ring(self, step: int, node: Sequence[int]) -> _Reduced:
+        """Let part p go around the ring from the rank behind position p to that position, which pushes it."""
+        replicas, size, parts = self.replicas.handles, len(node), self._parts
+        computed = {f"rank {rank}": replicas[rank].compute.remote(step) for rank in node}
+        stages: list[dict[str, Any]] = [computed]
+        passed: list[tuple[Any, ...]] = [()] * parts
+        # Hop by hop: an actor runs its calls in this order, so that none waits behind one that needs it.
+        for hop in range(size - 1):
+            at = [node[(part + 1 + hop) % size] for part in range(parts)]
+            passed = [
+                (replicas[rank].pass_on.remote(part, parts, computed[f"rank {rank}"], *passed[part]),)
+                for part, rank in enumerate(at)
+            ]
+            stages.append({f"rank {rank}": reference for rank, (reference,) in zip(at, passed, strict=True)})
+        pieces = [self._sums(node[part], part, computed[f"rank {node[part]}"], *passed[part]) for part in range(parts)]
+        stages.append({f"rank {rank}": own[0] for rank, own in zip(node, pieces, strict=False)})
+        return _Reduced(pieces, stages)
+
+    def _sums(self, rank: int, part: int, *others: Any) -> list[Any]:  # noqa: ANN401 - references
+        """Return references to the shards of a part's sum, one for each server."""
+        count = len(self.shards.handles)
+        call = self.replicas.handles[rank].sums.options(num_returns=count)
+        pieces = call.remote(count, part, self._parts, *others)
+        return list(pieces) if count > 1 else [pieces]
 
     def _await(self, step: _Step, timeout_s: float, doing: str) -> dict[str, Any]:
         places = {**self.replicas.by_name, **self.shards.by_name}

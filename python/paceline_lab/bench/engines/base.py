@@ -8,7 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from paceline._internal.netif import addresses
 from paceline.launch import variables
@@ -26,6 +26,8 @@ class Options:
     transport: str | None = None
     coordinator: str | None = None
     servers: int = 1
+    inside: Literal["root", "ring"] = "root"
+    """How engine ray-ps reduces inside a node."""
     fusion_bytes: int | None = None
     """Fusion size in bytes, for every engine that has such an option."""
     device: str = "cpu"

@@ -31,12 +31,12 @@ class RayServers(Engine):
 
     def spec_fields(self) -> dict[str, Any]:
         """Return one server shard per Ray node."""
-        return {"mode": "ray"}
+        return {"mode": "ray", "inside": self.options.inside}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
         """As published: reduction inside the node, then servers sharded over the nodes."""
-        return "sharded-ps", {}
+        return "sharded-ps", {"inside": self.options.inside}
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Return the driver, which starts the workers through Ray."""

@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 CHECKED_STEPS = 3
 """Weights are compared after at most this many steps, because rounding errors grow from step to step."""
@@ -41,6 +42,8 @@ class RankSpec:
     servers: int = 0
     xla: bool = False
     """Whether TensorFlow compiles clusters of a graph by XLA; `TF_XLA_FLAGS` says so to it."""
+    inside: Literal["root", "ring"] = "root"
+    """How workers of a node reduce among themselves, in ray-ps."""
     folder: str
     """Folder for results."""
     graph: str | None = None

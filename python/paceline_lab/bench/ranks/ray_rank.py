@@ -38,7 +38,7 @@ def main() -> None:
                 "backward": [one.backward_s for one in counted],
                 "step": [one.forward_s + one.backward_s + one.optimizer_s for one in counted],
             },
-            engine=f"ray, {result.servers} server shards on {result.nodes} nodes",
+            engine=f"ray, {result.servers} server shards on {result.nodes} nodes, {result.inside} inside them",
         )
 
 
@@ -59,6 +59,7 @@ def _train(spec: RankSpec, size: int, steps: int, events: Path | None) -> Any:  
         workers=size,
         seed=spec.seed,
         servers=spec.servers or None,
+        inside=spec.inside,
         timeout_s=spec.limit_s,
         progress=progress,
     )
