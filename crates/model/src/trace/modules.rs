@@ -181,8 +181,8 @@ impl Module {
         }
     }
 
-    /// Its layers for a worker of a trace.
-    fn layers(&self, trace: &Trace, worker: usize) -> Vec<AddedLayer> {
+    /// Its layers for a worker of a trace; `None`: they take longer than a day.
+    fn layers(&self, trace: &Trace, worker: usize) -> Option<Vec<AddedLayer>> {
         let recorded = &trace.workers[worker];
         match self {
             Module::Study(kind) => {
@@ -193,12 +193,9 @@ impl Module {
                 } else {
                     (STUDY_FORWARD_S * batches, STUDY_BACKWARD_S * batches)
                 };
-                let share = kind.activation_share();
-                kind.layers(
-                    Time::from_seconds(forward * share),
-                    Time::from_seconds(backward * share),
-                    trace.dtype.size(),
-                )
+                let [forward, backward] = [forward, backward].map(|seconds| seconds * kind.activation_share());
+                (forward.max(backward) <= MAX_SECONDS)
+                    .then(|| kind.layers(Time::from_seconds(forward), Time::from_seconds(backward), trace.dtype.size()))
             }
             Module::Own(own) => own.layers(trace.batch),
         }
@@ -273,15 +270,15 @@ impl Trace {
         let place = after.find_map(|tensor| self.distribution.iter().position(|placed| placed == tensor));
         let place = place.unwrap_or(file.distribution.len());
         for (number, worker) in file.workers.iter_mut().enumerate() {
-            added.layers = module.layers(&self, number);
+            let too_long = || {
+                let message = with_remedy("the added modules would take longer than a day", "fewer of {add_module}");
+                DocumentError::at(&name, "", &message)
+            };
+            added.layers = module.layers(&self, number).ok_or_else(too_long)?;
             let seconds = |time: fn(&AddedLayer) -> Time| added.layers.iter().map(|it| time(it).seconds()).sum::<f64>();
             let longest = seconds(|it| it.forward).max(seconds(|it| it.backward));
             if longest * f64::from(count) > MAX_SECONDS {
-                return Err(DocumentError::at(
-                    &name,
-                    "",
-                    &with_remedy("the added modules would take longer than a day", "fewer of {add_module}"),
-                ));
+                return Err(too_long());
             }
             added.insert(worker);
         }

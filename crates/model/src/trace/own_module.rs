@@ -157,8 +157,8 @@ impl OwnModule {
         Ok(())
     }
 
-    /// Its layers at a batch.
-    pub(super) fn layers(&self, samples: u32) -> Vec<AddedLayer> {
+    /// Its layers at a batch; `None`: they take longer than a day.
+    pub(super) fn layers(&self, samples: u32) -> Option<Vec<AddedLayer>> {
         let scale = self.batch.map_or(1.0, |own| f64::from(samples) / f64::from(own));
         let layer = |it: &OwnLayer| AddedLayer {
             name: it.layer.clone(),
@@ -172,7 +172,8 @@ impl OwnModule {
                 .map(|it| AddedTensor { name: it.tensor.clone(), bytes: it.bytes, shape: it.shape.clone() })
                 .collect(),
         };
-        self.layers.iter().map(layer).collect()
+        let seconds: f64 = self.layers.iter().map(|it| it.forward_s.seconds() + it.backward_s.seconds()).sum();
+        (seconds * scale <= MAX_SECONDS).then(|| self.layers.iter().map(layer).collect())
     }
 }
 
