@@ -45,6 +45,7 @@ LibraryName = Literal[
     "horovod-mpi-gpu",
     "horovod-mpich",
     "horovod-nccl2",
+    "horovod-oneccl",
     "horovod-uncached",
     "ray-sgd",
     "tensorflow-gdr",

@@ -246,6 +246,7 @@ _LIBRARIES = {
     "horovod-uncached": ("Horovod before 2019", "NCCL"),
     "horovod-nccl2": ("Horovod of 2018", "NCCL 2"),
     "horovod-ddl": ("Horovod", "DDL"),
+    "horovod-oneccl": ("Horovod", "oneCCL"),
     "horovod-mpi": ("Horovod", "MPI"),
     "horovod-mpi-gpu": ("Horovod", "CUDA-aware MPI"),
 }
