@@ -109,8 +109,8 @@ def test_no_circle_at_import_time():
 
 
 STAGES = {
-    "types": "kinds progress result scenario staggering sharded sharding nccl nccl.model coordinator_model "
-    "wording.terms wording.notes",
+    "types": "kinds progress result scenario staggering sharded sharding asynchronous nccl nccl.model "
+    "coordinator_model wording.terms wording.notes",
     "request": "request",
     "prepare": "prepare lowering compression beyond memory coordinator_model.options jobs jobs.spec",
     "run": "run evidence execute ray_executor nccl.request baseline",

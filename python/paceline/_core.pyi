@@ -676,6 +676,23 @@ class Staggering:
     push: Spread
     """When they end."""
 
+class Asynchronous:
+    """The steady state of workers that do not wait for each other. Immutable."""
+
+    bound: int | None
+    """Iterations that workers may be apart; None: any number."""
+    iterations: int
+    """Measured iterations of the worker with the fewest."""
+    staleness: list[tuple[int, int]]
+    """Others' updates of a tensor since a worker pulled it, and how many of its gradients met so many."""
+    mean: float
+    median: int
+    p90: int
+    blocked_s: float
+    """Seconds of an iteration in which the bound holds a worker back."""
+    fastest_s: float
+    slowest_s: float
+
 class Outcome:
     """The result of one simulation: what `paceline.forecast.result.Result` has of it. Immutable."""
 
@@ -712,6 +729,8 @@ class Outcome:
     contention_s: float | None
     staggering: Staggering | None
     """None: of a plan, of a coordinator, or without computation."""
+    asynchronous: Asynchronous | None
+    """None: workers wait for each other."""
     sharded: Sharded
     algorithm_bandwidth_bps: float | None
     """Of a trace without computation, as the next one."""

@@ -230,6 +230,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<outcome::LinkUse>()?;
     module.add_class::<outcome::Busy>()?;
     module.add_class::<outcome::PathPart>()?;
+    module.add_class::<outcome::Asynchronous>()?;
     module.add_class::<outcome::Sharded>()?;
     module.add_class::<outcome::ExposedBy>()?;
     module.add_class::<Memory>()?;

@@ -1,7 +1,7 @@
 //! The result of a simulation, as typed fields.
 use paceline_simulator::coordination::Coordinated;
 use paceline_simulator::iteration::{self, Resolution};
-use paceline_simulator::{outcome, staggering};
+use paceline_simulator::{outcome, staggering, staleness};
 use pyo3::prelude::*;
 
 use crate::fields::getters;
@@ -114,6 +114,23 @@ getters! { Staggering, self {
     push: Spread = Spread(self.0.push.clone());
 } }
 
+/// The steady state of workers that do not wait for each other.
+#[pyclass(frozen, eq, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct Asynchronous(staleness::Asynchronous);
+
+getters! { Asynchronous, self {
+    bound: Option<u32> = self.0.bound;
+    iterations: u32 = self.0.iterations;
+    staleness: Vec<(u32, u64)> = self.0.staleness.clone();
+    mean: f64 = self.0.mean();
+    median: u32 = self.0.quantile(0.5);
+    p90: u32 = self.0.quantile(0.9);
+    blocked_s: f64 = self.0.blocked_s;
+    fastest_s: f64 = self.0.fastest_s;
+    slowest_s: f64 = self.0.slowest_s;
+} }
+
 /// The result of one simulation.
 #[pyclass(frozen, eq, module = "paceline._core")]
 #[derive(PartialEq)]
@@ -155,6 +172,7 @@ getters! { Outcome, self {
     latest_s: Option<f64> = self.coordinated(|it| it.latest_s);
     contention_s: Option<f64> = self.coordinated(|it| it.contention_s);
     staggering: Option<Staggering> = self.0.staggering.clone().map(Staggering);
+    asynchronous: Option<Asynchronous> = self.0.asynchronous.clone().map(Asynchronous);
     sharded: Sharded = Sharded(self.0.sharded.clone());
     algorithm_bandwidth_bps: Option<f64> = self.0.bus.map(|bus| bus.algorithm_bandwidth_bps);
     bus_bandwidth_bps: Option<f64> = self.0.bus.map(|bus| bus.bus_bandwidth_bps);

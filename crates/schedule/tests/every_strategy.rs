@@ -1,12 +1,12 @@
 //! Properties of every strategy in the registry; a new one is covered without a change here. That without sums has its own
-//! tests (`async_ps.rs`).
+//! test.
 mod reference;
 
 use std::sync::Arc;
 
 use paceline_schedule::{
-    Bucket, Chunk, Collective, Distribution, Entry, Inside, Knob, Knobs, Piece, Placement, Rates, Schedule, Step,
-    Topology, Volume, build, build_collective, registry, shard, synchronous,
+    Bucket, Chunk, Collective, Distribution, Entry, Inside, Knob, Knobs, Piece, Placement, Rates, Roles, Schedule,
+    Step, Topology, Volume, build, build_collective, registry, shard, synchronous,
 };
 use proptest::prelude::*;
 use reference::{Executor, Random};
@@ -253,6 +253,50 @@ fn covered(schedule: &dyn Schedule, bucket: &Bucket, role: u32) -> Vec<u32> {
         }
     }
     covered
+}
+
+/// Messages and elements of all sends of a bucket.
+fn sent(schedule: &dyn Schedule, bucket: &Bucket) -> Volume {
+    let roles = schedule.roles();
+    let mut volume = Volume::default();
+    for (role, lane) in (0..roles.total()).flat_map(|role| (0..schedule.lanes(bucket)).map(move |lane| (role, lane))) {
+        let steps = (0..).map(|pc| schedule.step(bucket, role, lane, pc));
+        for step in steps.take_while(|step| *step != Step::Done) {
+            let Step::Send { to, piece, .. } = step else { continue };
+            volume.messages += u64::from(to.count);
+            let elements = if role < roles.workers { &mut volume.worker_elements } else { &mut volume.server_elements };
+            *elements += u64::from(to.count) * piece.len;
+        }
+    }
+    volume
+}
+
+/// Asynchronous workers exchange with servers alone, as many bytes as those of `ps`, and each worker's part is its share of that.
+#[test]
+fn asynchronous_workers_send_what_synchronous_ones_do() {
+    let entry = paceline_schedule::find("async-ps").unwrap();
+    let plain = |it: &Variant| it.2.distribution == Distribution::RoundRobin && it.2.barrier;
+    for ((servers, _, knobs), workers) in
+        variants(entry).into_iter().filter(plain).flat_map(|it| [1, 2, 5].map(|workers| (it.clone(), workers)))
+    {
+        let topology = Topology { servers, ..Topology::flat(workers) };
+        let schedule = build(entry.name, &topology, &knobs).unwrap();
+        let synchronous = build("ps", &topology, &knobs).unwrap();
+        let part = schedule.part().unwrap();
+        assert_eq!(part.roles(), Roles { workers: 1, servers, switches: 0 });
+        for bucket in buckets(&ODD_SIZES).iter().flat_map(|&one| [one, Bucket { pull_only: true, ..one }]) {
+            let name = format!("{topology:?} {knobs:?} {bucket:?}");
+            let (volume, own) = (schedule.volume(&bucket), sent(&*part, &bucket));
+            assert_eq!(Volume { hops: 0, ..volume }, sent(&*schedule, &bucket), "{name}");
+            assert_eq!(volume, synchronous.volume(&bucket), "{name}");
+            assert_eq!(own.messages * u64::from(workers), volume.messages, "{name}");
+            assert_eq!(own.worker_elements * u64::from(workers), volume.worker_elements, "{name}");
+            // Every piece that servers hold waits for the worker's others.
+            let barriers: u32 = (0..part.roles().total()).map(|role| part.barriers(&bucket, role)).sum();
+            assert_eq!(barriers, part.lanes(&bucket), "{name}");
+        }
+        assert!(synchronous.part().is_none());
+    }
 }
 
 proptest! {

@@ -1,6 +1,7 @@
 //! Chooses how an iteration is simulated.
 use paceline_model::{Cluster, Trace};
 
+use crate::asynchronous::simulate_asynchronous;
 use crate::coordination::coordinate;
 use crate::degraded;
 use crate::iteration::simulate_as;
@@ -44,6 +45,13 @@ fn forecast(
         return simulate_as(trace, cluster, options, timeline, None);
     }
     if let Some(coordination) = &options.coordination {
+        if !options.entry()?.is_synchronous() {
+            return Err(SimulationError::about(
+                "coordinator",
+                "agrees on sums, and asynchronous workers have none".to_string(),
+            )
+            .remedy("drop {coordinator}, or {strategy=ps}"));
+        }
         if options.workers > MAX_ROLES {
             return Err(SimulationError::about(
                 "workers",
@@ -53,5 +61,9 @@ fn forecast(
         }
         return coordinate(trace, cluster, options, coordination, timeline.is_some());
     }
-    simulate_recorded(trace, cluster, options, timeline)
+    if options.entry()?.is_synchronous() {
+        simulate_recorded(trace, cluster, options, timeline)
+    } else {
+        simulate_asynchronous(trace, cluster, options, timeline)
+    }
 }

@@ -596,6 +596,11 @@ fn prepare_jobs(
     for (number, job) in jobs.iter().enumerate() {
         let wrong = |refusal: SimulationError| refusal.within(&job.name);
         check_place(cluster, nodes, job).map_err(wrong)?;
+        let entry = job.options.entry().map_err(wrong)?;
+        if !entry.is_synchronous() {
+            let reason = format!("strategy: {} is forecast for one job on a network", entry.name);
+            return Err(wrong(SimulationError::new(reason).remedy("strategy = \"ps\"")));
+        }
         let ranks = |local: usize| job.ranks_per_node.min(job.options.workers - local as u32 * job.ranks_per_node);
         for (local, &node) in job.nodes.iter().enumerate() {
             let (taken, by) = used.entry(node).or_insert((0, number));

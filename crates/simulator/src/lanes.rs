@@ -120,6 +120,13 @@ impl Lanes {
         if self.instances[inst as usize].parts[role as usize].issued { Arrival::Now } else { Arrival::Early }
     }
 
+    /// Whether a role has begun this bucket in the iteration two before, which some worker has not finished.
+    #[inline]
+    pub fn is_taken(&self, role: u32, inst: u32) -> bool {
+        let instance = &self.instances[inst as usize];
+        instance.lanes != 0 && instance.parts[role as usize].issued
+    }
+
     /// The bucket's lanes may begin.
     pub fn issue(&mut self, role: u32, inst: u32, lanes: u32) {
         self.instance(inst, lanes).parts[role as usize].issued = true;

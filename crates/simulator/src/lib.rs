@@ -11,6 +11,7 @@
 //! | `simulation`, `worker`, `lanes` | the event loop: workers, and the state of programs |
 //! | `event_queue`, `radix_heap`, `event` | future events: a monotone radix heap over the links' own queues |
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
+//! | `asynchronous`, [`staleness`] | workers that do not wait for each other |
 //! | `degraded` | what slow links add to an iteration |
 //! | `ring` | rings of identical workers, without events |
 //! | `path` | the composition of the critical path |
@@ -23,6 +24,7 @@
 //! | [`nccl`] | NCCL's collectives on a cluster, and those of a plan |
 //! | [`coordination`] | coordinators at any scale: a separate model |
 pub mod agreement;
+mod asynchronous;
 pub mod coordination;
 mod defaults;
 mod degraded;
@@ -51,6 +53,7 @@ mod sharded;
 mod sharing;
 mod simulation;
 pub mod staggering;
+pub mod staleness;
 pub mod timeline;
 mod worker;
 

@@ -13,6 +13,7 @@ use crate::path::COUNT;
 use crate::run_types::{Measured, Prepared};
 use crate::sharded::{Sharded, Watched};
 use crate::staggering::Staggering;
+use crate::staleness::Asynchronous;
 
 /// How busy the links of one kind were.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,6 +108,8 @@ pub struct Outcome {
     pub coordination: Option<Coordinated>,
     /// How far apart workers are in the last iteration; `None`: of a plan, of a coordinator, or without computation.
     pub staggering: Option<Staggering>,
+    /// Staleness, and how long the bound on it holds workers back, if they do not wait for each other.
+    pub asynchronous: Option<Asynchronous>,
     /// Exposed communication of the plan by collective, and memory.
     pub sharded: Sharded,
     /// For traces without compute.
@@ -149,6 +152,10 @@ impl Measured for Outcome {
                 .zip(slower.staggering.as_ref())
                 .map(|(own, it)| own.towards(it, share)),
             sharded: self.sharded.towards(&slower.sharded, share),
+            asynchronous: match (&self.asynchronous, &slower.asynchronous) {
+                (Some(here), Some(there)) => Some(here.towards(there, share)),
+                _ => None,
+            },
             bus: self.bus.map(|bus| BusBandwidth {
                 algorithm_bandwidth_bps: bus.algorithm_bandwidth_bps * pace,
                 bus_bandwidth_bps: bus.bus_bandwidth_bps * pace,
@@ -357,6 +364,7 @@ pub(crate) fn compose(
         queued_s: observed.queued_s,
         coordination,
         staggering,
+        asynchronous: None,
         sharded: Sharded::new(plan, watched),
         bus,
         notes,

@@ -15,6 +15,7 @@ use crate::options::{Network, Options, SimulationError};
 use crate::plan_run::PlanRun;
 use crate::planning::{computes, executed, planned, scaled};
 use crate::run_types::Prepared;
+use crate::staleness::{MEASURED, MOST_TIMES, WARM_UP};
 
 /// Events store roles in 16 bits.
 pub(crate) const MAX_ROLES: u32 = 65_535;
@@ -59,7 +60,13 @@ pub(crate) fn prepare_in(
             format!("{{workers={}}}", MAX_ROLES / 2),
         );
     }
-    check_size(prepared.schedule.as_ref(), &prepared.buckets, &prepared.names)?;
+    match prepared.schedule.part() {
+        None => check_size(prepared.schedule.as_ref(), &prepared.buckets, &prepared.names)?,
+        Some(part) => {
+            check_size(part.as_ref(), &prepared.buckets, &prepared.names)?;
+            check_updates(&prepared, options)?;
+        }
+    }
     Ok((prepared, plan))
 }
 
@@ -134,8 +141,27 @@ fn plan_in(
 /// Refuses what no run can do.
 pub(crate) fn check(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
     let entry = options.entry()?;
-    if !entry.is_synchronous() {
-        return wrong("strategy", format!("{} cannot be forecast yet", entry.name), "{strategy=ps}");
+    if !entry.is_synchronous() && options.is_planned() {
+        let asked = options.iteration.as_ref().map_or("nccl", IterationOptions::asked);
+        return wrong(
+            "strategy",
+            format!("{asked}: {} workers do not wait for each other's gradients", entry.name),
+            "{strategy=native}, or drop it",
+        );
+    }
+    if entry.is_synchronous() && options.staleness.is_some() {
+        return wrong(
+            "staleness",
+            format!("has no effect on {}", entry.name),
+            "{strategy=async-ps}, or drop {staleness}",
+        );
+    }
+    if !entry.is_synchronous() && !options.barrier {
+        return wrong(
+            "barrier",
+            format!("{} workers never begin together", entry.name),
+            "drop --no-barrier, or {staleness=0} (they wait for each other)",
+        );
     }
     if entry.uses(Knob::Multicast) && !cluster.switch.multicast {
         return wrong(
@@ -276,7 +302,11 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
         f64::from(options.workers)
     };
     let network = 4.0 * bytes * 8.0 * through_one / rate;
-    let iterations = f64::from(options.iterations.unwrap_or(2)) + 2.0;
+    let iterations = if options.entry()?.is_synchronous() {
+        f64::from(options.iterations.unwrap_or(2)) + 2.0
+    } else {
+        MOST_TIMES as f64 * (f64::from(options.iterations.unwrap_or(MEASURED)) + WARM_UP as f64 + 1.0)
+    };
     if (slowest + network) * iterations > 1e7 {
         return Err(SimulationError::new(format!(
             "'{}' could take {:.0} days on this cluster, and simulated time ends at 115 days",
@@ -293,6 +323,9 @@ const MAX_STATE_BYTES: usize = 4_000_000_000;
 
 /// More messages than this take over ten minutes and, if all are in flight, more memory than machines have.
 const MAX_MESSAGES: u64 = 4_000_000_000;
+
+/// Buckets of all workers: events count them in 32 bits, with room for the parity of iterations.
+const MAX_PARTS: u64 = 100_000_000;
 
 /// Refuses simulations that need too much memory or time before they start.
 /// Refuses programs whose state or messages are too many for the event loop.
@@ -318,6 +351,22 @@ pub(crate) fn check_size(schedule: &dyn Schedule, buckets: &[Bucket], names: &[S
             "chunk",
             format!("{messages} messages an iteration are more than the {MAX_MESSAGES} that can be simulated"),
             "{bucket_size=64MiB}, {chunk=16MB}, or fewer {workers}",
+        );
+    }
+    Ok(())
+}
+
+/// Refuses asynchronous workers whose iterations have too many messages, or too many tensors on too many workers.
+fn check_updates(prepared: &Prepared, options: &Options) -> Result<(), SimulationError> {
+    let iterations = WARM_UP as u64 + u64::from(options.iterations.unwrap_or(MEASURED));
+    let volume = |bucket: &Bucket| prepared.schedule.volume(bucket).messages;
+    let messages = prepared.buckets.iter().fold(0u64, |sum, bucket| sum.saturating_add(volume(bucket)));
+    let parts = prepared.buckets.len() as u64 * u64::from(options.workers);
+    if messages.saturating_mul(iterations) > MAX_MESSAGES || parts > MAX_PARTS {
+        return wrong(
+            "workers",
+            format!("{iterations} iterations of {messages} messages are more than can be simulated"),
+            "{bucket_size=64MiB}, fewer {workers}, or fewer {iterations}",
         );
     }
     Ok(())

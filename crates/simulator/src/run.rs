@@ -181,7 +181,13 @@ fn last_moments<C>(workers: &[Worker<C>], from: Option<u64>) -> Option<(Vec<Mome
 
 /// With the barrier, everything after a mark descends from it, so the difference of the chains is the path between
 /// them. Without it, the shares of the whole path are used.
-fn path<C: Chain>(start: &Mark<C>, end: &Mark<C>, barrier: bool, iterations: f64, iteration_s: f64) -> PathSeconds {
+pub(crate) fn path<C: Chain>(
+    start: &Mark<C>,
+    end: &Mark<C>,
+    barrier: bool,
+    iterations: f64,
+    iteration_s: f64,
+) -> PathSeconds {
     let (whole, queued) = end.chain.parts()?;
     let (before, queued_before) = if barrier { start.chain.parts()? } else { ([0.0; COUNT], 0.0) };
     let scale = if barrier {

@@ -14,6 +14,7 @@ use crate::observer::{Activity, Observer};
 use crate::path::{Chain, Part};
 use crate::plan_run::{PlanRun, Run, Task};
 use crate::run_types::{JobPlace, Mark, Prepared};
+use crate::staleness::Updates;
 use crate::worker::{Moments, Worker};
 
 /// Which events make a mark.
@@ -66,6 +67,9 @@ pub(crate) struct JobRun<'a, C> {
     lanes_of: Vec<u32>,
     at_barrier: Vec<(u32, u32, u32)>,
     barriers: usize,
+    /// Workers and buckets that cannot begin before others have finished the bucket of the iteration two before. That takes a tensor
+    /// that no layer waits for.
+    delayed: Vec<(u32, u32)>,
     /// Workers that have finished each iteration.
     ended: Vec<Ended<C>>,
 }
@@ -101,6 +105,7 @@ impl<'a, C: Chain> JobRun<'a, C> {
             ),
             lanes_of: prepared.buckets.iter().map(|bucket| schedule.lanes(bucket)).collect(),
             at_barrier: Vec::new(),
+            delayed: Vec::new(),
             barriers: prepared.buckets.iter().flat_map(all_barriers).sum::<u32>() as usize,
             ended: Vec::new(),
         }
@@ -134,6 +139,8 @@ pub(crate) struct Simulation<'a, C, O> {
     to_end: usize,
     /// Iterations that all jobs have made.
     pub rounds: usize,
+    /// If each job is a worker that does not wait for the others: what servers have applied, and who may pull.
+    pub updates: Option<Updates>,
     /// Who may stop it; `None`: nobody.
     pub watch: Option<&'a Watch>,
 }
@@ -168,6 +175,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             job_of,
             to_begin,
             rounds: 0,
+            updates: None,
             watch: None,
         };
         if to_begin == 0 {
@@ -212,6 +220,15 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         usize::from(self.job_of[role as usize])
     }
 
+    /// The job of a message: servers that several jobs share tell by its bucket.
+    #[inline]
+    fn job_of_message(&self, event: &Event<C>) -> usize {
+        match &self.updates {
+            None => self.job_of(event.to()),
+            Some(updates) => ((event.inst >> 1) / updates.buckets) as usize,
+        }
+    }
+
     #[cold]
     fn standstill(&self) -> String {
         let waiting = self.workers.iter().filter(|w| !w.progress.is_over()).count();
@@ -247,7 +264,10 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             EventKind::TaskDone => {
                 self.task_done(self.plan_of(event.to()), event.to(), event.inst, event.time, event.chain);
             }
-            EventKind::BarrierRelease => self.release_barrier(self.job_of(event.to()), event.time, event.chain),
+            EventKind::BarrierRelease => match self.updates.as_mut().and_then(|it| it.releasing.pop_front()) {
+                None => self.release_barrier(self.job_of(event.to()), event.time, event.chain),
+                Some(workers) => self.release_workers(&workers, event.time, event.chain),
+            },
             EventKind::Nothing => {}
         }
     }
@@ -265,7 +285,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     /// Whether the receive for this message adds it to others.
     fn reduces(&self, event: &Event<C>) -> bool {
-        let job = &self.jobs[self.job_of(event.to())];
+        let job = &self.jobs[self.job_of_message(event)];
         let role = job.place.local(event.to());
         let bucket = job.prepared.buckets[((event.inst >> 1) - job.place.first_bucket) as usize];
         let step = |pc| job.prepared.schedule.step(&bucket, role, event.lane, pc);
@@ -278,7 +298,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     }
 
     fn arrived(&mut self, event: &Event<C>) {
-        let number = self.job_of(event.to());
+        let number = self.job_of_message(event);
         if self.jobs[number].memory.is_some() && self.wires.is_switch(event.from()) && !self.wires.is_switch(event.to())
         {
             self.free_switch_memory(event);
@@ -304,9 +324,26 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             }
             return;
         }
+        if job.lanes.is_taken(role, inst) {
+            job.delayed.push((role, inst));
+            return;
+        }
         job.lanes.issue(role, inst, lanes);
         for lane in 0..lanes {
             self.advance(number, role, inst, lane, now, chain);
+        }
+    }
+
+    /// Begins what waited for the last worker to finish this bucket.
+    #[inline]
+    fn issue_delayed(&mut self, number: usize, inst: u32, now: u64, chain: C) {
+        let job = &mut self.jobs[number];
+        if job.delayed.is_empty() || job.delayed.iter().any(|&(role, of)| of == inst && job.lanes.is_taken(role, inst))
+        {
+            return;
+        }
+        for (role, _) in job.delayed.extract_if(.., |(_, of)| *of == inst).collect::<Vec<_>>() {
+            self.issue(number, role, inst, now, chain);
         }
     }
 
@@ -334,7 +371,11 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                 Step::Barrier => {
                     job.lanes.set_counter(role, inst, lane, pc | AT_BARRIER);
                     job.at_barrier.push((role, inst, lane));
-                    if job.at_barrier.len() == job.barriers {
+                    let is_complete = job.at_barrier.len() == job.barriers;
+                    if let Some(updates) = &mut self.updates {
+                        updates.arrived(number as u32, inst >> 1, role - job.place.roles.workers);
+                    }
+                    if is_complete {
                         self.barrier_complete(number, now, chain);
                     }
                     return;
@@ -342,6 +383,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                 Step::Done => {
                     if job.lanes.finish(role, inst) && job.is_worker(role) {
                         self.bucket_done(number, role, inst, now, chain);
+                        self.issue_delayed(number, inst, now, chain);
                     }
                     return;
                 }
@@ -444,9 +486,19 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         if job.until == Until::Mark(job.marks.len()) {
             self.to_end -= 1;
         }
-        if job.marks.len() == job.first_mark {
+        if job.marks.len() == job.first_mark && self.to_begin > 0 {
             self.to_begin -= 1;
             if self.to_begin == 0 {
+                self.begin_measuring(time);
+            }
+        }
+        if let Some(updates) = &mut self.updates {
+            updates.ended += 1;
+            let ended = updates.ended;
+            if ended >= updates.most {
+                self.to_end = 0;
+            } else if ended >= updates.most / 2 && self.to_begin > 0 {
+                self.to_begin = 0;
                 self.begin_measuring(time);
             }
         }
@@ -458,6 +510,9 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         self.wires.links.iter_mut().for_each(|link| link.busy = 0);
         self.workers.iter_mut().for_each(|worker| worker.busy = 0);
         self.observer.begin();
+        if let Some(updates) = &mut self.updates {
+            updates.begin_measuring(now);
+        }
         for job in &mut self.jobs {
             job.marks_before = job.marks.len();
             if let Until::Iterations(count) = job.until {
@@ -476,6 +531,16 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
         let job = &self.jobs[number];
         let wait = self.wires.barrier_time(job.place.first_server, job.place.roles.servers);
+        if let Some(updates) = &mut self.updates {
+            let workers = updates.finish(number as u32, now);
+            if workers.is_empty() {
+                return;
+            }
+            if wait == Time::ZERO {
+                return self.release_workers(&workers, now, chain);
+            }
+            updates.releasing.push_back(workers);
+        }
         if wait == Time::ZERO {
             self.release_barrier(number, now, chain);
         } else {
@@ -500,6 +565,28 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             let pc = lanes.counter(role, inst, lane) & !AT_BARRIER;
             lanes.set_counter(role, inst, lane, pc + 1);
             self.advance(number, role, inst, lane, now, chain);
+        }
+    }
+
+    /// Workers that do not wait for others pull all parameters, as if they had passed one barrier together.
+    fn release_workers(&mut self, workers: &[u32], now: u64, chain: C) {
+        let Some(updates) = &mut self.updates else { return };
+        let mut released = Vec::new();
+        for &worker in workers {
+            updates.pull(worker);
+            let job = &mut self.jobs[worker as usize];
+            let group = if updates.block { worker } else { 0 };
+            for (role, inst, lane) in std::mem::take(&mut job.at_barrier) {
+                let priority = job.prepared.priority[(inst >> 1) as usize];
+                released.push((role, group, priority, lane, worker, inst));
+            }
+        }
+        released.sort_unstable();
+        for (role, _, _, lane, worker, inst) in released {
+            let lanes = &mut self.jobs[worker as usize].lanes;
+            let pc = lanes.counter(role, inst, lane) & !AT_BARRIER;
+            lanes.set_counter(role, inst, lane, pc + 1);
+            self.advance(worker as usize, role, inst, lane, now, chain);
         }
     }
 

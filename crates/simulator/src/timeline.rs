@@ -100,7 +100,11 @@ impl JobOnTimeline<'_> {
 
 fn bucket_name(jobs: &[JobOnTimeline<'_>], bucket: u32) -> String {
     let job = jobs.iter().rev().find(|job| job.place.first_bucket <= bucket);
-    job.map_or_else(String::new, |job| job.prepared.names[(bucket - job.place.first_bucket) as usize].clone())
+    // Workers that do not wait for each other have buckets of their own, with the same names.
+    job.map_or_else(String::new, |job| {
+        let names = &job.prepared.names;
+        names[(bucket - job.place.first_bucket) as usize % names.len()].clone()
+    })
 }
 
 /// Process numbers: roles count from 1, racks from here.

@@ -82,11 +82,29 @@ def all_strategies() -> tuple[Strategy, ...]:
     return tuple(strategy for strategy in registered_strategies() if strategy.is_synchronous)
 
 
+_NO_SUMS = "a switch that adds waits for all workers' gradients, and asynchronous workers do not wait for each other"
+_NO_COPIES = (
+    "workers pull at different times, and copies of each update for all are as many bytes out of a server as pulls, "
+    "and W times as many into each of W workers"
+)
+_IMPOSSIBLE = {
+    "async-ps-multicast": _NO_COPIES,
+    "async-ps-aggregation": _NO_SUMS,
+    "async-ps-multicast-aggregation": _NO_SUMS,
+}
+"""Names that users may try, and why there is no such strategy."""
+
+
 def find_strategy(name: str) -> Strategy:
     """Return the strategy of this name or alias. Raises InvalidArgumentError, which suggests a similar name."""
     for strategy in registered_strategies():
         if name == strategy.name or name in strategy.aliases:
             return strategy
+    if name in _IMPOSSIBLE:
+        other = name.removeprefix("async-")
+        raise InvalidArgumentError(
+            f"there is no {name}: {_IMPOSSIBLE[name]}", setting="strategy", remedy=f"{{this=async-ps}}, or {other}"
+        )
     names = [n for s in registered_strategies() for n in (s.name, *s.aliases)]
     near = nearest(name, names)
     raise unknown("strategy", name, [near] if near else [], "paceline list strategies")

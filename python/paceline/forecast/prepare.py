@@ -416,6 +416,7 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
         )
     if sweep.get("inside") is not None and cluster.gpus_per_node == 1:
         raise sweep._alone("inside")
+    _refuse_of_asynchronous(sweep, strategies, trace)
     is_random = cluster.jitter is not None or cluster.fabric is not None or sweep.has_coordinator
     if sweep.get("seed") is not None and not is_random:
         raise InvalidArgumentError(
@@ -447,6 +448,36 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
                 setting=name,
                 remedy="drop --no-overlap" if name == "overlap" else "drop {this}",
             )
+
+
+def _refuse_of_asynchronous(sweep: Sweep, strategies: list[Strategy], trace: Trace) -> None:
+    """Refuse what workers that do not wait for each other have not."""
+    found = [strategy for strategy in strategies if not strategy.is_synchronous]
+    if not found:
+        return
+    name = found[0].name
+    if not trace.computes:
+        raise InvalidArgumentError(
+            f"{name} has no sums, and {trace.name} is nothing else", setting="strategy", remedy="{strategy=ps}"
+        )
+    if any(word != "none" for word in sweep.get("coordinator") or ()):
+        raise InvalidArgumentError(
+            f"agrees on what all ranks exchange, and {name} workers do not wait for each other",
+            setting="coordinator",
+            remedy="drop {this}, or {strategy=ps}",
+        )
+    if len(found) < len(strategies):
+        return
+    if sweep.get("barrier") is False:
+        raise InvalidArgumentError(
+            f"{name} workers never begin together", setting="barrier", remedy="drop --no-barrier"
+        )
+    if sweep.get("distribution") is not None and sweep.get("staleness") in (None, "none"):
+        raise InvalidArgumentError(
+            "orders what several workers wait for, and without a bound none waits for another",
+            setting="distribution",
+            remedy="{staleness=3}, or drop {this}",
+        )
 
 
 def _without_small(sweep: Sweep, machine: Cluster) -> tuple[Sweep, list[str]]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from paceline._core import Outcome
 from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.catalog.libraries import NONE
+from paceline.forecast.asynchronous import Asynchronous
 from paceline.forecast.kinds import Evidence, Part
 from paceline.forecast.sharded import Sharded
 from paceline.forecast.staggering import Staggering
@@ -225,6 +226,8 @@ class Result:
     """How far apart workers come to the parts of an iteration; None: a plan, a coordinator, or no computation."""
     sharded: Sharded | None = None
     """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
+    asynchronous: Asynchronous | None = None
+    """Staleness, and waiting for the bound on it, if workers do not wait for each other (`async-ps`)."""
     _shown: ClassVar[Callable[[Result], str] | None] = None
     """Returns what notebooks show; set by `output.html`."""
 
@@ -273,6 +276,7 @@ class Result:
             staggering=Staggering.of(outcome.staggering),
             sharded=sharded,
             server_shares=tuple(outcome.server_shares),
+            asynchronous=Asynchronous.of(outcome.asynchronous),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -286,6 +290,7 @@ class Result:
         plain["interval"] = None if self.interval is None else vars(self.interval)
         plain["staggering"] = None if self.staggering is None else self.staggering.to_dict()
         plain["sharded"] = None if self.sharded is None else self.sharded.to_dict()
+        plain["asynchronous"] = None if self.asynchronous is None else self.asynchronous.to_dict()
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
         plain["server_shares"] = list(self.server_shares) or None
         for name in (
@@ -295,6 +300,7 @@ class Result:
             "bus_bandwidth_bps",
             "busy",
             "sharded",
+            "asynchronous",
             *MODELED,
             *COORDINATED,
             *REQUESTED,

@@ -18,7 +18,7 @@ from paceline.forecast.lowering import native
 from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Sharded
-from paceline.forecast.wording import terms
+from paceline.forecast.wording import notes, terms
 from paceline.settings.table import default
 
 
@@ -97,6 +97,8 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
     sharded = _sharded(scenario, found)
     if sharded is not None and sharded.memory.activations_bytes is None:
         figures["notes"] = (*figures.get("notes", found.notes), terms.without_activations(found.trace))
+    if found.asynchronous is not None:
+        figures["notes"] = (*figures.get("notes", found.notes), notes.asynchronous())
     if said := compressions.note(scenario):
         figures["notes"] = (*figures.get("notes", found.notes), *said)
     changes = scenario.changes

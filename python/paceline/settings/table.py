@@ -729,9 +729,7 @@ _ALL: tuple[Setting, ...] = (
         help="Intra-node algorithm: root or ring.",
         default="ring",
         part="core",
-        uses=_in(
-            *FORECASTS, *JOBS, bench=Use(help="Reduction inside a node in ray-ps: root or ring.", default="root")
-        ),
+        uses=_in(*FORECASTS, *JOBS, bench=Use(help="Reduction inside a node in ray-ps: root or ring.", default="root")),
     ),
     Setting(
         name="sharding",
@@ -904,7 +902,7 @@ _ALL: tuple[Setting, ...] = (
         name="iterations",
         kind=kinds.whole(1, 100_000),
         help="Iterations to measure.",
-        default_words="1; without barrier: 2",
+        default_words="1; without barrier: 2; async-ps: 20",
         part="core",
         uses=_in(*FORECASTS, replay=Use(help="Iterations to measure.", default=10)),
     ),

@@ -1,4 +1,5 @@
 //! The simulator: one binary, which links once.
+mod asynchronous;
 #[path = "../../../iteration/tests/all/blocks.rs"]
 mod blocks;
 mod closed_forms;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 const US: u64 = 1_000_000;
 
 /// A small model: layer i needs tensor i; gradients come in reverse order; one more tensor is only distributed.
-fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
+pub(super) fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
     let name = |i: usize| format!("t{i}");
     let mut tensors: Vec<Tensor> = sizes
         .iter()
@@ -59,7 +59,7 @@ fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
 }
 
 prop_compose! {
-    fn clusters()(
+    pub(super) fn clusters()(
         gbps in 1u32..50,
         latency in 0u64..20,
         overhead in 0u64..3,

@@ -13,7 +13,9 @@ from paceline.forecast.result import COORDINATED, MODELED, REQUESTED, Result
 if TYPE_CHECKING:
     import pandas as pd
 
-_NOT_FLAT = ("links", "critical_path", "notes", "busy", "interval", "ground", "sharded", "staggering")
+_NOT_FLAT = (
+    *("links", "critical_path", "notes", "busy", "interval", "ground", "sharded", "staggering", "asynchronous"),
+)
 
 
 def row(result: Result) -> dict[str, Any]:

@@ -122,6 +122,10 @@ def _bucket_size(result: Result) -> str:
     return "all" if result.bucket_size >= UNLIMITED else units.size(result.bucket_size, 4)
 
 
+def _staleness(result: Result, _: Group) -> str:
+    return "-" if result.asynchronous is None else f"{result.asynchronous.mean_staleness:.3g}"
+
+
 def _figure_columns(
     groups: Sequence[Group], results: Sequence[Result], listed: Sequence[Result]
 ) -> list[tuple[Column, Cell]]:
@@ -136,6 +140,8 @@ def _figure_columns(
             (Column("samples/s", spare=1), lambda result, _: _optional(result.samples_per_s, units.digits)),
             (Column("scaling"), lambda result, _: _optional(result.scaling_efficiency, units.percent)),
         ]
+        if any(result.asynchronous is not None for result in results):
+            columns.append((Column("mean\nstaleness"), _staleness))
         if any(result.tokens_per_s_per_gpu is not None for result in results):
             columns.append(
                 (Column("tok/s/GPU"), lambda result, _: _optional(result.tokens_per_s_per_gpu, units.digits))

@@ -93,6 +93,11 @@ def too_few_exchanges(trace: str, accumulate: str) -> list[str]:
     ]
 
 
+def asynchronous() -> str:
+    """Return what a forecast of asynchronous workers does not say."""
+    return "Asynchronous updates may need more iterations to converge, which is not modeled"
+
+
 def compression_costs(method: str, origin: str) -> str:
     """Return where the costs of a compression come from."""
     return f"Time to compress with {method}: {origin}"

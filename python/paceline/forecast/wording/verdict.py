@@ -19,6 +19,8 @@ from paceline.forecast.wording import bottleneck, rows, sharding, terms
 
 _CHANGE = 1.0005
 """Smaller ratios of two times with slow links and without are none."""
+_UNEVEN = 1.01
+"""Workers whose iterations differ by less are equally fast."""
 _NO_GAIN = f"{(MIN_GAIN - 1) * 100:.1f}%"
 
 
@@ -84,7 +86,7 @@ def brief(group: Group, result: Result) -> Answer:
     if result.iteration_s <= 0:
         return Answer(headline(group, result, [group]))
     path = [Fact("Bottleneck", bottleneck.path(result, group.noun), tone="limit")] if result.critical_path else []
-    exchanged = [*sharding.exposed(group.scenario(result), result), *within(result)]
+    exchanged = [*sharding.exposed(group.scenario(result), result), *within(result), *asynchronous(result)]
     facts = [*path, *exchanged, _setup(group, result)]
     return framed(group, result, [group], figures(result), before=_timing(result), after=facts)
 
@@ -204,6 +206,7 @@ def _details(one: Verdict, *, has_table: bool) -> Iterator[Fact]:
         yield from sharding.exposed(group.scenario(result), result)
         yield from _coordinator(result)
     yield from within(result)
+    yield from asynchronous(result)
     yield from pipeline(one.details.bubble)
     if not _is_alone(result) and (strategy := _strategy(one)):
         yield Fact("Strategy", *strategy)
@@ -237,6 +240,24 @@ def within(result: Result) -> Iterator[Fact]:
         if seconds:
             share = units.percent(seconds / result.compute_s)
             yield Fact(label, f"{units.duration(seconds)}, {share} of compute: {name}, never hidden")
+
+
+def asynchronous(result: Result) -> Iterator[Fact]:
+    """Return how stale gradients are, how far workers are apart, and how long the bound holds them back."""
+    own = result.asynchronous
+    if own is None:
+        return
+    mean, others = f"{own.mean_staleness:.3g}", f"90% at most {own.p90_staleness:,}, largest {own.max_staleness:,}"
+    yield Fact(
+        "Staleness", f"mean {mean}, median {own.median_staleness:,}, {others}", "others' updates since a worker's pull"
+    )
+    if own.slowest_s > _UNEVEN * own.fastest_s:
+        fastest, slowest = units.duration(own.fastest_s), units.duration(own.slowest_s)
+        yield Fact("Workers", f"{fastest}/iteration of the fastest, {slowest} of the slowest")
+    if own.bound is not None:
+        share = units.percent(own.blocked_s / result.iteration_s if result.iteration_s > 0 else 0.0)
+        ahead = f"at most {units.count(own.bound, 'iteration')} ahead"
+        yield Fact("Blocked", f"{units.duration(own.blocked_s)} an iteration, {share} ({ahead})")
 
 
 def pipeline(of: Bubble | None) -> Iterator[Fact]:
