@@ -187,6 +187,7 @@ def test_settings_by_default():
         "strategy": None,
         "chunk": None,
         "inside": "ring",
+        "barrier": True,
         "servers": 1,
         "placement": "round-robin",
         "distribution": "round-robin",

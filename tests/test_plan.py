@@ -76,7 +76,7 @@ def test_nodes_edges_and_the_time_of_a_traversal():
         assert 0 < found["traversal_ms"] < 1000
     assert "traversal_ms" not in json.loads(planned(FIVE, "--json"))
     text = planned(FIVE, "--time")
-    assert "  Fetches     need 7 of 7 nodes\n  Edges       4\n  Traversal   " in text
+    assert "  Fetches      need 7 of 7 nodes\n  Edges        4\n  Traversal    " in text
 
 
 def test_fetches_are_those_of_the_file_unless_others_are_named(tmp_path):

@@ -69,7 +69,14 @@ class Plan:
         return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON, for `paceline run --coordinator-plan`. Raises InvalidArgumentError if it cannot."""
+        """Write the plan as JSON, for `paceline run --coordinator-plan`.
+
+        Args:
+            path: The file to write. One that exists is replaced, in one move.
+
+        Raises:
+            InvalidArgumentError: The file cannot be written.
+        """
         check_writable("path", Path(path))
         with replaced(Path(path)) as file:
             file.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")

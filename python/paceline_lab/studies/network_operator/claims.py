@@ -376,7 +376,7 @@ def _block_against_round_robin() -> Claim:
 
 
 def _forward_pipelining() -> Claim:
-    """What the forward pass beside the distribution gains, under multicast with a server."""
+    """Return the gain of the forward pass beside the distribution, under multicast with a server."""
     configs = {f"{pull}/{model}": Config(model, "ps-multicast", pull=pull) for pull in PULLS for model in MODELS}
     return Claim(
         configs, lambda times: {TITLES[model]: times[f"step/{model}"] / times[f"layer/{model}"] for model in MODELS}
