@@ -108,6 +108,7 @@ def completed(*words):
         (("libraries", "ch"), ["channels"]),
         (("advise", "--checkpointing", ""), ["none", "selective", "full"]),
         (("simulate", "--bucket-size", ""), ["none"]),
+        (("simulate", "--send-order", ""), ["recorded", "forward", "reverse"]),
         (("simulate", "--dtype", "b"), ["bfloat16", "bf16"]),
         (("study", ""), ["ray-sgd"]),
         (("record", "--gpu", "h"), ["h100"]),
@@ -125,6 +126,9 @@ def test_the_last_item_of_a_list_is_completed():
     assert "ring,ps" in completed("simulate", "--strategy", "ring,p")
     assert "ring" not in completed("simulate", "--strategy", "ring,")
     assert completed("simulate", "--sharding", "zero3,h") == ["zero3,hsdp"]
+    assert "ps" in completed("simulate", "--baseline", "p")
+    # `strategy=ps,servers=1` is one baseline, in which no second strategy follows.
+    assert completed("simulate", "--baseline", "ps,") == []
 
 
 def test_files_are_completed_beside_names_and_where_no_name_begins_so(tmp_path, monkeypatch):

@@ -218,6 +218,8 @@ def test_unknown_gpus_suggest_what_is_like_them(word, meant):
         ("NVIDIA GeForce RTX 4090", "rtx-4090"),
         ("GeForce RTX 3090", "rtx-3090"),
         ("Tesla T4", "t4"),
+        ("NVIDIA TITAN X (Pascal)", "titan-x-pascal"),
+        ("NVIDIA GeForce GTX TITAN X", "titan-x-maxwell"),
         ("Tesla V100-SXM2-16GB", "v100-16gb"),
         ("Tesla V100-SXM2-32GB", "v100-32gb"),
         ("nvidia-h100-80gb-hbm3", "h100"),
@@ -252,7 +254,10 @@ def test_a_title_is_a_name(device):
         ("NVIDIA GeForce RTX 3090 Ti", "rtx-3090"),
         # A part of a GPU is not the GPU.
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "a100-40gb"),
-        *[(name, None) for name in ("Quadro P6000", "NVIDIA H20", "Tesla P100-SXM2-16GB", "Tesla K80", "96gb")],
+        *[
+            (name, None)
+            for name in ("Quadro P6000", "NVIDIA H20", "NVIDIA TITAN Xp", "Tesla P100-SXM2-16GB", "Tesla K80", "96gb")
+        ],
         ("NVIDIA GeForce RTX 5090", None),
     ],
 )

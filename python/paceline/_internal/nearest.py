@@ -88,9 +88,14 @@ def named_gpus(word: str, known: Mapping[str, Sequence[str]]) -> list[str]:
     def is_meant(name: str) -> bool:
         own = gpu_words(*known[name])
         power = {one for one in own if _POWER.fullmatch(one)}
-        return _series(name) == series and power <= words <= own
+        if not power <= words <= own:
+            return False
+        if any(_series(name)):
+            return all(series) and _series(name) == series
+        # No number tells the series of a TITAN X: all words of one of its names have to be there.
+        return any(gpu_words(one) <= words for one in (name, *known[name]))
 
-    return [name for name in known if all(series) and is_meant(name)]
+    return [name for name in known if is_meant(name)]
 
 
 def gpu_words(*names: str) -> frozenset[str]:

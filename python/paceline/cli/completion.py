@@ -13,6 +13,8 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from paceline.settings.table import Setting
+
 
 def _strategies() -> Iterable[str]:
     from paceline.catalog.strategies import registered_strategies
@@ -82,6 +84,12 @@ def _recorded_or_model() -> Iterable[str]:
     return [*_traces(), *_models()]
 
 
+def _orders() -> Iterable[str]:
+    from paceline.settings.kinds import ORDERS_BY_NAME
+
+    return ORDERS_BY_NAME
+
+
 def _interfaces() -> Iterable[str]:
     import socket
 
@@ -101,6 +109,8 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "coordinator_constants": _networks,
     "sharding": _shardings,
     "compression": _compressions,
+    "send_order": _orders,
+    "baseline": _strategies,
     "interface": _interfaces,
 }
 """By the name of an option or an argument. What a command does not accept is left out."""
@@ -141,7 +151,8 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     if at and param.name in ("trace", "traces", "model"):
         names, before, last = list(_gpus()), f"{before}{comma}{model}@", gpu
     else:
-        names, before = [*_alternatives(param), *_known(ctx, param)], f"{before}{comma}"
+        several = not comma or _takes_several(ctx, param)
+        names, before = [*_alternatives(param), *_known(ctx, param)] if several else [], f"{before}{comma}"
     return _items(names, before, last, param)
 
 
@@ -179,16 +190,29 @@ def _known(ctx: click.Context, param: click.Parameter) -> Iterable[str]:
 def _accepts(ctx: click.Context, name: str, word: str) -> bool:
     """Return whether the setting of this command takes a word."""
     from paceline.errors import InvalidArgumentError
-    from paceline.settings.table import SETTINGS
 
-    place = " ".join(ctx.command_path.split()[1:])
-    if name not in SETTINGS or place not in SETTINGS[name].uses:
-        return True
+    setting, place = _setting(ctx, name)
     try:
-        SETTINGS[name].check(word, place=place)
+        if setting is not None:
+            setting.check(word, place=place)
     except InvalidArgumentError:
         return False
     return True
+
+
+def _takes_several(ctx: click.Context, param: click.Parameter) -> bool:
+    """Return whether another name may follow a comma: `strategy=ps,servers=1` is one baseline."""
+    setting, place = _setting(ctx, param.name or "")
+    return setting is None or setting.kind_of(place).is_list
+
+
+def _setting(ctx: click.Context, name: str) -> tuple[Setting | None, str]:
+    """Return the setting of an option, None if it has none, and the command as the table of settings calls it."""
+    from paceline.settings.table import SETTINGS
+
+    place = " ".join(ctx.command_path.split()[1:])
+    setting = SETTINGS.get(name)
+    return (setting if setting is not None and place in setting.uses else None), place
 
 
 def _alternatives(param: click.Parameter) -> list[str]:

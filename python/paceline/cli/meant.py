@@ -13,7 +13,7 @@ from paceline.cli.help_layout import Alias, examples
 from paceline.cli.usage import UsageError, called
 from paceline.errors import InvalidArgumentError
 
-_RANKS = ("--gpus {64} (all GPUs)", "-np {4} (all ranks)", "--workers {64} (all ranks)")
+_RANKS = ("-np {4} (all ranks)", "--gpus {64} (all GPUs)", "--workers {64} (all ranks)")
 _PER_NODE = (
     "--gpus 64 --gpus-per-node {8} (all GPUs, and those of a node)",
     "-np {8} (on this machine; on several, --hosts node1:8,node2:8)",

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from paceline._core import Engine
+from paceline._internal.extras import install
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import timeline_files
 from paceline.job.settings import LONGEST_TIMEOUT_S, Settings
@@ -72,7 +73,7 @@ def _apply_gradients(engine: Engine, workers: int, settings: Settings) -> None:
         from paceline.async_ps.service import Service
     except ImportError as error:
         raise InvalidArgumentError(
-            f"async-ps: servers run torch's optimizers: {error}", remedy="pip install 'paceline[torch]'"
+            f"async-ps: servers run torch's optimizers: {error}", remedy=install("torch")
         ) from None
     Service(engine, workers, settings.timeout_s, marks=settings.timeline is not None).run()
 
