@@ -151,7 +151,7 @@ LAYERS = [
     {"os", "protobuf", "trace-events", "model", "nccl", "kernels", "coordinator"},
     {"schedule", "cuda"},
     {"transport", "iteration", "cuda-stand-in"},
-    {"executor", "mpi", "rendezvous", "simulator", "ucx"},
+    {"executor", "mpi", "oneccl", "rendezvous", "simulator", "ucx"},
     {"grpc", "scenario"},
     {"engine"},
     {"runtime"},

@@ -17,7 +17,7 @@ use super::control::Control;
 use super::core_placement::{CorePlacement, cores_of};
 use super::driver::{Driver, Host};
 use super::failure_detector::{FailureDetector, Monitor};
-use super::foreign::{grpc, mpi, ucx};
+use super::foreign::{grpc, mpi, oneccl, ucx};
 use super::ledger::Ledger;
 use super::memory::Opened;
 use super::orders::Orders;
@@ -28,13 +28,14 @@ use crate::settings::Settings;
 /// The sockets of multicasts, their key and their sizes.
 pub(super) type Multicasting = (Port, [u8; 32], Sizes);
 
-/// The connections of a job: TCP's, gRPC's, multicasts', MPI's and UCX's.
+/// The connections of a job: TCP's, gRPC's, multicasts', MPI's and UCX's; and the library of `native` between CPUs.
 pub(super) type Connections = (
     Mesh,
     Option<grpc::Connected>,
     Option<Multicasting>,
     Option<Arc<mpi::Thread>>,
     Option<(Arc<ucx::Library>, ucx::Port)>,
+    Option<oneccl::Port>,
 );
 
 pub(super) fn system(what: &str) -> impl Fn(std::io::Error) -> RunError {
@@ -46,7 +47,7 @@ pub(super) fn assemble(
     settings: Settings,
     (peers, hosts, local): (Vec<Peer>, Vec<u32>, Vec<u32>),
     (segment, waker, opened, shared_with): (Arc<Segment>, Waker, Vec<Opened>, Vec<bool>),
-    (mesh, called, multicast, library, over_ucx): Connections,
+    (mesh, called, multicast, library, over_ucx, native): Connections,
     devices: Option<DeviceSupport>,
 ) -> Result<Engine> {
     let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
@@ -106,6 +107,8 @@ pub(super) fn assemble(
     if let Some(port) = port {
         wires.set_offload(Box::new(port));
         mpi::entered();
+    } else if let Some(native) = native {
+        wires.set_offload(Box::new(native));
     }
     let traffic = wires.traffic();
     let host = Host {

@@ -89,6 +89,14 @@ impl Transport {
     }
 }
 
+/// Library whose all-reduce between CPUs `native` is, where MPI carries no tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NativeBy {
+    /// oneCCL.
+    Oneccl,
+}
+
 /// Carrier of the memory of CUDA devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -1,9 +1,11 @@
-//! The parts of a job that foreign libraries run: MPI, UCX, and HTTP/2 for gRPC. A simulation has none of them: what would
-//! use them cannot be made there.
+//! The parts of a job that foreign libraries run: MPI, UCX, oneCCL, and HTTP/2 for gRPC. A simulation has none of them: what
+//! would use them cannot be made there.
 #[cfg(feature = "foreign")]
 pub use paceline_grpc as grpc;
 #[cfg(feature = "foreign")]
 pub use paceline_mpi as mpi;
+#[cfg(feature = "foreign")]
+pub use paceline_oneccl as oneccl;
 #[cfg(not(feature = "foreign"))]
 use paceline_transport::error::{Result, RunError};
 #[cfg(feature = "foreign")]
@@ -64,6 +66,79 @@ pub mod grpc {
 
     pub fn connect(listener: GrpcListener, _options: ConnectOptions) -> Result<Connected> {
         match listener {}
+    }
+}
+
+/// oneCCL, of which there is none.
+#[cfg(not(feature = "foreign"))]
+#[allow(missing_docs, reason = "as in paceline-oneccl")]
+pub mod oneccl {
+    use paceline_kernels::dtype::{Dtype, ReduceOp};
+    use paceline_os::sync::Arc;
+    use paceline_os::time::Duration;
+    use paceline_transport::offload::{DeviceCall, Offload, OffloadTicket};
+    use paceline_transport::space::Space;
+
+    pub const IDENTIFIERS: usize = 0;
+    pub enum Library {}
+    pub enum Port {}
+
+    impl Library {
+        pub fn get(_named: Option<&str>) -> Result<Arc<Library>, String> {
+            Err("this build has no oneCCL".into())
+        }
+
+        pub fn identifier(&self) -> Result<Vec<u8>, String> {
+            match *self {}
+        }
+    }
+
+    impl Port {
+        pub fn new(library: Arc<Library>, _rank: u32, _size: u32, _identifiers: Vec<Vec<u8>>) -> Port {
+            match *library {}
+        }
+    }
+
+    impl Offload for Port {
+        fn progress(&mut self) -> bool {
+            match *self {}
+        }
+
+        fn nap(&self) -> Duration {
+            match *self {}
+        }
+
+        fn join(&mut self, _group: u32, _ranks: &[u32], _duplicates: usize) -> Result<(), String> {
+            match *self {}
+        }
+
+        fn inherit(&mut self, _from: u32, _to: u32) {
+            match *self {}
+        }
+
+        fn part(&mut self, _group: u32) {
+            match *self {}
+        }
+
+        fn all_reduce(&mut self, _: u32, _: (Dtype, ReduceOp), _: &mut Space) -> Result<OffloadTicket, String> {
+            match *self {}
+        }
+
+        fn on_device(&mut self, _group: u32, _call: &DeviceCall) -> Result<OffloadTicket, String> {
+            match *self {}
+        }
+
+        fn done(&mut self, _ticket: &OffloadTicket, _space: &mut Space) -> Result<bool, String> {
+            match *self {}
+        }
+
+        fn abandon(&mut self, _ticket: &OffloadTicket) {
+            match *self {}
+        }
+
+        fn close(self: Box<Self>) -> bool {
+            match *self {}
+        }
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Introduction {
     pub(super) multicast: Option<(usize, usize)>,
     /// Support of its MPI for the memory of CUDA devices.
     pub(super) devices: Option<DeviceSupport>,
+    /// Of the first rank: identifiers of its offload library, for the ranks to meet by, in hexadecimal digits.
+    pub(super) native: Vec<String>,
 }
 
 /// Where other ranks connect to this one.
@@ -42,6 +44,7 @@ pub(super) struct Endpoints {
     pub(super) grpc: Option<grpc::GrpcListener>,
     pub(super) multicast: Option<Port>,
     pub(super) devices: Option<DeviceSupport>,
+    pub(super) native: Vec<String>,
 }
 
 const SAME_VERSION: &str = "pip install the same version of paceline on all hosts";
@@ -83,6 +86,7 @@ pub(super) fn introduce(
         grpc: endpoints.grpc.as_ref().map(|listener| listener.offer().clone()),
         multicast: endpoints.multicast.as_ref().map(|port| (port.payload, port.buffer)),
         devices: endpoints.devices.clone(),
+        native: endpoints.native.clone(),
     };
     let all = round(exchange, &mine)?;
     if all.len() != size as usize {
@@ -119,6 +123,7 @@ fn told(settings: &Settings) -> Map<String, Value> {
         "barrier": settings.barrier,
         "streams": settings.streams,
         "transport": settings.transport,
+        "native": settings.native,
         "multicast": multicast,
         "tls": settings.tls,
     }) else {

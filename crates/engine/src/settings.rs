@@ -6,7 +6,7 @@ use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Disturbance;
 use serde::Deserialize;
 
-pub use crate::choices::{CudaBy, Transport};
+pub use crate::choices::{CudaBy, NativeBy, Transport};
 use crate::defaults;
 
 /// All of them.
@@ -58,6 +58,10 @@ pub struct Settings {
     pub ucx_library: Option<String>,
     /// The folder of UCX's libraries in a Python package, tried where the host has none.
     pub ucx_package: Option<String>,
+    /// Library of `native` between CPUs; `None`: MPI, if it carries the tensors.
+    pub native: Option<NativeBy>,
+    /// oneCCL's library; `None`: the system's.
+    pub oneccl_library: Option<String>,
     /// The CUDA driver's library; `None`: the system's.
     pub cuda_library: Option<String>,
     /// Carrier of the memory of CUDA devices.
@@ -99,6 +103,8 @@ impl Default for Settings {
             mpi_library: None,
             ucx_library: None,
             ucx_package: None,
+            native: None,
+            oneccl_library: None,
             cuda_library: None,
             cuda: defaults::CUDA,
             cuda_pointer_cache: defaults::CUDA_POINTER_CACHE,
@@ -124,6 +130,12 @@ impl Settings {
             ));
         }
         Ok(settings)
+    }
+
+    /// Whether a library has an all-reduce of its own between CPUs.
+    #[must_use]
+    pub fn has_library(&self) -> bool {
+        self.transport.tensors_by_mpi() || self.native.is_some()
     }
 
     /// Parameter servers, none if the strategy is known to have none.

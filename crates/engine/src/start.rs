@@ -16,12 +16,12 @@ use paceline_transport::shm::{Segment, Waker};
 
 use super::assemble::{assemble, system};
 use super::checks::{check_cuda, check_grpc, check_place, check_streams, check_transport};
-use super::foreign::{grpc, mpi, ucx};
+use super::foreign::{grpc, mpi, oneccl, ucx};
 use super::introduction::{Endpoints, Exchange, Introduction, introduce};
 use super::memory::{agree, open_memory};
 use super::peers::Peer;
 use super::{Engine, EngineShared};
-use crate::settings::{Settings, Transport};
+use crate::settings::{NativeBy, Settings, Transport};
 
 /// Authenticates a job on one machine without a secret of its own. It protects only against stray connections.
 const NO_SECRET: &str = "paceline: a job on one machine without a secret";
@@ -122,7 +122,9 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let by_grpc = settings.transport.controls_by_grpc();
     let grpc_listener = by_grpc.then(|| grpc::GrpcListener::open(&settings.interface, settings.tls)).transpose()?;
     let devices = library.as_ref().map(|thread| thread.about.devices.clone());
-    let endpoints = Endpoints { listener, grpc: grpc_listener, multicast, devices };
+    let native = open_native(&settings)?;
+    let identifiers = native.as_ref().filter(|_| rank == 0).map(identifiers).transpose()?.unwrap_or_default();
+    let endpoints = Endpoints { listener, grpc: grpc_listener, multicast, devices, native: identifiers };
     let introductions = introduce(rank, size, &settings, &endpoints, exchange)?;
     let devices = least_support(&introductions);
     check_cuda(&settings, devices.as_ref())?;
@@ -214,8 +216,14 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let over_ucx = over_ucx.transpose()?;
     let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));
     let memory = (segment, waker, opened, shared_with);
-    let engine =
-        assemble(rank, settings, (peers, hosts, local), memory, (mesh, called, multicast, library, over_ucx), devices)?;
+    let native = native.map(|library| {
+        let identifiers = introductions[0].native.iter().map(|text| from_digits(text)).collect::<Option<_>>();
+        let unread = || RunError::Failed("rank 0 sent identifiers of oneCCL that are no hexadecimal digits".into());
+        Ok::<_, RunError>(oneccl::Port::new(library, rank, size, identifiers.ok_or_else(unread)?))
+    });
+    let native = native.transpose()?;
+    let carriers = (mesh, called, multicast, library, over_ucx, native);
+    let engine = assemble(rank, settings, (peers, hosts, local), memory, carriers, devices)?;
     let EngineShared { monitor, peers, .. } = &*engine.shared;
     monitor.joining.wait(rank, peers, (begun, deadline)).inspect_err(|error| {
         // What the others are told when this rank leaves.
@@ -232,6 +240,33 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
 pub fn exchange_over_mpi(rank: u32, size: u32, settings: &Settings, blob: Vec<u8>) -> Result<Vec<Vec<u8>>> {
     let library = open_library(rank, size, settings)?;
     mpi::exchange(&library, blob, settings.start_timeout())
+}
+
+/// The library of `native` between CPUs, if one is named.
+fn open_native(settings: &Settings) -> Result<Option<Arc<oneccl::Library>>> {
+    let Some(NativeBy::Oneccl) = settings.native else { return Ok(None) };
+    let named = settings.oneccl_library.as_deref();
+    let library = oneccl::Library::get(named).map_err(|why| {
+        RunError::Setting("native", format!("oneccl: {why}"))
+            .with_remedy("paceline bench --install oneccl (prints the value of PACELINE_ONECCL_LIBRARY)")
+    })?;
+    Ok(Some(library))
+}
+
+/// Identifiers for the groups of a job, as text.
+fn identifiers(library: &Arc<oneccl::Library>) -> Result<Vec<String>> {
+    let one = |_| {
+        let bytes = library.identifier().map_err(|why| RunError::Setting("native", why))?;
+        Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    };
+    (0..oneccl::IDENTIFIERS).map(one).collect()
+}
+
+/// The bytes that hexadecimal digits say; `None` for other text.
+fn from_digits(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+    let (pairs, rest) = digits.as_deref()?.as_chunks::<2>();
+    rest.is_empty().then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
 /// The MPI thread, whose ranks must match the launcher's environment.

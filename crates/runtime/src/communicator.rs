@@ -100,7 +100,7 @@ impl Communicator {
         let served = (shared.settings.helpers() > 0).then(|| Communicator::served(shared, &ranks, name)).transpose()?;
         let mut communicator = Communicator::assemble(shared, ranks, name, (workers, me as u32))?;
         communicator.served = served.map(Box::new);
-        if shared.settings.transport.tensors_by_mpi() {
+        if shared.settings.has_library() {
             communicator.join_library()?;
         }
         Ok(communicator)
@@ -121,7 +121,7 @@ impl Communicator {
         let communicator = Communicator::assemble(&self.shared, self.ranks.clone(), name, (self.workers, self.me))?;
         self.shared.begin_naming(communicator.id, true);
         *communicator.selection.lock() = self.selection.lock().clone();
-        if self.shared.settings.transport.tensors_by_mpi() {
+        if self.shared.settings.has_library() {
             self.shared.inherit(self.id, communicator.id);
         }
         Ok(communicator)
@@ -140,7 +140,7 @@ impl Communicator {
             plan: 0,
         };
         let program = Box::new(Native { barrier: Barrier { size: self.size() }, then });
-        let handle = self.meet(signature, program, ("MPI_Comm_create_group", None), &Submission::default())?;
+        let handle = self.meet(signature, program, ("communicator of the library", None), &Submission::default())?;
         self.wait(&handle, None).map(drop)
     }
 

@@ -57,8 +57,8 @@ impl Algorithm {
     /// An unknown name, or the strategy of a library that is not available.
     pub fn named(name: &str, settings: &Settings) -> Result<Algorithm> {
         let entry = look_up(name).map_err(refused)?;
-        if entry.uses(Knob::Rates) && !settings.transport.tensors_by_mpi() {
-            let why = format!("{} needs a communication library (transport mpi, or NCCL)", entry.name);
+        if entry.uses(Knob::Rates) && !settings.has_library() {
+            let why = format!("{} needs a communication library (transport mpi, native oneccl, or NCCL)", entry.name);
             return Err(RunError::Setting("strategy", why).with_remedy("{strategy=ring} or {transport=mpi}"));
         }
         if !entry.is_synchronous() {

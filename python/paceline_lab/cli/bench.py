@@ -104,7 +104,7 @@ _SECTIONS = {
     "--install",
     metavar="NAME",
     shell_complete=completed(_environments),
-    help="Create an environment, and exit: tensorflow, openmpi, mpich, horovod, ….",
+    help="Create an environment, and exit: tensorflow, openmpi, mpich, oneccl, horovod, ….",
 )
 def bench(
     *,
