@@ -266,7 +266,7 @@ fn identifiers(library: &Arc<oneccl::Library>) -> Result<Vec<String>> {
 fn from_digits(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
     let (pairs, rest) = digits.as_deref()?.as_chunks::<2>();
-    rest.is_empty().then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
+    rest.is_empty().then(|| pairs.iter().map(|[high, low]| (high << 4) | low).collect())
 }
 
 /// The MPI thread, whose ranks must match the launcher's environment.
