@@ -224,7 +224,7 @@ def test_a_job_that_failed_leaves_no_memory_of_mpich():
         ({"transport": "mpi", "rendezvous": "a:1"}, "rendezvous: has no effect with transport mpi"),
         ({"transport": "tcp", "mpi_library": "/"}, "mpi_library: has no effect with transport tcp"),
         ({"transport": "mpi", "mpi_library": "/nowhere"}, "no such file or folder '/nowhere'"),
-        ({"strategy": "native"}, "try: strategy='ring' or tree, or transport='mpi' under mpirun"),
+        ({"strategy": "native"}, "try: strategy='ring' or tree, transport='mpi' under mpirun, or native='oneccl'"),
         ({"strategy": "baidu-ring", "transport": "tcp"}, "baidu-ring runs over MPI"),
         ({"strategy": "baidu-ring", "chunk": "whole"}, "baidu-ring uses one chunk per worker"),
         ({"strategy": "baidu-ring", "coordinator": "negotiate"}, "baidu-ring does not negotiate"),

@@ -73,7 +73,7 @@ SECTIONS: Sections = {
         *("strategy", "chunk", "inside", "coordinator", "coordinator_plan", "servers", "placement", "distribution"),
         *("pull", "barrier", "staleness", "switch"),
     ),
-    "Network and GPUs": ("transport", "interface", "port", "streams", "multicast", "tls", "cuda"),
+    "Network and GPUs": ("transport", "native", "interface", "port", "streams", "multicast", "tls", "cuda"),
     "Recording and timelines": ("record", "record_steps", "record_warmup", "timeline"),
     "Elastic jobs (docs/how-to/elastic.md)": ("elastic", "least", "most", "resets", "script"),
     "Failures and output": ("timeout_s", "grace_s", "verbose", "no_prefix", "output_dir"),
