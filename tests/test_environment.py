@@ -175,6 +175,8 @@ def test_settings_by_default():
         "transport": "auto",
         "mpi_library": None,
         "ucx_library": None,
+        "native": None,
+        "oneccl_library": None,
         "cuda_library": None,
         "cuda": "auto",
         "cuda_pointer_cache": True,
