@@ -51,8 +51,8 @@ class Row:
     shows: str = ""
     """A regular expression that the live command's output must have; what it matches is shown."""
     needs: Sequence[str] = ()
-    """Modules (`tensorflow`), programs (`mpirun`), `root`, and environments of `paceline bench --install` (`bench:horovod`)
-    that the live command needs; `a|b` is either."""
+    """Modules (`tensorflow`), programs (`mpirun`), `root` and environments of `paceline bench --install`
+    (`bench:horovod`) that the live command needs; `a|b` is either."""
     published: str = ""
     forecast: str = ""
     """A command that prints JSON, of which `value` are paths."""

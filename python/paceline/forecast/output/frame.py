@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NOT_FLAT = (
-    *("links", "critical_path", "notes", "busy", "interval", "ground", "sharded", "staggering", "asynchronous"),
+    *(
+        "links",
+        "critical_path",
+        "notes",
+        "busy",
+        "interval",
+        "ground",
+        "sharded",
+        "staggering",
+        "asynchronous",
+        "server_shares",
+    ),
 )
 
 
