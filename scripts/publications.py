@@ -2,7 +2,7 @@
 """Runs every system, option, experiment and number of five publications, and writes docs/results/publications.md.
 
 python scripts/publications.py                       # all rows, about 15 minutes; writes the page
-python scripts/publications.py --only 001-3,003      # some rows, or some publications; writes nothing
+python scripts/publications.py --only 001-3,003      # some rows, or some publications; rewrites theirs
 python scripts/publications.py --forecasts           # without what runs live; writes nothing
 
 A row (scripts/publications_rows/*.toml) has a command that runs it live, a command or rows and claims of a study that
@@ -276,6 +276,14 @@ def page(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def patched(outcomes: Sequence[Outcome]) -> str:
+    """Return the page with the rows of these outcomes as they are now."""
+    new = {f"| {it.row.id} |": _line(it) for it in outcomes}
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    beginnings = [next((it for it in new if line.startswith(it)), None) for line in lines]
+    return "\n".join(new[it] if it else line for it, line in zip(beginnings, lines, strict=True)) + "\n"
+
+
 def _line(it: Outcome) -> str:
     row = it.row
     of_study = f"paceline study {row.study}" if row.study else ""
@@ -306,8 +314,8 @@ def main() -> int:
         print(f"{number}/{len(rows)} {row.id} {text}{note}", flush=True)
     broken = [it for it in outcomes if not it.row.fails and not it.works]
     print(f"{len(outcomes) - len(broken)} of {len(outcomes)} rows as said, {time.monotonic() - begin:.0f} s")
-    if not chosen and not given.forecasts:
-        PAGE.write_text(page(outcomes), encoding="utf-8")
+    if not given.forecasts:
+        PAGE.write_text(patched(outcomes) if chosen else page(outcomes), encoding="utf-8")
         print(f"Wrote {PAGE.relative_to(ROOT)}")
     for it in broken:
         print(f"{it.row.id}: {'; '.join(it.problems)}", file=sys.stderr)
