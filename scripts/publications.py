@@ -269,7 +269,13 @@ def page(outcomes: Sequence[Outcome]) -> str:
     ]
     for number, title in titles().items():
         own = [it for it in outcomes if it.row.id.startswith(number)]
-        lines += [f"## {title}", "", "| id | what is described | commands | live | published | forecast | |"]
+        lines += [
+            f"## {title}",
+            "",
+            "<!-- rows -->",
+            "",
+            "| id | what is described | commands | live | published | forecast | |",
+        ]
         lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
         lines += [_line(it) for it in own]
         lines.append("")
@@ -290,7 +296,13 @@ def _line(it: Outcome) -> str:
     commands = "<br>".join(f"`{command}`" for command in (row.live, row.forecast, of_study) if command)
     live = it.live or (f"not run here: {it.skipped}" if it.skipped else "-")
     cells = [row.id, row.described, commands, live, it.published or "-", it.forecast or "-", it.verdict]
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    return "| " + " | ".join(_in_table(cell) for cell in cells) + " |"
+
+
+def _in_table(cell: str) -> str:
+    """Return a cell's text with the units of the documentation, in one line."""
+    text = cell.replace(" %", "%").replace("Gbit/s", "Gbps")
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def main() -> int:

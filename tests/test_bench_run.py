@@ -219,7 +219,7 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
         (["--display-every", "3", "--rounds", "2", "-np", "2"], "--display-every has no effect on a table or JSON"),
         (["--read", "log", "-o", "log"], "--output log: would overwrite --read log"),
         (["--plot", "a.png", "-o", "a.png", "-np", "2"], "would overwrite --plot a.png"),
-        (["--install", "pytorch"], "try: --install tensorflow (one of tensorflow, openmpi, mpich, horovod"),
+        (["--install", "pytorch"], "try: --install tensorflow (one of tensorflow, openmpi, mpich, oneccl, horovod"),
         (["--install", "tensorflow", "-np", "2"], "only creates an environment"),
         (["--engine", "ddp-gloo", "--xla", "on", "-np", "2"], "--xla compiles TensorFlow's graphs only"),
         (["--engine", "tensorflow-ps", "--xla", "yes", "-np", "2"], "--xla: "),
