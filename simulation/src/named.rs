@@ -18,24 +18,28 @@ pub const TENSORS: usize = 4;
 /// # Errors
 /// Ranks that do not come.
 pub fn coordinator(job: &Session, scenario: &Scenario) -> Result<Option<Coordinator>> {
-    let kind = match scenario.coordinator.as_deref() {
-        None => return Ok(None),
-        Some("negotiate") => PolicyKind::Negotiate,
-        Some("global-sleep") => PolicyKind::GlobalSleep,
-        Some("nonblocking") => PolicyKind::Nonblocking,
-        Some("graph") => PolicyKind::Graph,
-        Some(_) => PolicyKind::Partitioned,
+    let Some(name) = scenario.coordinator.as_deref() else {
+        return Ok(None);
     };
+    let kind = PolicyKind::find(name).unwrap_or_else(|error| panic!("{name}: {}", error.reason));
     let settings = Settings {
         cycle_time: 1_000_000,
         threshold: 4_000,
         capacity: 3,
         warn_after: None,
         give_up_after: None,
-        global_sleep: kind == PolicyKind::GlobalSleep,
+        sleep_every: kind.sleep_every(),
     };
     let limits = Limits { first: 1_000, most: 4_000 };
-    let options = CoordinatorOptions { kind, settings, limits, core: None, placement: Default::default() };
+    let options = CoordinatorOptions {
+        kind,
+        settings,
+        limits,
+        prescribed: None,
+        core: None,
+        lent: Vec::new(),
+        placement: Default::default(),
+    };
     job.coordinator(&scenario.groups[0], "named", options).map(Some)
 }
 
