@@ -301,7 +301,7 @@ def _line(it: Outcome) -> str:
 
 def _in_table(cell: str) -> str:
     """Return a cell's text with the units of the documentation, in one line."""
-    text = cell.replace(" %", "%").replace("Gbit/s", "Gbps")
+    text = cell.replace(" %", "%").replace("Gbit/s", "Gbps").replace(str(ROOT), "$ROOT")
     return text.replace("|", "\\|").replace("\n", " ")
 
 
