@@ -12,7 +12,7 @@ from os import kill
 
 import pytest
 from cli import begun as launch
-from job_workers.launch import Ranks, left_over, run
+from job_workers.launch import Ranks, errors_where_rank_1_is_stopped, left_over, run
 from job_workers.values import LENGTHS, LONG
 
 pytestmark = [
@@ -115,15 +115,9 @@ def test_the_end_of_a_rank_is_seen_within_two_seconds(tmp_path, how, transport, 
 
 def test_a_stopped_rank_is_named_at_the_limit(tmp_path):
     env = {"PACELINE_TIMEOUT": "3", "PACELINE_TRANSPORT": "grpc"}
-    with Ranks(tmp_path, 3, "failures", "die_while_training", "SIGSTOP", env=env) as ranks:
-        for rank in (0, 2):
-            ranks.wait_for(rank, '"error"')
-        ranks.processes[1].send_signal(signal.SIGKILL)
-        outcomes = ranks.outcomes(40)
-    for rank in (0, 2):
-        first = next(said for said in outcomes[rank].said if "error" in said)
-        stall = rf"waited \d s for rank 1 \(host {HOST}, pid \d+\) in .* is silent: stopped.*timeout after 3 s"
-        assert re.search(stall, first["error"]), first
+    stall = rf"waited \d s for rank 1 \(host {HOST}, pid \d+\) in .* is silent: stopped.*timeout after 3 s"
+    for error in errors_where_rank_1_is_stopped(tmp_path, env):
+        assert re.search(stall, error), error
 
 
 def test_a_forked_child_is_no_rank_and_does_not_hide_a_death(tmp_path):

@@ -141,3 +141,13 @@ def run(folder, size, module, *words, limit_s=LIMIT_S, **how):
 def end(process, how=signal.SIGKILL):
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(how)
+
+
+def errors_where_rank_1_is_stopped(folder, env):
+    """The first error of ranks 0 and 2 of three that train, after rank 1 has stopped itself."""
+    with Ranks(folder, 3, "failures", "die_while_training", "SIGSTOP", env=env) as ranks:
+        for rank in (0, 2):
+            ranks.wait_for(rank, '"error"')
+        ranks.processes[1].send_signal(signal.SIGKILL)
+        outcomes = ranks.outcomes(40)
+    return [next(said for said in outcomes[rank].said if "error" in said)["error"] for rank in (0, 2)]

@@ -46,6 +46,23 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// Those of an all-reduce that adds up in the host's memory; its shape counts four bytes an element.
+    #[must_use]
+    pub fn sum(dtype: &str, bytes: u64) -> Terms {
+        Terms {
+            call: "all_reduce".into(),
+            op: "sum".into(),
+            dtype: dtype.into(),
+            device: "cpu".into(),
+            shape: vec![bytes / 4],
+            root: None,
+            scale: [1f64.to_bits(); 2],
+            bytes,
+            fusible: true,
+            neutral: true,
+        }
+    }
+
     /// Whether two requests may be fused.
     #[must_use]
     pub fn fuses_with(&self, other: &Terms) -> bool {

@@ -115,18 +115,7 @@ pub fn agree(scenario: &Scenario) -> Result<Agreement, String> {
 }
 
 fn request(number: usize, bytes: u64, apart: bool) -> Request {
-    let terms = Terms {
-        call: "all_reduce".into(),
-        op: "sum".into(),
-        dtype: if apart { "float64" } else { "float32" }.into(),
-        device: "cpu".into(),
-        shape: vec![bytes / 4],
-        root: None,
-        scale: [1f64.to_bits(); 2],
-        bytes,
-        fusible: true,
-        neutral: true,
-    };
+    let terms = Terms::sum(if apart { "float64" } else { "float32" }, bytes);
     Request { name: format!("gradient {number}"), terms, own: Vec::new(), together: None, patient: false }
 }
 

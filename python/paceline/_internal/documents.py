@@ -16,7 +16,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from paceline._internal.files import unread
+from paceline._internal.files import list_of, unread, why_unread
 from paceline.errors import InvalidArgumentError
 
 MB = 1_000_000
@@ -136,6 +136,22 @@ def _shown(size: int) -> str:
     if size < MB:
         return f"{size / 1000:.0f} kB"
     return f"{size / MB:.0f} MB" if size < 1000 * MB else f"{size / (1000 * MB):.1f} GB"
+
+
+def read_packed(path: Path, most: int, files: str) -> bytes:
+    """Return the bytes of a file, unpacked if gzip packed it. Raises InvalidArgumentError.
+
+    Args:
+        path: The file.
+        most: The bytes that it may have.
+        files: What somebody who names a folder is to take of it, such as `the .et files`.
+    """
+    if path.is_dir():
+        raise InvalidArgumentError(f"{path}: is a folder", remedy=f"{files} in it (list: ls {path})")
+    try:
+        return read_limited(path, most, packed=True)
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}", remedy=list_of(path)) from None
 
 
 def read_small(path: Path, most: int = 1 << 20, patience_s: float = 10.0) -> str:

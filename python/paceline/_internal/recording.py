@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from paceline._internal.parameters import not_trained
 from paceline.errors import PacelineError
@@ -21,6 +23,106 @@ ACCUMULATION_LAYER = "(accumulation)"
 
 class RecordingError(PacelineError, RuntimeError):
     """The recorded steps do not give a trace; the message says why."""
+
+
+@dataclass(frozen=True)
+class Medians:
+    """A worker of the trace, and values for which the trace has no field. Times are in seconds."""
+
+    worker: dict[str, Any]
+    dtype: str
+    batch: int
+    """0 if unknown."""
+    loss_s: float
+    input_s: float | None
+    step_s: float
+    """Median of the whole steps."""
+    steps: int
+    unused: tuple[str, ...]
+    frozen: tuple[str, ...]
+    not_trained: tuple[dict[str, Any], ...]
+    """Both, as the trace has them: names and bytes."""
+    notes: tuple[str, ...]
+
+
+class Step(Protocol):
+    """The durations of a recorded step, in seconds; steps of one shape have the same layers, passes and gradients."""
+
+    @property
+    def shape(self) -> Hashable:
+        """Whatever has to be the same in steps of which medians are taken."""
+
+    @property
+    def accumulation_s(self) -> float:
+        """Duration of the passes before the last one."""
+
+    @property
+    def loss_s(self) -> float:
+        """Duration of the loss."""
+
+    @property
+    def input_s(self) -> float | None:
+        """From the end of the previous step to the first forward."""
+
+
+OneStep = TypeVar("OneStep", bound=Step)
+
+
+def of_the_usual_shape(steps: Sequence[OneStep]) -> list[OneStep]:
+    """Return the steps of the shape that most have; of several such, that of the last step."""
+    shapes = Counter(step.shape for step in steps)
+    most = max(shapes.values())
+    usual = next(step.shape for step in reversed(steps) if shapes[step.shape] == most)
+    return [step for step in steps if step.shape == usual]
+
+
+def numbered(layers: Sequence[int], name_of: Callable[[int], str]) -> Iterator[str]:
+    """Yield the names of layers in the order of their calls; `#2` marks the second call of a layer."""
+    calls: Counter[int] = Counter()
+    for layer in layers:
+        calls[layer] += 1
+        yield name_of(layer) + (f"#{calls[layer]}" if calls[layer] > 1 else "")
+
+
+def with_special_layers(
+    forward: list[dict[str, Any]], steps: Sequence[Step], *, with_input: bool
+) -> tuple[list[dict[str, Any]], float, float | None]:
+    """Return the layers with those of accumulation, loss and input, and the medians of the loss and of the input.
+
+    The first pass waits for parameters, so the others follow the layers and precede the loss.
+    """
+    loss_s = median(step.loss_s for step in steps)
+    accumulation_s = median(step.accumulation_s for step in steps)
+    inputs = [step.input_s for step in steps if step.input_s is not None]
+    input_s = median(inputs) if inputs else None
+    before = [(INPUT_LAYER, input_s)] if with_input and input_s else []
+    after = [(ACCUMULATION_LAYER, accumulation_s), (LOSS_LAYER, loss_s)]
+    first, last = (
+        [{"layer": name, "duration_s": seconds(value)} for name, value in special if seconds(value) > 0]
+        for special in (before, after)
+    )
+    return [*first, *forward, *last], loss_s, input_s
+
+
+def whole_elements(size_bytes: int, itemsize: int) -> int:
+    """Return bytes rounded up to whole elements of `itemsize` bytes."""
+    return math.ceil(size_bytes / itemsize) * itemsize
+
+
+def seconds(value: float) -> float:
+    """Return seconds as a trace has them, in whole nanoseconds."""
+    return round(value, 9)
+
+
+def notes_of_steps(alike: int, steps: int) -> list[str]:
+    """Return a note on steps that were left out, if there are any."""
+    left = steps - alike
+    return [f"{left} of {steps} steps had different layers or passes and were left out"] if left > 0 else []
+
+
+def notes_of_passes(passes: int) -> list[str]:
+    """Return a note on several passes in a step, if there are several."""
+    return [f"{passes} passes per step: all but the last are in the layer {ACCUMULATION_LAYER}"] if passes > 1 else []
 
 
 @dataclass(frozen=True)
@@ -83,6 +185,37 @@ class Summary:
         ]
         lines += not_trained(self.unused, self.frozen, self.not_trained_bytes)
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def summary_of(
+    trace: dict[str, Any],
+    medians: Medians,
+    cost: Overhead | None,
+    **others: Any,  # noqa: ANN401
+) -> Summary:
+    """Return the summary of a trace of one worker; `others` are the fields that neither it nor its medians have."""
+    worker = trace["workers"][0]
+    step_s = cost.bare_s if cost else medians.step_s
+    return Summary(
+        name=trace["name"],
+        device=trace["device"],
+        batch=trace["batch"],
+        steps=medians.steps,
+        forward_s=sum(layer["duration_s"] for layer in worker["forward"] if layer["layer"] != INPUT_LAYER),
+        loss_s=medians.loss_s,
+        backward_s=worker["backward_s"],
+        optimizer_s=worker["optimizer_s"],
+        input_s=medians.input_s,
+        step_s=step_s,
+        samples_per_s=trace["batch"] / step_s,
+        gradients=len(worker["gradients"]),
+        gradient_bytes=sum(gradient["bytes"] for gradient in worker["gradients"]),
+        overhead=cost,
+        unused=medians.unused,
+        frozen=medians.frozen,
+        not_trained_bytes=sum(one["bytes"] for one in medians.not_trained),
+        **others,
+    )
 
 
 def _ms(seconds: float) -> str:

@@ -10,7 +10,7 @@ import click
 from paceline._internal import units
 from paceline._internal.block import Fact, block, headline
 from paceline._internal.console import say
-from paceline._internal.files import check_writable, replaced
+from paceline._internal.files import check_writable
 from paceline.cli import imported
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
@@ -44,8 +44,7 @@ def import_chakra(
 
     check_writable("--output", output)
     trace, summary = convert(files, name=name, batch=batch, dtype=dtype, forward_s=forward)
-    with replaced(output) as path:
-        path.write_text(trace.to_json() + "\n", encoding="utf-8")
+    imported.write(output, trace)
     if as_json:
         click.echo(json.dumps(summary.as_dict(), indent=1))
         return

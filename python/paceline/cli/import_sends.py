@@ -9,7 +9,7 @@ import click
 from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.block import Fact
-from paceline._internal.files import check_writable, replaced
+from paceline._internal.files import check_writable
 from paceline.cli import imported
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
@@ -87,7 +87,6 @@ def import_sends(
         dependency=dependency,
         exclude=exclude,
     )
-    with replaced(output) as path:
-        path.write_text(trace.to_json() + "\n", encoding="utf-8")
+    imported.write(output, trace)
     facts = [Fact("Workload", f"batch {batch}, {units.count(trace.worker_count, 'worker')}")]
     imported.show(output, imported.gradients(trace.gradient_bytes, trace.tensor_count), facts)

@@ -9,7 +9,7 @@ import click
 
 from paceline._internal import units
 from paceline._internal.block import Fact
-from paceline._internal.files import check_writable, replaced
+from paceline._internal.files import check_writable
 from paceline.cli import imported
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
@@ -49,8 +49,7 @@ def import_tensorflow(
 
     check_writable("--output", output)
     trace, summary = convert(files, name=name, batch=batch, device=device, dtype=dtype, sizes=sizes)
-    with replaced(output) as path:
-        path.write_text(trace.to_json() + "\n", encoding="utf-8")
+    imported.write(output, trace)
     if as_json:
         click.echo(json.dumps(summary.as_dict(), indent=1))
         return

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.block import Fact, block, headline, notes, suggestion
 from paceline._internal.console import say
+from paceline._internal.files import replaced
 
 
 def gradients(size_bytes: int, tensors: int) -> str:
@@ -25,3 +27,9 @@ def show(output: Path, about: str, facts: Sequence[Fact], remarks: Iterable[str]
     """Print what was written, facts about it, notes, and how to forecast it."""
     lines = [*headline(f"Wrote {output}: {about}"), *([""] if facts else []), *block(facts)]
     say([*lines, *suggestion(f"paceline simulate {output}"), *notes(remarks)])
+
+
+def write(output: Path, trace: Trace) -> None:
+    """Write a trace to a file, which is whole or not there."""
+    with replaced(output) as path:
+        path.write_text(trace.to_json() + "\n", encoding="utf-8")

@@ -15,9 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline._internal.documents import read_limited
+from paceline._internal.documents import read_packed
 from paceline._internal.extras import install
-from paceline._internal.files import list_of, why_unread
 from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -252,12 +251,7 @@ def _attributes(message: Any) -> dict[str, Attribute]:  # noqa: ANN401
 
 
 def _content(path: Path) -> bytes:
-    if path.is_dir():
-        raise InvalidArgumentError(f"{path}: is a folder", remedy=f"the .et files in it (list: ls {path})")
-    try:
-        content = read_limited(path, _MOST_BYTES, packed=True)
-    except OSError as error:
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}", remedy=list_of(path)) from None
+    content = read_packed(path, _MOST_BYTES, "the .et files")
     if content[:_BLANKS].lstrip()[:1] == b"{":
         raise InvalidArgumentError(
             f"{path}: is JSON, not Chakra's protocol buffers (.et)",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.catalog.dtypes import DTYPE_BYTES
 from paceline.errors import InvalidArgumentError
 from paceline.interop.kineto_file import document
 from paceline.interop.xplane_file import Event, Plane, read_xplane
@@ -24,7 +25,6 @@ _SIZES = re.compile(r"\bsize: (\d+)")
 _BYTES = re.compile(r"\brequested_bytes: (\d+)")
 _DTYPE = re.compile(r"\bdtype: DT_(\w+)")
 _DTYPES = {"FLOAT": "float32", "DOUBLE": "float64", "HALF": "float16", "BFLOAT16": "bfloat16"}
-_WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _STEP = "step_num"
 """The statistic of a profile's event that is a step of training."""
 
@@ -148,9 +148,9 @@ def _tensor(args: dict[str, Any]) -> Tensor | None:
         return None
     name = _DTYPES[dtype[1]]
     shape = tuple(int(one[:18]) for one in _SIZES.findall(text))
-    exact = math.prod(shape) * _WIDTHS[name]
+    exact = math.prod(shape) * DTYPE_BYTES[name]
     # What is allocated may be more.
-    return Tensor(exact if shape else int(size[1][:18]) if size else _WIDTHS[name], name, shape)
+    return Tensor(exact if shape else int(size[1][:18]) if size else DTYPE_BYTES[name], name, shape)
 
 
 def _of_profile(path: Path, planes: list[Plane]) -> Recording:

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline._internal.documents import read_limited
-from paceline._internal.files import list_of, why_unread
+from paceline._internal.documents import read_packed
 from paceline.errors import InvalidArgumentError
 
 _MOST_BYTES = 2_000_000_000
@@ -56,12 +55,7 @@ class _Damaged(Exception):
 
 def read_xplane(path: Path) -> list[Plane]:
     """Return the planes of a file. Raises InvalidArgumentError."""
-    if path.is_dir():
-        raise InvalidArgumentError(f"{path}: is a folder", remedy=f"an .xplane.pb file in it (list: ls {path})")
-    try:
-        content = read_limited(path, _MOST_BYTES, packed=True)
-    except OSError as error:
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}", remedy=list_of(path)) from None
+    content = read_packed(path, _MOST_BYTES, "an .xplane.pb file")
     try:
         return _Reader(memoryview(content)).planes()
     except _Damaged as error:

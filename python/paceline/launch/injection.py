@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline._internal.recording import write_json
 from paceline._internal.units import count
 
 SETTINGS = "PACELINE_RECORD_SETTINGS"
@@ -41,6 +42,35 @@ class Recording:
     """The GPU to compute times for, without running on one."""
     dtype: str | None = None
     """With `gpu`: what operators run in, by its name in `paceline.torch.simulated.mode.DTYPES`."""
+
+    def claim(self, rank: int) -> bool:
+        """Return whether this process records: the first one of the command, and rank 0 of several ranks."""
+        if rank != 0 and not self.rank:
+            return False
+        try:
+            (Path(self.exchange) / "claim").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def report(self, result: dict[str, Any], *, final: bool) -> None:
+        """Write what the parent process prints; a report that is not `final` replaces no other."""
+        path = Path(self.exchange) / RESULT
+        if path.parent.is_dir() and (final or not path.exists()):
+            write_json(path, result)
+
+
+def rank_here() -> int:
+    """Return the rank that a launcher gave this process, 0 without one."""
+    return int(os.environ.get("RANK", "0") or 0)
+
+
+def recorded_message(*, steps: int, model: str, parameters: int, optimizer: str, batch: int, output: str) -> str:
+    """Return the line that the recorded process prints at its end."""
+    return (
+        f"paceline: recorded {count(steps, 'step')} of {model} ({parameters:,} parameters) with {optimizer}, "
+        f"batch {batch}, to {output}"
+    )
 
 
 _INJECT = Path(__file__).parent / "inject"

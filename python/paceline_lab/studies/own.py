@@ -16,6 +16,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.result import Result
 from paceline.settings.table import SETTINGS, SWEEP
 
+from paceline_lab.studies.network_operator.mechanisms import MECHANISMS, RING_WHOLE, strategy_of
 from paceline_lab.studies.report import Prediction, Study
 
 
@@ -61,14 +62,8 @@ _NONE = "none"
 _COMPARISONS: Mapping[str, Comparison] = {
     "network-operator": Comparison(
         {
-            "parameter server": System("ps", _NONE),
-            "multicast": System("ps-multicast", _NONE),
-            "aggregation": System("ps-aggregation", _NONE),
-            "multicast + aggregation": System("ps-multicast-aggregation", _NONE),
-            "ring": System("ring", _NONE),
-            "ring, whole tensors": System("ring", _NONE, {"chunk": "whole"}),
-            "ring + multicast": System("ring-multicast", _NONE),
-            "butterfly": System("recursive-doubling", _NONE),
+            name: System(strategy_of(name), _NONE, {"chunk": "whole"} if name == RING_WHOLE else {})
+            for name in MECHANISMS
         },
         ("netop-vgg-16", "netop-inception-v3", "netop-resnet-101", "netop-resnet-200"),
         (32,),

@@ -101,18 +101,7 @@ mod tests {
     use crate::request::Terms;
 
     fn seen(name: &str, dtype: &str, bytes: u64) -> Seen {
-        let terms = Terms {
-            call: "all_reduce".into(),
-            op: "sum".into(),
-            dtype: dtype.into(),
-            device: "cpu".into(),
-            shape: vec![bytes / 4],
-            root: None,
-            scale: [1f64.to_bits(); 2],
-            bytes,
-            fusible: true,
-            neutral: true,
-        };
+        let terms = Terms::sum(dtype, bytes);
         Seen { name: format!("{CALL}{name}"), terms, late: false }
     }
 

@@ -9,18 +9,7 @@ use proptest::prelude::*;
 const LIMITS: Limits = Limits { first: 100, most: 250 };
 
 fn request(name: u32, bytes: u64) -> Request {
-    let terms = Terms {
-        call: "all_reduce".into(),
-        op: "sum".into(),
-        dtype: "float32".into(),
-        device: "cpu".into(),
-        shape: vec![bytes / 4],
-        root: None,
-        scale: [1f64.to_bits(); 2],
-        bytes,
-        fusible: true,
-        neutral: true,
-    };
+    let terms = Terms::sum("float32", bytes);
     Request { name: format!("t{name}"), terms, own: Vec::new(), together: None, patient: false }
 }
 

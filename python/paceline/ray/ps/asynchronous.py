@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from paceline.async_ps.placing import parts_by_server
@@ -143,15 +142,8 @@ class AsyncReplica(Replica):
         """Run the forward and the backward pass, which pushes the gradients."""
         with self.signed():
             self._step, self._pushes = step, [0] * len(self._servers)
-            self._cpu_s, self._marks = time.process_time(), [time.perf_counter()]
-            inputs, targets = self._task.batch(self._rank, step)
+            self._pass_through(step)
             self._mark()
-            self._optimizer.zero_grad()
-            loss = self._loss(self._model(inputs), targets)
-            self._mark()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self._mark()
-            self._lost = float(loss.detach())
 
     def pull(self, step: int) -> StepTimes:
         """Wait for the parameters of the next iteration, and return this one's durations."""
@@ -170,17 +162,7 @@ class AsyncReplica(Replica):
                     np.copyto(own, flat[start : start + own.nbytes].view(own.dtype))
                     start += own.nbytes
         self._mark()
-        input_s, forward_s, backward_s, exchange_s = (after - before for before, after in pairwise(self._marks))
-        return StepTimes(
-            step_s=self._marks[-1] - self._marks[0],
-            input_s=input_s,
-            forward_s=forward_s,
-            backward_s=backward_s,
-            exchange_s=exchange_s,
-            optimizer_s=0.0,
-            cpu_s=time.process_time() - self._cpu_s,
-            loss=self._lost,
-        )
+        return self._times()
 
     def _flat(self, part: Part) -> Tensor:
         flat: Tensor = self._parameters[part.tensor].detach().view(-1)

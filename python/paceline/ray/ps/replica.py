@@ -121,7 +121,35 @@ class Replica(Actor):
                 parameter.grad = view
             self._optimizer.step()
         self._mark()
-        input_s, forward_s, backward_s, exchange_s, optimizer_s = (
+        return self._times()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the parameters."""
+        return {name: value.detach().numpy().copy() for name, value in self._model.named_parameters()}
+
+    def _compute(self, step: int) -> None:
+        self._pass_through(step)
+        for parameter, own, _ in self._views:
+            if parameter.grad is None:
+                own.zero_()  # The other ranks may have one.
+            else:
+                own.copy_(parameter.grad)
+        self._mark()
+
+    def _pass_through(self, step: int) -> None:
+        """Run the forward and the backward pass; marks stand before and after the input, and after the forward pass."""
+        self._cpu_s, self._marks = time.process_time(), [time.perf_counter()]
+        inputs, targets = self._task.batch(self._rank, step)
+        self._mark()
+        self._optimizer.zero_grad()
+        loss = self._loss(self._model(inputs), targets)
+        self._mark()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._lost = float(loss.detach())
+
+    def _times(self) -> StepTimes:
+        """Return the durations between the marks: input, passes, exchange, and the optimizer if it ran here."""
+        input_s, forward_s, backward_s, exchange_s, *optimizer_s = (
             after - before for before, after in pairwise(self._marks)
         )
         return StepTimes(
@@ -130,30 +158,10 @@ class Replica(Actor):
             forward_s=forward_s,
             backward_s=backward_s,
             exchange_s=exchange_s,
-            optimizer_s=optimizer_s,
+            optimizer_s=sum(optimizer_s),
             cpu_s=time.process_time() - self._cpu_s,
             loss=self._lost,
         )
-
-    def weights(self) -> dict[str, np.ndarray]:
-        """Return the parameters."""
-        return {name: value.detach().numpy().copy() for name, value in self._model.named_parameters()}
-
-    def _compute(self, step: int) -> None:
-        self._cpu_s, self._marks = time.process_time(), [time.perf_counter()]
-        inputs, targets = self._task.batch(self._rank, step)
-        self._mark()
-        self._optimizer.zero_grad()
-        loss = self._loss(self._model(inputs), targets)
-        self._mark()
-        loss.backward()  # type: ignore[no-untyped-call]
-        for parameter, own, _ in self._views:
-            if parameter.grad is None:
-                own.zero_()  # The other ranks may have one.
-            else:
-                own.copy_(parameter.grad)
-        self._mark()
-        self._lost = float(loss.detach())
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         """Return views of a flat tensor, one for each parameter."""

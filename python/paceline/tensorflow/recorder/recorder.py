@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from paceline._internal import units
-from paceline._internal.recording import INPUT_LAYER, Overhead, RecordingError, Summary, overhead, write_json
+from paceline._internal.recording import Overhead, RecordingError, Summary, overhead, summary_of, write_json
 from paceline._internal.system import cores, cpu_name, own_version
 from paceline.tensorflow.recorder.steps import Mark, StepTimes, Update, take_apart
 from paceline.tensorflow.recorder.table import Table
@@ -188,31 +188,14 @@ class Recorder:
     @property
     def summary(self) -> Summary:
         """Totals, overhead, and what the trace leaves out. Raises RecordingError until a step is recorded."""
-        trace, medians = self.trace, self._combined()
-        worker = trace["workers"][0]
-        cost = self.overhead
-        step_s = cost.bare_s if cost else medians.step_s
-        return Summary(
-            name=trace["name"],
-            device=trace["device"],
-            batch=trace["batch"],
-            steps=medians.steps,
+        medians = self._combined()
+        return summary_of(
+            self.trace,
+            medians,
+            self.overhead,
             warmup=self.warmup,
-            forward_s=sum(layer["duration_s"] for layer in worker["forward"] if layer["layer"] != INPUT_LAYER),
-            loss_s=medians.loss_s,
-            backward_s=worker["backward_s"],
-            optimizer_s=worker["optimizer_s"],
-            input_s=medians.input_s,
             input_in_trace=self._alone,
-            step_s=step_s,
-            samples_per_s=trace["batch"] / step_s,
             parameters=self.table.elements(self._held | medians.left),
-            gradients=len(worker["gradients"]),
-            gradient_bytes=sum(gradient["bytes"] for gradient in worker["gradients"]),
-            overhead=cost,
-            unused=medians.unused,
-            frozen=medians.frozen,
-            not_trained_bytes=sum(one["bytes"] for one in medians.not_trained),
             notes=self._notes(medians),
             in_order=False,
         )

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline._internal import units
-from paceline._internal.recording import RecordingError, write_json
+from paceline._internal.recording import RecordingError
 from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
-from paceline.launch.injection import RESULT, SETTINGS, Recording
+from paceline.launch.injection import SETTINGS, Recording, rank_here, recorded_message
 from paceline.tensorflow.recorder.hooks import Hooks
 from paceline.tensorflow.recorder.recorder import Recorder
 
@@ -42,15 +41,7 @@ class Watcher:
 
     def _may_record(self) -> bool:
         """Return whether this process records: the first one of this command, and rank 0 of several ranks."""
-        if os.getpid() != self._pid:
-            return False
-        if int(os.environ.get("RANK", "0") or 0) != 0 and not self._settings.rank:
-            return False
-        try:
-            (Path(self._settings.exchange) / "claim").touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
+        return os.getpid() == self._pid and self._settings.claim(rank_here())
 
     def _refuse_gpu(self) -> None:
         """End the script before it trains: TensorFlow runs operators in earnest."""
@@ -84,7 +75,7 @@ class Watcher:
             self._say()
 
     def _report(self) -> None:
-        recorder, exchange = self._recorder, Path(self._settings.exchange)
+        recorder = self._recorder
         if recorder.error == "":
             return  # Another process records.
         error, remedy = recorder.error, recorder.remedy
@@ -110,9 +101,7 @@ class Watcher:
             except (RecordingError, OSError) as problem:
                 result["error"] = str(problem)
                 result["remedy"] = getattr(problem, "remedy", None)
-        first = not (exchange / RESULT).exists()
-        if exchange.is_dir() and (recorder.recorded or first):
-            write_json(exchange / RESULT, result)
+        self._settings.report(result, final=bool(recorder.recorded))
 
     def _say(self) -> None:
         recorder = self._recorder
@@ -120,10 +109,13 @@ class Watcher:
             summary = recorder.summary
         except RecordingError:
             return  # The command reports the error.
-        message = (
-            f"paceline: recorded {units.count(recorder.recorded, 'step')} of {summary.name} "
-            f"({recorder.parameters:,} parameters) with {recorder.optimizer_name}, batch {summary.batch}, "
-            f"to {self._settings.output}"
+        message = recorded_message(
+            steps=recorder.recorded,
+            model=summary.name,
+            parameters=recorder.parameters,
+            optimizer=recorder.optimizer_name,
+            batch=summary.batch,
+            output=self._settings.output,
         )
         print(message, file=sys.stderr, flush=True)
 

@@ -14,12 +14,12 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from paceline._internal.recording import (
-    INPUT_LAYER,
     Overhead,
     RecordingError,
     Summary,
     check_writable,
     overhead,
+    summary_of,
     write_json,
 )
 from paceline.torch.recorder.clock import Clock, Mark, clock_for
@@ -264,33 +264,15 @@ class Recorder:
     @property
     def summary(self) -> Summary:
         """Totals, overhead, and what the trace leaves out."""
-        trace = self.trace
         medians = self._combined()
-        worker = trace["workers"][0]
-        cost = self.overhead
-        step_s = cost.bare_s if cost else medians.step_s
         assert self._hooks is not None
-        return Summary(
-            name=self.name,
-            device=trace["device"],
-            batch=trace["batch"],
-            steps=medians.steps,
+        return summary_of(
+            self.trace,
+            medians,
+            self.overhead,
             warmup=self.warmup,
-            forward_s=sum(layer["duration_s"] for layer in worker["forward"] if layer["layer"] != INPUT_LAYER),
-            loss_s=medians.loss_s,
-            backward_s=worker["backward_s"],
-            optimizer_s=worker["optimizer_s"],
-            input_s=medians.input_s,
             input_in_trace=self._input_in_trace(),
-            step_s=step_s,
-            samples_per_s=trace["batch"] / step_s,
             parameters=sum(self._hooks.table.parameter_elements),
-            gradients=len(worker["gradients"]),
-            gradient_bytes=sum(gradient["bytes"] for gradient in worker["gradients"]),
-            overhead=cost,
-            unused=medians.unused,
-            frozen=medians.frozen,
-            not_trained_bytes=sum(one["bytes"] for one in medians.not_trained),
             notes=self._notes(medians),
             forecast_options=self._forecast_options,
         )

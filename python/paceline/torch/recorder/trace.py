@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from paceline._internal.recording import ACCUMULATION_LAYER, INPUT_LAYER, LOSS_LAYER, RecordingError
+from paceline._internal import recording
+from paceline._internal.recording import (
+    RecordingError,
+    notes_of_passes,
+    notes_of_steps,
+    numbered,
+    of_the_usual_shape,
+    seconds,
+    whole_elements,
+    with_special_layers,
+)
+from paceline.catalog import dtypes
 from paceline.catalog.dtypes import DTYPE_BYTES
 from paceline.torch.recorder.modules import ModuleTable, needed_tensors
 from paceline.torch.recorder.step import StepTimes
@@ -17,26 +28,11 @@ from paceline.torch.recorder.step_hooks import Gradient
 
 
 @dataclass(frozen=True)
-class Medians:
-    """A worker of the trace, and values for which the trace has no field. Times are in seconds."""
+class Medians(recording.Medians):
+    """Those of a model."""
 
-    worker: dict[str, Any]
-    dtype: str
-    batch: int
-    """0 if unknown."""
-    loss_s: float
-    accumulation_s: float
-    input_s: float | None
-    step_s: float
-    """Median of the whole steps, including the time before the forward if known."""
-    steps: int
-    unused: tuple[str, ...]
-    frozen: tuple[str, ...]
-    not_trained: tuple[dict[str, Any], ...]
-    """Both, as the trace has them: names and bytes."""
     trained: int
     """Elements of the parameters that have gradients."""
-    notes: tuple[str, ...]
 
 
 def combine(
@@ -51,10 +47,8 @@ def combine(
             "none of the recorded steps computed a gradient of the model's parameters",
             remedy="loss.backward() in the recorded steps",
         )
-    shapes = Counter(step.shape for step in steps)
-    most = max(shapes.values())
-    last = next(step for step in reversed(steps) if shapes[step.shape] == most)
-    alike = [step for step in steps if step.shape == last.shape]
+    alike = of_the_usual_shape(steps)
+    last = alike[-1]
     notes = _notes(alike, len(steps), table)
 
     dtype = wire_dtype(gradients[p] for p in last.ready_s)
@@ -62,15 +56,7 @@ def combine(
     ready = {p: median(step.ready_s[p] for step in alike) for p in last.ready_s}
     backward_s = max([median(step.backward_s for step in alike), *ready.values()])
 
-    forward = _forward(alike, table)
-    loss_s = median(step.loss_s for step in alike)
-    accumulation_s = median(step.accumulation_s for step in alike)
-    # The first pass waits for parameters, so the others follow the layers and precede the loss.
-    forward += [
-        {"layer": name, "duration_s": _seconds(duration)}
-        for name, duration in ((ACCUMULATION_LAYER, accumulation_s), (LOSS_LAYER, loss_s))
-        if duration > 0
-    ]
+    forward, loss_s, input_s = with_special_layers(_forward(alike, table), alike, with_input=with_input)
     other = sorted({gradients[p].dtype for p in ready} - {dtype})
     if other:
         notes.append(f"gradients of {', '.join(other)} are rounded up to whole {dtype} elements")
@@ -78,10 +64,6 @@ def combine(
     if sparse:
         notes.append(f"sparse gradients count as dense: {_some(sparse)}")
 
-    inputs = [step.input_s for step in alike if step.input_s is not None]
-    input_s = median(inputs) if inputs else None
-    if with_input and input_s:
-        forward.insert(0, {"layer": INPUT_LAYER, "duration_s": _seconds(input_s)})
     left = [i for i, elements in enumerate(table.parameter_elements) if elements and i not in ready]
     unused = tuple(n for i, n in enumerate(table.parameter_names) if i not in ready and i not in table.frozen)
     worker = {
@@ -89,29 +71,28 @@ def combine(
         "gradients": [
             {
                 "tensor": table.parameter_names[p],
-                "ready_s": _seconds(at_s),
+                "ready_s": seconds(at_s),
                 "bytes": wire_bytes(gradients[p], itemsize),
                 **_shape(gradients[p], itemsize),
             }
             for p, at_s in sorted(ready.items(), key=lambda item: item[1])
             if gradients[p].elements  # Empty parameters send nothing.
         ],
-        "backward_s": _seconds(backward_s),
-        "optimizer_s": _seconds(median(step.optimizer_s for step in alike)),
+        "backward_s": seconds(backward_s),
+        "optimizer_s": seconds(median(step.optimizer_s for step in alike)),
     }
     return Medians(
         worker=worker,
         dtype=dtype,
         batch=Counter(step.batch for step in alike).most_common(1)[0][0],
         loss_s=loss_s,
-        accumulation_s=accumulation_s,
         input_s=input_s,
         step_s=median(step.total_s for step in alike),
         steps=len(alike),
         unused=unused,
         frozen=tuple(table.parameter_names[i] for i in sorted(table.frozen)),
         not_trained=tuple(
-            {"tensor": table.parameter_names[i], "bytes": -(-table.parameter_bytes[i] // itemsize) * itemsize}
+            {"tensor": table.parameter_names[i], "bytes": whole_elements(table.parameter_bytes[i], itemsize)}
             for i in left
         ),
         trained=sum(table.parameter_elements[p] for p in ready),
@@ -121,20 +102,12 @@ def combine(
 
 def wire_dtype(gradients: Iterable[Gradient]) -> str:
     """Return the dtype of most gradient elements, among those that the trace format allows."""
-    elements: Counter[str] = Counter()
-    for gradient in gradients:
-        elements[gradient.dtype] += gradient.elements
-    known = [(dtype, count) for dtype, count in elements.most_common() if dtype in DTYPE_BYTES]
-    if not known:
-        raise RecordingError(
-            f"the gradients are {', '.join(sorted(elements))}", remedy=f"one of {', '.join(DTYPE_BYTES)}"
-        )
-    return known[0][0]
+    return dtypes.wire_dtype((gradient.dtype, gradient.elements) for gradient in gradients)
 
 
 def wire_bytes(gradient: Gradient, itemsize: int) -> int:
     """Return the gradient's bytes, rounded up to whole elements of `itemsize` bytes."""
-    return math.ceil(gradient.elements * gradient.itemsize / itemsize) * itemsize
+    return whole_elements(gradient.elements * gradient.itemsize, itemsize)
 
 
 def _shape(gradient: Gradient, itemsize: int) -> dict[str, list[int]]:
@@ -147,15 +120,10 @@ def _shape(gradient: Gradient, itemsize: int) -> dict[str, list[int]]:
 def _forward(steps: Sequence[StepTimes], table: ModuleTable) -> list[dict[str, Any]]:
     layers = steps[-1].layers
     needs = needed_tensors(table, layers)
-    calls: Counter[int] = Counter()
     forward: list[dict[str, Any]] = []
-    for position, module in enumerate(layers):
-        calls[module] += 1
-        name = table.names[module] + (f"#{calls[module]}" if calls[module] > 1 else "")
-        layer: dict[str, Any] = {
-            "layer": name,
-            "duration_s": _seconds(median(step.layer_s[position] for step in steps)),
-        }
+    for position, name in enumerate(numbered(layers, lambda module: table.names[module])):
+        duration_s = median(step.layer_s[position] for step in steps)
+        layer: dict[str, Any] = {"layer": name, "duration_s": seconds(duration_s)}
         tensors = [table.parameter_names[p] for p in needs[position] if table.parameter_elements[p]]
         if tensors:
             layer["tensors"] = tensors
@@ -164,18 +132,15 @@ def _forward(steps: Sequence[StepTimes], table: ModuleTable) -> list[dict[str, A
 
 
 def _notes(alike: Sequence[StepTimes], steps: int, table: ModuleTable) -> list[str]:
-    notes: list[str] = []
     last = alike[-1]
-    if len(alike) < steps:
-        notes.append(f"{steps - len(alike)} of {steps} steps had different layers or passes and were left out")
+    notes = notes_of_steps(len(alike), steps)
     if 0 in table.opaque:
         notes.append("the model is compiled, which hides its layers: it is one layer with all parameters")
     elif last.layers == (0,) and table.descendants[0]:
         notes.append("no calls of layers inside the model were seen: it is one layer with all parameters")
     elif table.opaque:
         notes.append(f"compiled, so one layer each: {_some([table.names[m] for m in sorted(table.opaque)])}")
-    if last.passes > 1:
-        notes.append(f"{last.passes} passes per step: all but the last are in the layer {ACCUMULATION_LAYER}")
+    notes += notes_of_passes(last.passes)
     if not last.saw_backward_start:
         notes.append("the start of the backward pass was not seen; it is assumed to follow the forward pass")
     return notes
@@ -184,10 +149,6 @@ def _notes(alike: Sequence[StepTimes], steps: int, table: ModuleTable) -> list[s
 def _some(names: Sequence[str], most: int = 5) -> str:
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _seconds(value: float) -> float:
-    return round(value, 9)
 
 
 CALLED_TWICE = (

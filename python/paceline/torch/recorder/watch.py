@@ -22,9 +22,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from paceline._internal import units
-from paceline._internal.recording import RecordingError, write_json
-from paceline.launch.injection import RESULT, SETTINGS, Recording
+from paceline._internal.recording import RecordingError
+from paceline.launch.injection import SETTINGS, Recording, rank_here, recorded_message
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 from paceline.torch.recorder.modules import unwrapped
@@ -150,14 +149,7 @@ class Watcher:
     def _may_record(self) -> bool:
         """Return whether this process records: the first one of this command, and rank 0 of several ranks."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank = torch.distributed.get_rank() if distributed else int(os.environ.get("RANK", "0") or 0)
-        if rank != 0 and not self._settings.rank:
-            return False
-        try:
-            (Path(self._settings.exchange) / "claim").touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
+        return self._settings.claim(torch.distributed.get_rank() if distributed else rank_here())
 
     def _forget(self) -> None:
         self._module_hook.remove()
@@ -198,7 +190,6 @@ class Watcher:
 
     def _report(self) -> None:
         recorder = self._recorder
-        exchange = Path(self._settings.exchange)
         if recorder is None and self._error == "":
             return
         if recorder is None and self._steps == 0 and self._error is None:
@@ -215,9 +206,7 @@ class Watcher:
                     result["summary"]["simulated"] = self._counted
             except (RecordingError, OSError) as error:
                 result["error"] = str(error)
-        first = not (exchange / RESULT).exists()
-        if exchange.is_dir() and (recorder is not None or first):
-            write_json(exchange / RESULT, result)
+        self._settings.report(result, final=recorder is not None)
 
     def _say(self, recorder: Recorder) -> None:
         try:
@@ -225,10 +214,13 @@ class Watcher:
         except RecordingError:
             return  # The command reports the error.
         chosen = self._chosen
-        message = (
-            f"paceline: recorded {units.count(recorder.recorded, 'step')} of {chosen['model']} "
-            f"({chosen['parameters']:,} parameters) with {chosen['optimizer']}, batch {batch}, "
-            f"to {self._settings.output}"
+        message = recorded_message(
+            steps=recorder.recorded,
+            model=chosen["model"],
+            parameters=chosen["parameters"],
+            optimizer=chosen["optimizer"],
+            batch=batch,
+            output=self._settings.output,
         )
         if chosen["elsewhere"]:
             message += f"; left out {chosen['elsewhere']:,} parameters of the optimizer that are not in the model"
