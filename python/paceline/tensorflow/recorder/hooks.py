@@ -140,7 +140,10 @@ class Hooks:
             return compute()
         made: dict[int, float] = {}
 
-        def executed(_kind: str, _inputs: object, _attrs: object, outputs: Sequence[Tensor], **_more: object) -> None:
+        # The name comes by place from TensorFlow's fast path, and by keyword otherwise.
+        def executed(
+            _kind: str, _inputs: object, _attrs: object, outputs: Sequence[Tensor], *_name: object, **_more: object
+        ) -> None:
             at = now()
             for output in outputs:
                 made[output._id] = at
