@@ -165,7 +165,7 @@ def _has(name: str) -> bool:
 
 
 def at(document: Any, path: str) -> float:  # noqa: ANN401
-    """Return the number at a path such as `0.iteration_s` or `rows.*.x` (the mean), or a ratio of two, `a / b`."""
+    """Return the number at a path such as `0.iteration_s`, or the ratio of two, `0.iteration_s / 1.iteration_s`."""
     if " / " in path:
         one, _, other = path.partition(" / ")
         return at(document, one) / at(document, other)
@@ -308,7 +308,7 @@ def _in_table(cell: str) -> str:
 def main() -> int:
     """Run the rows; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", help="ids, or beginnings of ids, separated by commas")
+    parser.add_argument("--only", default="", help="ids, or numbers of publications, separated by commas")
     parser.add_argument("--forecasts", action="store_true", help="run nothing live")
     given = parser.parse_args()
     chosen = tuple(filter(None, given.only.split(",")))
@@ -335,7 +335,7 @@ def main() -> int:
 
 
 def _is_of(row: str, beginning: str) -> bool:
-    return row == beginning or (row.startswith(beginning) and not beginning[3:])
+    return beginning in (row, row.partition("-")[0])
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ import signal
 import socket
 import sys
 import threading
-import time
 from os import kill
 
 import pytest
 from cli import begun as launch
-from job_workers.launch import Ranks, errors_where_rank_1_is_stopped, left_over, run
+from job_workers.launch import Ranks, errors_where_rank_1_is_stopped, outcomes_where_rank_1_forks, run
 from job_workers.values import LENGTHS, LONG
 
 pytestmark = [
@@ -121,15 +120,7 @@ def test_a_stopped_rank_is_named_at_the_limit(tmp_path):
 
 
 def test_a_forked_child_is_no_rank_and_does_not_hide_a_death(tmp_path):
-    with Ranks(tmp_path, 3, "failures", "fork", env={"PACELINE_TRANSPORT": "grpc"}) as ranks:
-        for rank in (0, 2):
-            ranks.wait_for(rank, '"error"')
-        outcomes = ranks.outcomes(40)
-        # The second child sleeps on.
-        end = time.monotonic() + 10
-        while left_over(ranks.mark, 0):
-            assert time.monotonic() < end
-            time.sleep(0.1)
+    outcomes = outcomes_where_rank_1_forks(tmp_path, {"PACELINE_TRANSPORT": "grpc"})
     for rank in (0, 2):
         errors = [said["error"] for said in outcomes[rank].said if said.get("error")]
         assert errors and re.match(r"rank 1 \(.*\) died", errors[0]), outcomes[rank]

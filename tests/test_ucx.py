@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from cli import begun as launch
-from job_workers.launch import Ranks, errors_where_rank_1_is_stopped, run
+from job_workers.launch import Ranks, errors_where_rank_1_is_stopped, outcomes_where_rank_1_forks, run
 from job_workers.values import LENGTHS
 from paceline import _core
 from paceline.errors import InvalidArgumentError
@@ -212,10 +212,7 @@ def test_different_calls_are_an_error_on_all_ranks(tmp_path):
 
 @processes()
 def test_a_forked_child_is_no_rank_and_does_not_hide_a_death(tmp_path):
-    with Ranks(tmp_path, 3, "failures", "fork", env={"PACELINE_TRANSPORT": "grpc+ucx"}) as ranks:
-        for rank in (0, 2):
-            ranks.wait_for(rank, '"error"')
-        outcomes = ranks.outcomes(40)
+    outcomes = outcomes_where_rank_1_forks(tmp_path, {"PACELINE_TRANSPORT": "grpc+ucx"})
     for rank in (0, 2):
         errors = [said["error"] for said in outcomes[rank].said if said.get("error")]
         assert errors and re.match(r"rank 1 \(.*\) died", errors[0]), outcomes[rank]

@@ -151,3 +151,16 @@ def errors_where_rank_1_is_stopped(folder, env):
         ranks.processes[1].send_signal(signal.SIGKILL)
         outcomes = ranks.outcomes(40)
     return [next(said for said in outcomes[rank].said if "error" in said)["error"] for rank in (0, 2)]
+
+
+def outcomes_where_rank_1_forks(folder, env):
+    """The outcomes of three ranks, once the child that sleeps on after rank 1's death has ended, too."""
+    with Ranks(folder, 3, "failures", "fork", env=env) as ranks:
+        for rank in (0, 2):
+            ranks.wait_for(rank, '"error"')
+        outcomes = ranks.outcomes(40)
+        end = time.monotonic() + 10
+        while left_over(ranks.mark, 0):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    return outcomes
