@@ -480,6 +480,18 @@ impl Ledger {
         self.operations.lock()
     }
 
+    /// Every lock, taken as by a thread that a forked child does not have.
+    #[cfg(test)]
+    pub fn hold(&self) -> impl Sized + '_ {
+        (
+            self.operations.lock(),
+            self.notices.lock(),
+            self.deferred_drops.lock(),
+            self.listeners.lock(),
+            self.stock.lock(),
+        )
+    }
+
     /// Announces something in the inbox or the alarms.
     pub fn mark_news(&self) {
         self.news.store(true, Ordering::SeqCst);

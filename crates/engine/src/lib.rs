@@ -175,25 +175,39 @@ impl Engine {
     /// # Errors
     /// The file cannot be written.
     pub fn stop_timeline(&self) -> Result<()> {
-        if self.shared.forked.load(Ordering::SeqCst) { Ok(()) } else { self.shared.timeline.stop() }
+        if self.is_forked() { Ok(()) } else { self.shared.timeline.stop() }
     }
 
-    /// Adds an event of the script to the timeline; times in nanoseconds on the monotonic clock.
+    /// Adds an event of the script to the timeline; times in nanoseconds on the monotonic clock. A forked child has no
+    /// timeline.
     pub fn mark(&self, category: &str, name: &str, begin: u64, end: u64) {
-        self.shared.timeline.mark(category, name, begin, end);
+        if !self.is_forked() {
+            self.shared.timeline.mark(category, name, begin, end);
+        }
     }
 
-    /// The next completed operation that asked for a notice; `None` after the time, or when the engine is closed.
+    /// The next completed operation that asked for a notice; `None` after the time, when the engine is closed, or in a
+    /// forked child.
     #[must_use]
     pub fn next_notice(&self, timeout: Duration) -> Option<Notice> {
+        if self.is_forked() {
+            return None;
+        }
         self.shared.ledger.next_notice(timeout, || self.shared.driver.closing())
     }
 
     /// Owners of the memory of completed operations. They are handed out because dropping some needs a lock that the
-    /// engine's threads must not take.
+    /// engine's threads must not take. A forked child leaves them to its parent: the lock may stay taken there.
     #[must_use]
     pub fn take_finished(&self) -> Vec<Box<dyn Any + Send>> {
-        self.shared.ledger.take_finished()
+        if self.is_forked() { Vec::new() } else { self.shared.ledger.take_finished() }
+    }
+
+    /// Whether this process was forked from the one that joined the job. No lock may be waited for in it: who held it may
+    /// not exist here.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.shared.of_this_process().is_err()
     }
 
     /// Counters for users and tests, as JSON.
@@ -236,7 +250,7 @@ impl Engine {
     /// The same, after what this rank has begun is complete: it waits for other ranks to begin it, too, for so long while
     /// nothing moves (`None`: as long as a caller would wait), and no longer when `interrupted`.
     pub fn close_with(&self, patience: Option<Duration>, interrupted: &dyn Fn() -> bool) {
-        if self.shared.forked.load(Ordering::SeqCst) {
+        if self.is_forked() {
             return;
         }
         self.shared.close(patience, interrupted);
@@ -327,7 +341,7 @@ impl EngineShared {
     /// Notes why something has failed here, unless something has before: if this rank leaves, that is the reason. What
     /// fails because it leaves is none.
     pub fn note_cause(&self, cause: &str) {
-        if !self.driver.closing() {
+        if self.of_this_process().is_ok() && !self.driver.closing() {
             self.ledger.operations().note_cause(cause);
         }
     }
@@ -500,4 +514,31 @@ pub struct Submission {
     pub silent: Duration,
     /// Name for messages where the script knows it by no operation and no tensor.
     pub about: Option<Arc<str>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever held a lock when the process was forked does not exist in the child, which must not wait for it.
+    #[test]
+    fn a_forked_child_waits_for_no_lock() {
+        let engine = std::sync::Arc::new(Engine::start(0, 1, Settings::default(), None).unwrap());
+        let (child, (said, heard)) = (engine.clone(), std::sync::mpsc::channel());
+        let held = engine.shared.ledger.hold();
+        engine.forget_after_fork();
+        let calls = std::thread::spawn(move || {
+            child.mark("script", "step", 0, 1);
+            child.shared.note_cause("the child has failed");
+            let given = (child.take_finished().len(), child.next_notice(Duration::from_secs(60)).is_some());
+            let refused = [child.shared.usable().is_err(), child.stop_timeline().is_ok()];
+            child.close();
+            said.send((given, refused)).unwrap();
+        });
+        assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(((0, false), [true, true])));
+        drop(held);
+        calls.join().unwrap();
+        // The connections and threads are those of the test itself.
+        engine.shared.forked.store(false, Ordering::SeqCst);
+    }
 }

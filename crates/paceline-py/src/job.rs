@@ -273,6 +273,9 @@ impl PyEngine {
     /// `patience_s`: as in `Engine::close_with`.
     #[pyo3(signature = (patience_s=Some(0.0)))]
     fn close(&self, py: Python<'_>, patience_s: Option<f64>) -> PyResult<()> {
+        if self.0.engine().is_forked() {
+            return Ok(());
+        }
         let raised = Mutex::new(None);
         py.detach(|| {
             self.0.stages().drain(DRAIN);

@@ -186,6 +186,7 @@ impl Coordinator {
 
     /// Records that operations have been submitted. None may have the name of one that is in flight, or of another.
     fn asks(&self, operations: &[Arc<Named>]) -> Result<()> {
+        self.of_this_process()?;
         let now = if self.data.shared.timeline.on() { timeline::now() } else { 0 };
         for operation in operations {
             operation.ask()?;
@@ -243,6 +244,7 @@ impl Coordinator {
     /// # Errors
     /// The coordinator has failed or was closed.
     pub fn join(&self) -> Result<Arc<Named>> {
+        self.of_this_process()?;
         if let Some(planner) = &self.planner {
             planner.leave()?;
         }

@@ -43,6 +43,7 @@ impl Coordinator {
     /// Something is left to begin, but cannot, because a rank that needs nothing more from this one may already have
     /// left.
     pub fn flush(&self, of: &str) -> Result<()> {
+        self.of_this_process()?;
         self.planner.as_ref().map_or(Ok(()), |planner| planner.flush(of))
     }
 
@@ -53,6 +54,7 @@ impl Coordinator {
     /// # Errors
     /// A planned bucket has failed.
     pub fn ended(&self, of: &str, until: Instant) -> Result<bool> {
+        self.of_this_process()?;
         let Some(planner) = &self.planner else { return Ok(true) };
         let ended = self.end_step(planner, of, until);
         let closed = match paceline_os::mutant("proposals are a reason to leave") {
