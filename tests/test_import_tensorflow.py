@@ -52,6 +52,8 @@ def timeline(tasks, memory=True):
     events = []
     for pid, (task, rows) in enumerate(tasks.items()):
         name = f"{task}/replica:0/task:0/device:CPU:0 Compute" if task else "/device:CPU:0 Compute"
+        if "/device" in task:
+            name = f"{task} Compute"
         events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
         for kind, name, start, duration, inputs, size in rows:
             args = {"name": name, "op": kind, **{f"input{i}": one for i, one in enumerate(inputs)}}
@@ -131,6 +133,38 @@ def test_updates_on_the_worker_itself_follow_its_last_gradient(written):
     assert worker(trace)["optimizer_s"] == pytest.approx(130e-6)  # From 1500 to 1630.
 
 
+def test_a_timeline_of_a_gpu_has_the_times_of_its_kernels(written):
+    local = [
+        (kind, name, start, duration, [one.replace("_S4", "") for one in inputs], size)
+        for kind, name, start, duration, inputs, size in SERVER
+    ]
+    rows = [*WORKER, *local]
+    # Optimizers of TensorFlow 1 take gradients through identities, for which nothing runs on the GPU.
+    named = "gradients/fc/MatMul_grad/tuple/control_dependency_1"
+    through = [
+        (kind, name, at, time, [named if one == "gradients/fc/MatMul_grad/MatMul_1" else one for one in inputs], size)
+        for kind, name, at, time, inputs, size in rows
+    ]
+    on_cpu, _ = import_tensorflow([written(timeline({"": rows}))], batch=8)
+    quick = [(kind, name, number, 1, inputs, size) for number, (kind, name, _, _, inputs, size) in enumerate(through)]
+    quick += [("Identity", named, 9, 1, ["gradients/fc/MatMul_grad/MatMul_1"], 4000)]
+    kernels = [(kind, name, at + 5000, time, [], None) for kind, name, at, time, _, _ in rows if "read" not in name]
+    copies = [("MEMCPYHtoD", "edge_9", 1, 9000, [], None)]
+    processes = {"/device:GPU:0": quick, "/device:GPU:0/stream:all": kernels, "/device:GPU:0/memcpy": copies}
+    on_gpu, summary = import_tensorflow([written(timeline(processes))], batch=8)
+    assert (summary.device, summary.ranks) == ("GPU", 1)
+    for part in ("forward", "gradients"):
+        assert [
+            {key: pytest.approx(value, abs=1e-9) if isinstance(value, float) else value for key, value in one.items()}
+            for one in worker(on_cpu)[part]
+        ] == worker(on_gpu)[part]
+    assert on_gpu.backward_s == pytest.approx(on_cpu.backward_s)
+    assert on_gpu.optimizer_s == pytest.approx(on_cpu.optimizer_s)
+    both = {f"/job:worker/task:{task}/device:GPU:0": quick for task in (0, 1)}
+    with pytest.raises(InvalidArgumentError, match="kernels belong to GPUs of 2 tasks"):
+        import_tensorflow([written(timeline({**both, "/device:GPU:0/stream:all": kernels}))], batch=8)
+
+
 def test_sizes_come_from_the_user_if_the_file_has_none(written):
     bare = written(timeline(BOTH, memory=False))
     with pytest.raises(InvalidArgumentError, match="has no size of fc/weights's gradient"):
@@ -190,18 +224,36 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
-def xspace(events, step_of=None, plane="/host:CPU"):
+STATS = {"step_num": 7, "correlation_id": 8, "tf_op": 9, "annotation": 10, "kernel_details": 11, "hlo_op": 12}
+
+
+def plane(name, lines):
+    """Lines are events (name, start, duration, statistics) by their names; times are microseconds."""
+    events = [event for some in lines.values() for event in some]
+    names = {one: key for key, one in enumerate(dict.fromkeys(event[0] for event in events), 1)}
+    body = field(2, name)
+    for one, key in names.items():
+        body += field(4, field(1, key) + field(2, field(1, key) + field(2, one)))
+    for one, key in STATS.items():
+        body += field(5, field(1, key) + field(2, field(1, key) + field(2, one)))
+    for place, (title, some) in enumerate(lines.items()):
+        line = field(1, place) + field(2, title) + field(3, 1000)
+        for one, start, duration, stats in some:
+            event = field(1, names[one]) + field(2, start * 10**6) + field(3, duration * 10**6)
+            for key, value in stats.items():
+                event += field(4, field(1, STATS[key]) + field(4 if isinstance(value, int) else 5, value))
+            line += field(4, event)
+        body += field(3, line)
+    return field(1, body + field(6, field(1, 9) + field(2, 1.5)))
+
+
+def xspace(events, step_of=None):
     """Events are (name, start, duration) in microseconds; those of `step_of` have a step's number."""
-    names = {name: key for key, name in enumerate(dict.fromkeys(name for name, _, _ in events), 1)}
-    body = field(2, plane)
-    for name, key in names.items():
-        body += field(4, field(1, key) + field(2, field(1, key) + field(2, name)))
-    body += field(5, field(1, 7) + field(2, field(1, 7) + field(2, "step_num")))
-    line = field(2, "thread") + field(3, 1000)
-    for number, (name, start, duration) in enumerate(events):
-        stats = field(4, field(1, 7) + field(4, number)) if name == step_of else b""
-        line += field(4, field(1, names[name]) + field(2, start * 10**6) + field(3, duration * 10**6) + stats)
-    return field(1, body + field(3, line) + field(6, field(1, 9) + field(2, 1.5)))
+    rows = [
+        (name, start, duration, {"step_num": number} if name == step_of else {})
+        for number, (name, start, duration) in enumerate(events)
+    ]
+    return plane("/host:CPU", {"thread": rows})
 
 
 GRAPH = [
@@ -245,6 +297,79 @@ def test_a_profile(written):
         import_tensorflow([path], batch=8, sizes=written({"one": 4}, "sizes.json"))
 
 
+def of_a_gpu(events, stat="tf_op", late=700, gpu=0, streams=2):
+    """The same training on a GPU: the host launches kernels in 1 us each, and they run long after, on some streams."""
+    host, kernels = [], {f"Stream #{number + 13}(Compute)": [] for number in range(streams)}
+    for number, (name, start, duration) in enumerate(events):
+        if name == "train":
+            host.append((name, start, 105, {"step_num": number}))
+        elif name.endswith("ReadVariableOp:ReadVariableOp") or "::" in name:
+            host.append((name, start, duration, {}))
+        else:
+            host.append((name, start + 1, 1, {}))
+            host.append(("cuLaunchKernel", start + 1, 1, {"correlation_id": number}))
+            # Of two kernels of an operator the second ends when the operator does.
+            for begin, lasts in [(start, duration // 2), (start + duration // 2, duration - duration // 2)]:
+                text = f"outer::{name}#shape=(float[8])#" if stat == "annotation" else name
+                stats = {"correlation_id": number, "kernel_details": "regs:32", **({stat: text} if stat else {})}
+                line = list(kernels)[number % streams]
+                kernels[line].append(("void kernel<float>()", begin + late, lasts, stats))
+    derived = {"TensorFlow Ops": [(name, start, 10**4, {}) for name, start, _ in events]}
+    return plane("/host:CPU", {"thread": host}) + plane(f"/device:GPU:{gpu}", kernels | derived)
+
+
+@pytest.mark.parametrize("stat", ["tf_op", "annotation"])
+@pytest.mark.parametrize("late", [5, 700, 5000])
+def test_a_profile_of_a_gpu_has_the_times_of_its_kernels(written, stat, late):
+    sizes = written(VARIABLES, "sizes.json")
+    on_cpu, _ = import_tensorflow([written(xspace(STEPS, "train"), "cpu.xplane.pb")], batch=8, sizes=sizes)
+    path = written(of_a_gpu(STEPS, stat, late), "gpu.xplane.pb")
+    on_gpu, summary = import_tensorflow([path], batch=8, sizes=sizes)
+    assert (summary.device, summary.steps) == ("GPU", 2)
+    assert "times of a GPU's kernels" in summary.notes
+    assert seconds(worker(on_gpu)["gradients"], "tensor", "ready_s") == seconds(
+        worker(on_cpu)["gradients"], "tensor", "ready_s"
+    )
+    assert worker(on_gpu)["forward"] == [
+        {**layer, "duration_s": pytest.approx(layer["duration_s"], abs=1e-8)} for layer in worker(on_cpu)["forward"]
+    ]
+    assert on_gpu.backward_s == pytest.approx(on_cpu.backward_s, abs=1e-8)
+    assert on_gpu.optimizer_s == pytest.approx(on_cpu.optimizer_s, abs=1e-8)
+
+
+ON_GPU, GPU = of_a_gpu(STEPS), "gpu.xplane.pb"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (of_a_gpu(STEPS, "hlo_op"), "XLA compiled what ran on /device:GPU:0"),
+        (of_a_gpu(STEPS, None), "the kernels of /device:GPU:0 have no operator"),
+        (ON_GPU + of_a_gpu(STEPS, gpu=3), "/device:GPU:0 and /device:GPU:3 trained"),
+        (of_a_gpu([row for row in STEPS if "ReadVariableOp" not in row[0]]), "no reads of variables by the host"),
+        (ON_GPU.replace(b"correlation_id", b"correlation_xx", 1), "no launch of any kernel of /device:GPU:0"),
+        (plane("/device:TPU:0", {"XLA Ops": [("fusion", 1, 1, {})]}) + ON_GPU, "was recorded on a TPU"),
+    ],
+)
+def test_a_gpu_whose_kernels_tell_too_little_is_refused(written, content, said):
+    sizes = written(VARIABLES, "sizes.json")
+    with pytest.raises(InvalidArgumentError, match=said) as caught:
+        import_tensorflow([written(content, GPU)], batch=8, sizes=sizes)
+    assert caught.value.remedy
+
+
+def test_a_gpu_that_ran_nothing_is_no_hindrance(written):
+    content = xspace(STEPS, "train") + plane("/device:GPU:0", {"Stream #1(MemcpyH2D)": [("MemcpyH2D", 1, 1, {})]})
+    _, summary = import_tensorflow([written(content, GPU)], batch=8, sizes=written(VARIABLES, "sizes.json"))
+    assert (summary.device, summary.notes) == ("CPU", ())
+
+
+def test_files_of_a_gpu_and_of_cpus_are_not_mixed(written):
+    files = [written(ON_GPU, GPU), written(xspace(STEPS, "train"), "cpu.xplane.pb")]
+    with pytest.raises(InvalidArgumentError, match="some files are of a GPU and others of CPUs"):
+        import_tensorflow(files, batch=8, sizes=written(VARIABLES, "sizes.json"))
+
+
 @pytest.mark.parametrize(
     ("events", "said"),
     [
@@ -274,9 +399,10 @@ def test_every_beginning_of_a_profile_is_read_or_refused(written):
     assert accepted == 0  # A plane is one field, whose length says where it ends.
 
 
-def test_changed_profiles_are_read_or_refused(written):
+@pytest.mark.parametrize("whole", [xspace(STEPS, "train"), ON_GPU], ids=["cpu", "gpu"])
+def test_changed_profiles_are_read_or_refused(written, whole):
     rng = random.Random(1)
-    whole, sizes = xspace(STEPS, "train"), written(VARIABLES, "sizes.json")
+    sizes = written(VARIABLES, "sizes.json")
     for _ in range(250):
         changed = bytearray(whole)
         for _ in range(rng.randint(1, 4)):

@@ -127,6 +127,8 @@ def test_the_example(path, loop):
     [
         ("function-nothing", 5, [], "gradients were computed by a tape, but no optimizer step was seen"),
         ("function-xla-tensors", 5, [], "XLA compiles the function, which hides when its gradients are ready"),
+        ("function-gpu", 5, [], "TensorFlow trains on a GPU, whose kernels end after their marks"),
+        ("eager-gpu", 5, [], "TensorFlow trains on a GPU, whose kernels end after their marks"),
         ("function", 2, [], "2 optimizer steps seen, which is too few"),
         ("eager", 5, ["--gpu", "h100"], "trains with TensorFlow, whose steps cannot be estimated for h100"),
     ],

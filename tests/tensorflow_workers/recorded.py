@@ -66,6 +66,8 @@ model = keras.Sequential(
 optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
 images, labels = np.random.rand(6, 8).astype("float32"), np.arange(6) % 4
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+if "gpu" in WAYS:  # Only what variables say of themselves: there is none.
+    type(model.trainable_variables[0].value).device = property(lambda variable: "/job:localhost/device:GPU:0")
 
 
 def step(images, labels):

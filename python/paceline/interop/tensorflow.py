@@ -71,6 +71,7 @@ def import_tensorflow(
     given = {} if sizes is None else _sizes(sizes)
     every: list[tuple[list[Step], dict[str, tuple[int, str]]]] = []
     notes: list[str] = []
+    gpus: set[str | None] = set()
     for path in paths:
         recording = read_recording(path)
         if not recording.has_inputs and not given:
@@ -78,10 +79,16 @@ def import_tensorflow(
                 f"{path}: a profile has neither names nor sizes of variables",
                 remedy='--sizes sizes.json ({"net/dense/kernel": 4096, …}, in the model\'s order)',
             )
+        gpus.add(recording.gpu)
         for task in workers(recording):
             taken = [take_apart(recording, step, task, list(given)) for step in recording.steps]
             alike = _alike(taken, notes)
             every.append((alike, _bytes(recording, alike[-1], given)))
+    if len(gpus) > 1 and None in gpus:
+        raise InvalidArgumentError("some files are of a GPU and others of CPUs", remedy="files of alike ranks")
+    on_gpu = None not in gpus
+    if on_gpu:
+        notes.append("times of a GPU's kernels")
     steps, known = every[0]
     wire = dtype or Counter(kind for _, kind in known.values()).most_common(1)[0][0]
     distribution = steps[-1].order
@@ -106,7 +113,7 @@ def import_tensorflow(
         ),
         "batch": batch,
         "dtype": wire,
-        "device": device or "CPU",
+        "device": device or ("GPU" if on_gpu else "CPU"),
         "workers": [_worker(some, sizes_of, wire) for some, sizes_of in every],
         "distribution": [variable for variable in distribution if variable in steps[-1].ready_s],
     }

@@ -15,16 +15,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from paceline.errors import InvalidArgumentError
-from paceline.interop.tensorflow_file import Operation, Recording
+from paceline.interop.tensorflow_file import READ, Operation, Recording, plain
 from paceline.interop.timeline import length, union
 
 _GRADIENT = re.compile(r"(?:^|/)(?:gradients(?:_\d+)?|gradient_tape)(?=/|$)")
 _UPDATE = re.compile(r"_?(?:Resource)?(?:Sparse)?Apply[A-Z]\w*")
 _ASSIGN = re.compile(r"Assign(?:Add|Sub)?(?:VariableOp)?|ScatterSub|ResourceScatter\w+")
-_READ = {"ReadVariableOp", "VariableV2", "Variable", "VarHandleOp"}
+_READ = {READ, "VariableV2", "Variable", "VarHandleOp"}
 _STATIC = {"Const", "NoOp", "Shape", "ShapeN", "Identity", "BroadcastGradientArgs", "VarHandleOp", "_Arg", "RecvTensor"}
 """Operations that may run before what they are a part of begins."""
-_SENT = re.compile(r"(?:_S\d+|/_\d+)$")
 _WEIGHTS = re.compile(r"BackpropFilter|MatMul|UnsortedSegmentSum")
 _BIASES = re.compile(r"BiasAddGrad|WithBias$")
 
@@ -126,18 +125,13 @@ def _within(name: str, scope: str) -> bool:
     return name == scope or name.startswith(f"{scope}/")
 
 
-def _plain(name: str) -> str:
-    """Return an operation's name without its output's number, and what a send adds to it."""
-    return _SENT.sub("", name.split(":", maxsplit=1)[0])
-
-
 def _updates(operations: Sequence[Operation]) -> dict[str, list[str]]:
     """Return the inputs of the update of each variable, by its name."""
     updates: dict[str, list[str]] = {}
     for one in operations:
         if _UPDATE.fullmatch(one.kind) and one.inputs:
-            inputs = [_plain(name) for name in one.inputs[1:] if not name.startswith("^")]
-            updates.setdefault(_plain(one.inputs[0]), inputs)
+            inputs = [plain(name) for name in one.inputs[1:] if not name.startswith("^")]
+            updates.setdefault(plain(one.inputs[0]), inputs)
     return updates
 
 
@@ -164,8 +158,8 @@ def _reads_by_inputs(own: Sequence[Operation], updates: dict[str, list[str]]) ->
     """Return variables and the first operation of the forward pass that needs each, in the order of their starts."""
     variable_of: dict[str, str] = {name: name for name in updates}
     for one in own:
-        if one.kind in {"ReadVariableOp", "Identity"} and one.inputs and _plain(one.inputs[0]) in updates:
-            variable_of[one.name] = _plain(one.inputs[0])
+        if one.kind in {READ, "Identity"} and one.inputs and plain(one.inputs[0]) in updates:
+            variable_of[one.name] = plain(one.inputs[0])
     for name in updates:
         variable_of.setdefault(f"{name}/read", name)
     first: dict[str, Operation] = {}
@@ -173,7 +167,7 @@ def _reads_by_inputs(own: Sequence[Operation], updates: dict[str, list[str]]) ->
         if is_gradient(one) or one.kind in _STATIC | _READ or _UPDATE.fullmatch(one.kind):
             continue
         for name in one.inputs:
-            variable = variable_of.get(_plain(name))
+            variable = variable_of.get(plain(name))
             if variable is not None:
                 first.setdefault(variable, one)
     return sorted(first.items(), key=lambda pair: pair[1].start)
@@ -200,7 +194,7 @@ def _by_order(
     for one in own:
         if is_gradient(one):
             continue
-        if one.kind == "ReadVariableOp" and "/" in one.name:
+        if one.kind == READ and "/" in one.name:
             place = one.name.rpartition("/")[0]
             scope = place.rpartition("/")[0] or place
             trained = any(_within(name, scope) for name in gradients)

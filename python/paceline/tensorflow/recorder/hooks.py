@@ -112,10 +112,10 @@ class Hooks:
         numbers = [self._recorder.table.parameter(one) if is_variable(one) else None for one in flat]
         if hasattr(tape, "_reducer"):
             self._recorder.library = "horovod"
-        if marks.graph() is None:
-            return self._gradient_now(lambda: original(tape, target, sources, *args, **kwargs), tape, numbers)
         if not self._may_mark(flat):
             return original(tape, target, sources, *args, **kwargs)
+        if marks.graph() is None:
+            return self._gradient_now(lambda: original(tape, target, sources, *args, **kwargs), tape, numbers)
         gradients = original(tape, target, sources, *args, **kwargs)
         ready = [
             (number, tensors_in(gradient))
@@ -327,7 +327,8 @@ class Hooks:
         if any("GPU" in str(getattr(getattr(one, "_value", one), "device", "")) for one in variables):
             self._recorder.give_up(
                 "TensorFlow trains on a GPU, whose kernels end after their marks",
-                remedy="paceline import tensorflow FILE.xplane.pb (of tf.profiler)",
+                remedy="paceline import tensorflow HOST.xplane.pb --batch 32 --sizes sizes.json (a profile has the "
+                "kernels' times: docs/how-to/other-tools.md)",
             )
             return False
         return True

@@ -47,7 +47,8 @@ class Watcher:
         """End the script before it trains: TensorFlow runs operators in earnest."""
         self._recorder.give_up(
             f"the script trains with TensorFlow, whose steps cannot be estimated for {self._settings.gpu}",
-            remedy=f"paceline simulate MODEL --gpu {self._settings.gpu} (list: paceline list models)",
+            remedy=f"paceline simulate MODEL --gpu {self._settings.gpu} (list: paceline list models), or a profile "
+            "from that GPU: paceline import tensorflow",
         )
         self._ends()
         raise SystemExit(1)
