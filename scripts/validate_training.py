@@ -58,11 +58,15 @@ def compare(strategy: str, options: argparse.Namespace, folder: Path) -> dict[st
 
     knobs, path = find_strategy(strategy).knobs, folder / f"{strategy}.json"
     servers, switch = int("servers" in knobs), "aggregation" in knobs
-    settings = {"servers": servers, "pull": "step"} if servers else {}
+    settings: dict[str, Any] = {"servers": servers, "pull": "step"} if servers else {}
+    if not find_strategy(strategy).is_synchronous:
+        settings = {"servers": servers, "staleness": 0}  # Others need more steps until their order has settled.
     # The servers of a training job send sums while other gradients still arrive
     # (docs/reference/from-horovod.md). With them there are more processes than cores: under SCHED_FIFO they do not
     # disturb each other, but a backward pass keeps the rank's own communication from running beside it.
-    simulated = {**settings, "barrier": False, "overlap": False} if servers else {}
+    simulated = {**settings, "pull": "step", "overlap": False} if servers else {}
+    if servers and find_strategy(strategy).is_synchronous:
+        simulated["barrier"] = False
     bandwidth = parse_rate(options.bandwidth)
     shape = {"workers": options.workers, "servers": servers, "switch": switch, "realtime": bool(servers)}
     with emulate.cluster(**shape, bandwidth_bps=bandwidth) as cluster:

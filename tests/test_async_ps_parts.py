@@ -316,7 +316,6 @@ def test_optimizers_that_servers_cannot_run(make, words):
         ("run -np 2 --strategy ps --staleness 1 -- true", "--staleness: has no effect on ps"),
         ("run -np 2 --elastic --strategy async-ps -- true", "--strategy async-ps does not work with --elastic"),
         ("bench -np 2 --engine paceline --strategy async-ps", "does not end with the weights of other engines"),
-        ("validate --strategy async-ps", "async-ps has no all-reduce"),
     ],
 )
 def test_what_has_no_effect_is_refused(words, said):

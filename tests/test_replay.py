@@ -3,18 +3,22 @@
 import json
 import re
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import cli
 import numpy as np
 import paceline
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from job_workers.launch import TESTS, clean
 from paceline._core import Distributed
 from paceline._internal.clock import Clock, Lateness
 from paceline._internal.load import Load, load
 from paceline.forecast.lowering import native
 from paceline.forecast.scenario import Scenario
+from paceline_lab.replay.asynchronous import steady
 from paceline_lab.replay.exchange import JobExchange
 from paceline_lab.replay.player import Iteration
 from paceline_lab.replay.result import Played, boundary, measured
@@ -207,6 +211,54 @@ def test_what_is_measured(limits, seconds):
         measured([ranks[0], replace(ranks[1], clock="another")])
 
 
+def own(rank, *spans, warmup=0):
+    iterations = tuple(iteration(begin, end, end) for begin, end in spans)
+    return Played(rank, 2, "a", "c", "t", "async-ps", "own", iterations, warmup, 9)
+
+
+def test_workers_that_do_not_wait_for_each_other_are_measured_by_their_rates():
+    fast = own(0, *((n * 10, n * 10 + 10) for n in range(41)), warmup=1)
+    slow = own(1, *((n * 20, n * 20 + 20) for n in range(41)), warmup=1)
+    # From 20, when the slow one is warm, to 410, when the fast one has ended, in four windows.
+    found = measured([fast, slow])
+    assert [one.seconds for one in found] == pytest.approx([2 / (1 / 10e-9 + 1 / 20e-9)] * 4)
+    for one in found:
+        assert (one.late_s, one.cpu_s, one.steal_s) == pytest.approx((2e-4, 1.0, 0.25))
+        assert one.involuntary_switches == 4
+    # An iteration counts in a window by how much of it is there.
+    uneven = own(0, (0, 10), (10, 20), (20, 60), (60, 70))
+    (one,) = measured([uneven, own(1, (0, 40), (40, 80))])
+    assert one.seconds == pytest.approx(2 * 70e-9 / (4 + 1.75))
+    with pytest.raises(paceline.InvalidArgumentError, match="no time in common"):
+        measured([own(0, (0, 10)), own(1, (20, 30))])
+
+
+@given(
+    workers=st.integers(1, 4),
+    parts=st.integers(1, 3),
+    iterations=st.integers(1, 5),
+    first=st.integers(0, 3),
+    chance=st.randoms(use_true_random=False),
+)
+def test_only_gradients_of_the_steady_state_count(workers, parts, iterations, first, chance):
+    """A server's order at random, and a direct count of what was applied since each worker's pull."""
+    left = {worker: [(it, part) for it in range(iterations) for part in range(parts)] for worker in range(workers)}
+    versions, pulled, order = [0] * parts, {worker: [0] * parts for worker in left}, []
+    while any(left.values()):
+        worker = chance.choice([worker for worker, own in left.items() if own])
+        it, part = left[worker].pop(0)
+        order.append([part, worker, it, versions[part], pulled[worker][part]])
+        versions[part] += 1
+        if part == parts - 1:
+            pulled[worker] = list(versions)
+    all_are_warm = [
+        at for at in range(len(order)) if {who for _, who, it, *_ in order[: at + 1] if it >= first} == set(left)
+    ]
+    last = {who: max(at for at, entry in enumerate(order) if entry[1] == who) for who in left}
+    counted = [entry for at, entry in enumerate(order) if at in all_are_warm and at <= min(last.values())]
+    assert steady(order, workers, first, iterations) == Counter(entry[3] - entry[4] for entry in counted)
+
+
 def test_the_clock_is_not_early_and_says_how_late_it_was():
     clock = Clock()
     for _ in range(20):
@@ -305,6 +357,43 @@ def test_a_bucket_is_a_number():
         pytest.raises(paceline.InvalidArgumentError, match="bucket: must be 0-4294967295, not -1"),
     ):
         job.all_reduce(np.ones(3), bucket=-1)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
+@pytest.mark.parametrize("options", [["--servers", "2", "--placement", "even"], ["--staleness", "0"]])
+def test_servers_apply_the_gradients_of_a_replay(options):
+    """Parameters are compared with the sums of what all ranks pushed, before the iterations and after them."""
+    words = ["resnet-50", "--shrink", "64", "--iterations", "12", "--warmup", "2", "--json"]
+    strategy = ["--no-prefix", "--strategy", "async-ps", "--transport", "tcp"]
+    ended = launch(*words, ranks=2, options=[*strategy, *options])
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    said = json.loads(ended.stdout)
+    assert len(said["iterations"]) == 1
+    first, second = said["ranks"]
+    assert {rank["sums_checked"] for rank in said["ranks"]} == {2 * 161}
+    assert second["staleness"] == []
+    counts = dict(first["staleness"])
+    assert 161 * 10 < sum(counts.values()) / (2 if "even" in options else 1) <= 161 * 2 * 12
+    assert min(counts) >= 0
+    if "--staleness" in options:
+        assert max(counts) <= 1
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["resnet-50", "--pull", "layer"], "--pull: has no effect on async-ps"),
+        (["resnet-50", "--no-barrier"], "--no-barrier: has no effect on async-ps"),
+        (["resnet-50", "--sharding", "zero1"], "a sharded replay has none"),
+    ],
+)
+def test_what_asynchronous_servers_cannot_do_is_refused(words, message):
+    ended = launch(*words, ranks=1, options=["--strategy", "async-ps"])
+    assert ended.returncode != 0 and message in ended.stderr, ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.process

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import sys
+from itertools import pairwise
 
 import cli
 import paceline
@@ -20,8 +21,8 @@ from validate_workers.clusters import Invented, Local
 RATE = 500e6
 NETWORK = Network((RATE,))
 KEYS = {
-    *("trace", "strategy", "sharding", "compression", "workers", "servers", "ranks_per_host"),
-    *("rate_bps", "shrink", "scale"),
+    *("trace", "strategy", "sharding", "compression", "workers", "servers", "staleness", "ranks_per_host"),
+    *("updates", "rate_bps", "shrink", "scale"),
     *("measured_s", "measured_min_s", "measured_max_s", "simulated_s", "error", "network", "simulated_fifo_s"),
     *("simulated_fluid_s", "repeats", "disturbed", "undisturbed", "runs", "late_s", "cpu_s", "cpu_share", "steal_s"),
     *("involuntary_switches", "realtime", "fidelity"),
@@ -170,6 +171,68 @@ def test_compressed_cells_are_replayed_as_they_are_simulated(invented):
     assert [line.split()[:2] for line in out.splitlines() if line.startswith(("strategy  comp", "ring  "))][:3] == [
         *(["strategy", "compression"], ["ring", "none"], ["ring", "topk:0.01"])
     ]
+
+
+ASYNCHRONOUS = ["--strategy", "async-ps,ps", "--workers", "2", "--repeats", "2"]
+
+
+def test_asynchronous_workers_are_compared_by_time_and_staleness(invented):
+    code, out, err = run(*ASYNCHRONOUS, "--servers", "1,2", "--staleness", "none,0,2", "--network", "fluid", "--json")
+    assert code == 0, err
+    said = json.loads(out)["rows"]
+    own = [row for row in said if row["strategy"] == "async-ps"]
+    cells = [(servers, bound) for servers in (1, 2) for bound in ("none", 0, 2)]
+    assert [(row["servers"], row["staleness"]) for row in own] == cells
+    assert [(row["staleness"], row["updates"]) for row in said if row["strategy"] == "ps"] == [(None, None)] * 2
+    for row, (command, _, settings) in zip(
+        own, [one for one in invented.runs if one[2]["strategy"] != "ps"], strict=True
+    ):
+        option = dict(pairwise(command))
+        # Their order settles first; then two windows of ten iterations are measured.
+        assert (option["--warmup"], option["--iterations"]) == ("10" if row["staleness"] == 0 else "120", "20")
+        assert settings == {
+            "strategy": "async-ps",
+            "servers": row["servers"],
+            **({} if row["staleness"] == "none" else {"staleness": row["staleness"]}),
+        }
+        simulated = paceline.simulate(
+            all_cells.shrunk(paceline.load_trace("resnet-50"), row["shrink"]),
+            paceline.load_cluster(None, bandwidth="500Mbps"),
+            "async-ps",
+            workers=2,
+            library="none",
+            servers=row["servers"],
+            staleness=row["staleness"],
+            network="fluid",
+            pull="step",
+        )
+        assert row["measured_s"] == pytest.approx(1.0)
+        assert row["simulated_s"] == pytest.approx(simulated.iteration_s, rel=1e-6)
+        updates, forecast = row["updates"], simulated.asynchronous
+        assert (updates["measured_mean"], updates["measured_most"]) == (pytest.approx(0.7), 1)
+        assert updates["measured_shares"] == [[0, 0.3], [1, 0.7]]
+        assert updates["simulated_mean"] == pytest.approx(forecast.mean_staleness)
+        assert updates["simulated_most"] == forecast.max_staleness
+        shares = {each: count / sum(count for _, count in forecast.staleness) for each, count in forecast.staleness}
+        assert dict(updates["simulated_shares"]) == pytest.approx(shares)
+        assert updates["distance"] == pytest.approx(abs(shares[0] - 0.3))
+    assert "staleness 0.70 and 0.50" in err
+
+
+def test_staleness_is_printed(invented):
+    invented.staleness = tuple((each, 10) for each in range(10))
+    code, out, _ = run(*ASYNCHRONOUS, "--staleness", "0")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert ["async-ps", "0", "2", "1"] in [words[:4] for words in lines]
+    assert ["ps", "-", "2", "1"] in [words[:4] for words in lines]
+    measured = next(words for words in lines if "measured" in words and words[0] == "0")
+    assert measured == ["0", "2", "1", "measured", "4.50", "9", *["10%"] * 3, "70%", "80%"]
+    assert ["simulated", "0.50", "1", "50%", "50%", "0%", "0%"] in lines
+    code, out, _ = run(*ASYNCHRONOUS, "--csv")
+    asynchronous, synchronous = csv.DictReader(io.StringIO(out))
+    assert (asynchronous["staleness"], asynchronous["staleness_measured_mean"]) == ("none", "4.5")
+    assert (synchronous["staleness"], synchronous["staleness_distance"]) == ("None", "None")
 
 
 def test_a_hierarchy_has_hosts_with_two_ranks():
@@ -325,6 +388,11 @@ def test_a_machine_that_cannot_is_said(monkeypatch):
         (["--workers", "0"], "must be 1-1000000, not 0"),
         (["--workers", "65"], "--workers: must be at most 64 ranks on one machine, not 65"),
         (["--strategy", "ring", "--servers", "2"], "--servers: has no effect on ring"),
+        (["--strategy", "ring", "--staleness", "2"], "--staleness: has no effect on ring"),
+        (["--strategy", "async-ps", "--staleness", "-1"], "--staleness"),
+        (["--sharding", "zero1", "--staleness", "2"], "--sharding and --staleness cannot be combined"),
+        (["--staleness", "2", "--full"], "--staleness and --full cannot be combined"),
+        (["--staleness", "2", "--here"], "--staleness has no effect with --here: asynchronous workers"),
         (["--quick", "--full"], "cannot be combined"),
         (["--quick", "--trace", "resnet-50"], "--trace and --quick cannot be combined"),
         (["--json", "--csv"], "cannot be combined"),

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from job_workers.launch import TESTS, clean
@@ -43,6 +43,8 @@ class Invented:
     disturbed_runs: int = 0
     code: int = 0
     silent: bool = False
+    staleness: tuple = ((0, 30), (1, 70))
+    """If workers do not wait for each other."""
     clusters: list = field(default_factory=list)
     runs: list = field(default_factory=list)
     realtime: bool = True
@@ -74,6 +76,8 @@ class Invented:
         workers = self.clusters[-1]["workers"] * ranks_per_host
         for rank in range(workers):
             played = self._played(rank, workers, warmup, warmup + iterations, late)
+            if settings["strategy"] == "async-ps":
+                played = replace(played, boundary="own", staleness=self.staleness if rank == 0 else ())
             with open(f"{option['--output']}/replay-rank-{rank}.json", "w") as out:  # noqa: PTH123
                 json.dump(played.to_dict(), out)
         return 0

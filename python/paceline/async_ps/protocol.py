@@ -7,9 +7,10 @@ server knows what to receive: model and weights, or one gradient, under the tag 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from math import prod
@@ -259,6 +260,14 @@ def _state(value: dict[str, Any], spec: ModelSpec) -> State:
     if part >= len(spec.parts) or not (number is None or type(number) in (int, float)):
         raise ValueError(f"states: {value!r:.80}")
     return State(part, _checked(value["key"], str, "key"), number)
+
+
+def digest(buffers: Iterable[memoryview]) -> str:
+    """Return a digest of bytes in order, by which a server compares the parameters of workers."""
+    made = hashlib.blake2b(digest_size=16)
+    for buffer in buffers:
+        made.update(buffer)
+    return made.hexdigest()
 
 
 def difference(one: ModelSpec, other: ModelSpec) -> str | None:

@@ -5,7 +5,6 @@ It knows no transport: `service` feeds it from the engine's messages, and `pacel
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.async_ps.clock import Clock
-from paceline.async_ps.protocol import DTYPES, ModelSpec, State
+from paceline.async_ps.protocol import DTYPES, ModelSpec, State, digest
 from paceline.async_ps.rules import RULES
 from paceline.errors import JobError
 
@@ -26,10 +25,7 @@ _MOST_STATES = 8
 
 def digest_of(tensors: Iterable[Tensor]) -> str:
     """Return a digest of the bytes of dense tensors on the host, in order."""
-    digest = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        digest.update(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return digest(tensor.detach().reshape(-1).view(torch.uint8).numpy().data for tensor in tensors)
 
 
 class Snapshots:

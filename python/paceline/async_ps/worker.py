@@ -105,6 +105,10 @@ class Servers:
 
         Raises JobError: another worker is missing for too long; a process is gone.
         """
+        self.begin_pull(requests, targets).wait()
+
+    def begin_pull(self, requests: Sequence[Request], targets: Sequence[Chunk]) -> Pull:
+        """Request all parameters without waiting for them. Arguments by server."""
         with self._lock:
             for server, request in enumerate(requests):
                 self._request(server, request)
@@ -115,6 +119,11 @@ class Servers:
                 for server, target in enumerate(targets)
                 if target.regions
             ]
+        return Pull(self, replies, weights)
+
+    def complete(self, replies: Sequence[tuple[bytearray, Operation]], weights: Sequence[Operation]) -> None:
+        """Wait for a pull. Raises JobError."""
+        with self._lock:
             for server, (reply, operation) in enumerate(replies):
                 operation.wait()
                 self._check(server, reply)
@@ -213,6 +222,27 @@ class Servers:
         reply, operation = self._receive_reply(server, label, limit_s)
         operation.wait()
         return self._check(server, reply)
+
+
+class Pull:
+    """Parameters that a worker has requested."""
+
+    def __init__(
+        self, servers: Servers, replies: Sequence[tuple[bytearray, Operation]], weights: Sequence[Operation]
+    ) -> None:
+        """Messages that have been posted: the answers by server, and the parameters."""
+        self._servers, self._replies, self._weights = servers, replies, weights
+
+    def done(self) -> bool:
+        """Return whether `wait` returns at once, or raises."""
+        if not all(operation.done() for _, operation in self._replies):
+            return False
+        refused = any(Reply.parsed(reply).failed for reply, _ in self._replies)
+        return refused or all(each.done() for each in self._weights)
+
+    def wait(self) -> None:
+        """Return once all parameters are here. Raises JobError: a server refused; a process is gone."""
+        self._servers.complete(self._replies, self._weights)
 
 
 def _chunk(message: bytearray) -> Chunk:

@@ -720,7 +720,13 @@ _ALL: tuple[Setting, ...] = (
         help="Iterations that async-ps workers may be ahead: 0 (synchronous), 3; none: any.",
         default_words="none",
         part="core",
-        uses=_in(*FORECASTS, *JOBS),
+        uses=_in(
+            *FORECASTS,
+            *JOBS,
+            validate=Use(
+                kind=kinds.several(kinds.STALENESS), help="Bounds on the staleness of async-ps: none, 0, 2, …"
+            ),
+        ),
     ),
     Setting(
         name="inside",

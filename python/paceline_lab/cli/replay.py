@@ -66,7 +66,8 @@ def main(
     with naming(flags):
         check_options([sharded["sharding"]] if "sharding" in sharded else None, sharded)
     with job.join_named() as ranks, naming(flags):
-        ranks.settings.refuse_asynchronous("a replay")
+        if sharded:
+            ranks.settings.refuse_asynchronous("a sharded replay")
         played = play(ranks, ReplaySpec(step, iterations, warmup, speedup=1 / scale, sharded=sharded, **options))
         if output is not None:
             (output / f"replay-rank-{ranks.rank}.json").write_text(json.dumps(played.to_dict()))

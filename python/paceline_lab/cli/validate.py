@@ -47,6 +47,7 @@ _ELSEWHERE = {
     "servers": "set it for the job: paceline run --strategy ps --servers N",
     "sharding": "sharded iterations are compared on emulated clusters",
     "compression": "compressed exchanges are compared on emulated clusters",
+    "staleness": "asynchronous workers are compared on emulated clusters",
     "bandwidth": "the cluster file sets it",
     "latency": "the cluster file sets it",
     "message_overhead": "the cluster file sets it",
@@ -75,7 +76,7 @@ _SECTIONS = {
         "csv",
         "plot",
     ),
-    "Exchange": ("bucket_size", "sharding", "compression"),
+    "Exchange": ("bucket_size", "sharding", "compression", "staleness"),
     "Emulated network": ("racks", "realtime", "check"),
     "Simulated network": ("network", "latency", "message_overhead"),
     "Replay": ("shrink", "scale", "repeats", "timeline"),
@@ -87,7 +88,7 @@ _SECTIONS = {
 @click.option("--quick", is_flag=True, help="One cell per strategy, in under two minutes.")
 @click.option("--full", is_flag=True, help="All models, rank and server counts, in one to two hours.")
 @click.option("--trace", type=types.WORDS, help="Traces: resnet-50, mine.json, allreduce:1MB.")
-@types.options("validate", "strategy", "sharding", "compression", "workers", "servers")
+@types.options("validate", "strategy", "sharding", "compression", "workers", "servers", "staleness")
 @types.option("validate", "bandwidth", filled=True)
 @types.options("validate", "shrink", "scale")
 @types.option("validate", "bucket_size")
@@ -209,7 +210,8 @@ def _selection(options: dict[str, Any]) -> Sequence[Selection]:
 
     if options["sharding"] is not None or options["compression"] is not None:
         return _planned(options)
-    named = [name for name in ("trace", "strategy", "workers", "servers") if options[name] is not None]
+    chosen = ("trace", "strategy", "workers", "servers", "staleness")
+    named = [name for name in chosen if options[name] is not None]
     if options["quick"] and options["full"]:
         raise UsageError("--quick and --full cannot be combined", remedy="drop --full, or drop --quick")
     if not named:
@@ -219,15 +221,16 @@ def _selection(options: dict[str, Any]) -> Sequence[Selection]:
         raise UsageError(f"--{named[0]} and {tier} cannot be combined", remedy=f"drop {tier}, or drop --{named[0]}")
     (default,) = cells.QUICK
     strategies = options["strategy"] or default.strategies
-    if options["servers"] is not None:
-        with naming(types.flags("validate", options)):
-            check_knobs(cells.strategies_of(strategies), ["servers"])
+    given = [name for name in ("servers", "staleness") if options[name] is not None]
+    with naming(types.flags("validate", options)):
+        check_knobs(cells.strategies_of(strategies), given)
     return (
         cells.Selection(
             options["trace"] or default.traces,
             strategies,
             options["workers"] or default.workers,
             options["servers"] or default.servers,
+            staleness=options["staleness"] or default.staleness,
         ),
     )
 
@@ -237,7 +240,7 @@ def _planned(options: dict[str, Any]) -> Sequence[Selection]:
     from paceline_lab.validate import cells
 
     asked = "--sharding" if options["sharding"] is not None else "--compression"
-    for name in ("full", "servers", *(["compression"] if asked == "--sharding" else [])):
+    for name in ("full", "servers", "staleness", *(["compression"] if asked == "--sharding" else [])):
         if options[name]:
             raise UsageError(f"{asked} and --{name} cannot be combined", remedy=f"drop --{name}")
     workers = options["workers"] or ((4,) if options["quick"] else (2, 4, 8))
@@ -341,7 +344,13 @@ def _probed(cluster: Cluster) -> str:
 def _strategies(names: list[str] | None) -> list[Strategy]:
     """Return the named strategies, or the job's, or all. Raises InvalidArgumentError."""
     own = Settings.from_environment().strategy
-    return strategies_of(names or ([own] if own is not None else [ALL]))
+    chosen = strategies_of(names or ([own] if own is not None else [ALL]))
+    if not all(strategy.is_synchronous for strategy in chosen):
+        raise UsageError(
+            f"--here compares all-reduces, and async-ps has none: {_ELSEWHERE['staleness']}",
+            remedy="drop --here, or --strategy ps",
+        )
+    return chosen
 
 
 def _most_knobs_first(strategies: list[Strategy]) -> list[StrategyName]:

@@ -71,7 +71,7 @@ class JobExchange:
         """
         self._strategy, self._clock = cast("names.Strategy | None", strategy), clock or Clock()
         self._job, self._plan, self._servers = job, plan, servers
-        self._background = [step for step in plan.steps if step.stream == BACKGROUND]
+        self._background = background(plan)
         self._barrier = barrier and plan.has_servers
         self._groups: dict[tuple[str, int, int], Group] = {}
         self._arrays: dict[int, tuple[_Array, _Array]] = {}
@@ -154,10 +154,10 @@ class JobExchange:
         """Fill the buffers that a step sends."""
         exchanged, (part, whole) = _exchanged(step), self._arrays[step.number]
         if exchanged.collective == "all-gather":
-            _fill(part, stored(_numbers(step, self._place(step) * len(part), 0), exchanged.dtype))
+            fill(part, stored(numbers(step, self._place(step) * len(part), 0), exchanged.dtype))
         else:
             place = self._place(step)
-            _fill(whole, stored(_numbers(step, 0, place) * (place < ADDING), exchanged.dtype))
+            fill(whole, stored(numbers(step, 0, place) * (place < ADDING), exchanged.dtype))
 
     def _compare(self, step: PlanStep) -> None:
         exchanged, (part, whole) = _exchanged(step), self._arrays[step.number]
@@ -169,7 +169,7 @@ class JobExchange:
             added = 1
         elif step.unit is not None and self._plan.units[step.unit].pull_only:
             added = 0
-        wanted = sum((_numbers(step, begin, rank) for rank in range(added)), np.zeros(PERIOD, "float32"))
+        wanted = sum((numbers(step, begin, rank) for rank in range(added)), np.zeros(PERIOD, "float32"))
         if any((result[place::PERIOD] != value).any() for place, value in enumerate(stored(wanted, exchanged.dtype))):
             raise ArithmeticError(f"rank {self._job.rank} has a wrong result of '{step.name}'")
         part.fill(0)
@@ -211,12 +211,18 @@ def _memory(exchanged: Exchanged) -> tuple[_Array, _Array]:
     return made
 
 
-def _numbers(step: PlanStep, first: int, rank: int) -> _Array:
+def background(plan: Plan) -> list[PlanStep]:
+    """Return the exchanges that begin in order and do not wait for each other."""
+    return [step for step in plan.steps if step.stream == BACKGROUND]
+
+
+def numbers(step: PlanStep, first: int, rank: int) -> _Array:
     """Return what a rank gives from this element on; the other elements repeat it. Steps differ."""
     first += step.number + rank
     return (np.arange(first, first + PERIOD) % PERIOD).astype("float32")
 
 
-def _fill(array: _Array, pattern: _Array) -> None:
+def fill(array: _Array, pattern: _Array) -> None:
+    """Set an array to a pattern of PERIOD elements, repeated."""
     for place, value in enumerate(pattern):
         array[place::PERIOD] = value

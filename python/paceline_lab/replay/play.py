@@ -21,9 +21,10 @@ from paceline.forecast.scenario import Scenario
 from paceline.job import objects
 
 from paceline_lab.replay.align import Common, offset
+from paceline_lab.replay.asynchronous import ServersExchange
 from paceline_lab.replay.exchange import JobExchange
 from paceline_lab.replay.player import Mark, Player
-from paceline_lab.replay.result import Played, boundary
+from paceline_lab.replay.result import Boundary, Played, boundary
 from paceline_lab.replay.worker_schedule import WorkerSchedule
 
 if TYPE_CHECKING:
@@ -60,19 +61,27 @@ def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
     scenario = _scenario(ranks, spec, cluster)
     schedule = WorkerSchedule.of(native(scenario), ranks.rank, spec.warmup + spec.iterations)
     plan, barrier = schedule.plan, spec.barrier is not False
-    limits = boundary(servers=plan.has_servers, exchange_only=plan.exchanges_only, barrier=barrier)
-    placed = ranks.settings.placed() if plan.has_servers else {}
-    # What is sharded is simulated with one strategy; buckets may have one chosen by size.
-    strategy = scenario.strategy.name if spec.sharded else spec.strategy
-    exchange = JobExchange(ranks, plan, placed, barrier=barrier, strategy=strategy, clock=clock)
+    exchange: JobExchange | ServersExchange
+    limits: Boundary
+    if ranks.servers is not None:
+        limits, exchange = "own", ServersExchange(ranks, ranks.servers, plan, clock)
+    else:
+        limits = boundary(servers=plan.has_servers, exchange_only=plan.exchanges_only, barrier=barrier)
+        placed = ranks.settings.placed() if plan.has_servers else {}
+        # What is sharded is simulated with one strategy; buckets may have one chosen by size.
+        strategy = scenario.strategy.name if spec.sharded else spec.strategy
+        exchange = JobExchange(ranks, plan, placed, barrier=barrier, strategy=strategy, clock=clock)
     player = Player(schedule, exchange, clock, together=limits == "start", mark=_marks(ranks))
     played = _measure(ranks, spec, clock, player, exchange)
     return replace(played, boundary=limits, notes=tuple(_notes(schedule)))
 
 
-def _measure(ranks: Job, spec: ReplaySpec, clock: Clock, player: Player, exchange: JobExchange) -> Played:
+def _measure(
+    ranks: Job, spec: ReplaySpec, clock: Clock, player: Player, exchange: JobExchange | ServersExchange
+) -> Played:
     """Play between two checks of what is exchanged, with moments in the first rank's clock."""
     checked = exchange.check()
+    begun = exchange.iteration if isinstance(exchange, ServersExchange) else 0
     names = _clocks(ranks, clock)
     before = offset(ranks, clock, names)
     clock.ahead = before.ahead
@@ -81,6 +90,9 @@ def _measure(ranks: Job, spec: ReplaySpec, clock: Clock, player: Player, exchang
     iterations = player.play()
     gc.enable()
     common = Common(before, offset(ranks, clock, names))
+    stale: Mapping[int, int] = {}
+    if isinstance(exchange, ServersExchange) and ranks.rank == 0:
+        stale = exchange.staleness(begun + spec.warmup)
     return Played(
         rank=ranks.rank,
         size=ranks.size,
@@ -95,6 +107,7 @@ def _measure(ranks: Job, spec: ReplaySpec, clock: Clock, player: Player, exchang
         warmup=spec.warmup,
         sums_checked=checked + exchange.check(),
         clock_error_s=common.error_s,
+        staleness=tuple(stale.items()),
     )
 
 
@@ -128,6 +141,12 @@ def _scenario(ranks: Job, spec: ReplaySpec, cluster: Cluster) -> Scenario:
                 raise InvalidArgumentError("has no effect with sharding", setting=name, remedy="drop {this}")
         cluster = load_cluster(None, gpus_per_node=ranks.local_size or 1)
         options.update(spec.sharded)
+    elif settings.is_asynchronous:
+        for name in ("pull", "barrier"):
+            if getattr(spec, name) is not None:
+                raise InvalidArgumentError(f"has no effect on {strategy}", setting=name, remedy="drop {this}")
+        # A worker pulls all parameters at once.
+        options.update(servers=settings.servers, pull="step")
     elif "servers" in find_strategy(strategy).knobs:
         options["servers"] = settings.servers
         options["pull"] = spec.pull or os.environ.get("PACELINE_PULL") or "layer"

@@ -27,6 +27,8 @@ RANKS_PER_CORE = 2
 """This many ranks per core keep up. With more, times and bytes grow, so that messages come more slowly."""
 MOST_RANKS = 64
 _HIERARCHY = 2
+UNBOUNDED = "none"
+"""No bound on staleness."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Cell:
     """None: gradients are all-reduced, or go to servers."""
     compression: str | None = None
     """How gradients are compressed: `none`, `powersgd:4`, …; None if this is not compared."""
+    staleness: int | str | None = None
+    """Bound on staleness in iterations, or `none`; None if workers wait for each other."""
 
     @property
     def planned_sharding(self) -> str | None:
@@ -78,7 +82,8 @@ class Cell:
         """Return a title for people."""
         where = units.count(self.workers, "worker")
         where += f", {units.count(self.servers, 'server')}" if self.servers else ""
-        where += "".join(f", {word}" for word in (self.sharding, self.compressed) if word is not None)
+        stale = None if self.staleness is None else f"staleness {self.staleness}"
+        where += "".join(f", {word}" for word in (self.sharding, self.compressed, stale) if word is not None)
         return f"{self.trace}, {self.strategy.name}, {where}"
 
     @property
@@ -95,6 +100,7 @@ class Cell:
             "compression": self.compression,
             "workers": self.workers,
             "servers": self.servers,
+            "staleness": self.staleness,
             "ranks_per_host": self.ranks_per_host,
             "rate_bps": self.bandwidth_bps,
             "shrink": self.shrink,
@@ -126,6 +132,8 @@ class Selection:
     servers: Sequence[int] = (1,)
     shardings: Sequence[str | None] = (None,)
     compressions: Sequence[str | None] = (None,)
+    staleness: Sequence[int | str] = (UNBOUNDED,)
+    """For strategies whose workers do not wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -177,13 +185,17 @@ def cells(wanted: Iterable[Selection], network: Network) -> list[Cell]:
                 if strategy not in able[compressed]:
                     continue
                 shrink, scale = _sizes(loaded, workers, bandwidth, network, compressed)
-                every = product(one.servers if "servers" in strategy.knobs else (0,), one.shardings)
-                for servers, sharding in every:
+                every = product(
+                    one.servers if "servers" in strategy.knobs else (0,),
+                    one.shardings,
+                    (None,) if strategy.is_synchronous else one.staleness,
+                )
+                for servers, sharding, stale in every:
                     ranks = _ranks_per_host(strategy, workers, sharding)
                     fused = sharding is not None or compressed is not None
                     size = network.bucket_size or (_bucket(shrink) if fused else None)
                     where = (workers, servers, bandwidth, shrink, scale, ranks, size, network.racks)
-                    found[Cell(trace, strategy, *where, _with_group(sharding, ranks), compressed)] = None
+                    found[Cell(trace, strategy, *where, _with_group(sharding, ranks), compressed, stale)] = None
     return list(found)
 
 
@@ -276,18 +288,13 @@ def _with_group(sharding: str | None, ranks_per_host: int) -> str | None:
 
 
 def strategies_of(names: Sequence[str]) -> list[Strategy]:
-    """Return each strategy once; `all` are those that run over sockets and shared memory.
+    """Return each strategy once; `all` are those of all-reduces that run over sockets and shared memory.
 
     Raises InvalidArgumentError.
     """
     chosen: dict[Strategy, None] = {}
     for name in names:
         chosen |= dict.fromkeys(all_strategies() if name == ALL else [find_strategy(name)])
-    if not all(strategy.is_synchronous for strategy in chosen):
-        raise InvalidArgumentError(
-            "--strategy: async-ps has no all-reduce, which is what runs here",
-            remedy="--strategy ps, or paceline run --strategy async-ps -- python examples/async_ps.py",
-        )
     if ALL not in names and any(strategy.is_offloaded for strategy in chosen):
         raise InvalidArgumentError(
             "--strategy: native is a library's own all-reduce and is not run here", remedy="--strategy ring"

@@ -10,7 +10,7 @@ from paceline._internal import units
 
 from paceline_lab.validate.cells import Cell, Skipped
 from paceline_lab.validate.forecasts import Costs, Forecast, emulated, forecast
-from paceline_lab.validate.outcome import Row, Validation
+from paceline_lab.validate.outcome import Row, Validation, mean
 from paceline_lab.validate.real import CellFailedError, CellRun, Cluster, Emulator, InterruptedRunError, observe
 from paceline_lab.validate.timeline import record
 
@@ -125,7 +125,9 @@ def too_long(expected_s: float) -> str | None:
 def in_short(row: Row) -> str:
     """Return a short name for the progress display."""
     times = f"measured {units.duration(row.measured_s)}, simulated {units.duration(row.simulated_s)}"
-    return f"{row.cell.title()}: {times}, {row.error:+.1%}"
+    stale = row.staleness
+    updates = f", staleness {mean(stale.measured):.2f} and {mean(stale.simulated):.2f}" if stale else ""
+    return f"{row.cell.title()}: {times}, {row.error:+.1%}{updates}"
 
 
 def _groups(cells: Sequence[Cell]) -> list[list[Cell]]:

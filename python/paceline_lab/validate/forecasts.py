@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paceline._core import Cluster, Trace
 from paceline.catalog.builtin import load_cluster
+from paceline.forecast.asynchronous import Asynchronous
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
 
@@ -33,6 +34,8 @@ class Forecast:
     fifo_s: float
     fluid_s: float | None
     """None if that model has no switch that forwards sums as they arrive."""
+    staleness: Mapping[str, Asynchronous] = field(default_factory=dict)
+    """By model, if workers do not wait for each other."""
 
     def network(self, wanted: str) -> str:
         """The requested model, or the only one available."""
@@ -46,10 +49,11 @@ class Forecast:
 def forecast(cell: Cell, cluster: Cluster, knobs: Mapping[str, Any] | None = None) -> Forecast:
     """Forecast under both models. Raises InvalidArgumentError."""
     trace = cell.loaded()
-    fifo_s = result_of(run_of(cell, trace, "fifo", cluster, knobs=knobs)).iteration_s
-    if cell.needs_switch:
-        return Forecast(fifo_s, None)
-    return Forecast(fifo_s, result_of(run_of(cell, trace, "fluid", cluster, knobs=knobs)).iteration_s)
+    networks = ("fifo",) if cell.needs_switch else ("fifo", "fluid")
+    results = {network: result_of(run_of(cell, trace, network, cluster, knobs=knobs)) for network in networks}
+    stale = {network: one.asynchronous for network, one in results.items() if one.asynchronous is not None}
+    fluid_s = results["fluid"].iteration_s if "fluid" in results else None
+    return Forecast(results["fifo"].iteration_s, fluid_s, stale)
 
 
 def emulated(cell: Cell, costs: Costs) -> Cluster:
@@ -72,10 +76,14 @@ def run_of(
     cluster: Cluster,
     *,
     knobs: Mapping[str, Any] | None = None,
-    iterations: int = 1,
+    iterations: int | None = None,
     timeline: Path | None = None,
 ) -> Scenario:
     """Run the simulation. `knobs`: options other than the cell's. Raises InvalidArgumentError."""
+    own: dict[str, Any] = {"iterations": 1}
+    if cell.staleness is not None:
+        # A worker of a job pulls all parameters at once. By default, its steady state is simulated.
+        own = {"staleness": cell.staleness, "pull": "step", "iterations": None}
     options: dict[str, Any] = {
         "servers": cell.servers or None,
         "network": network,
@@ -83,8 +91,9 @@ def run_of(
         "bucket_size": cell.bucket_size,
         "sharding": cell.planned_sharding,
         "compression": cell.compression,
-        "iterations": iterations,
         "critical_path": False,
+        **own,
+        **({} if iterations is None else {"iterations": iterations}),
         **(knobs or {}),
     }
     return Scenario.of(trace, cluster, cell.strategy, cell.workers, timeline=timeline, **options)

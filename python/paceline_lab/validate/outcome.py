@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,12 @@ from paceline_lab.validate.real import MOST_RUNS, Observed
 BAND = 0.08
 """The plot's band of good forecasts."""
 _CSV = (
-    *("trace", "strategy", "sharding", "compression", "workers", "servers", "ranks_per_host"),
+    *("trace", "strategy", "sharding", "compression", "workers", "servers", "staleness", "ranks_per_host"),
     *("rate_bps", "shrink", "scale"),
     *("measured_s", "measured_min_s", "measured_max_s", "simulated_s", "error", "repeats", "disturbed", "runs"),
 )
+_STALE = ("measured_mean", "measured_most", "simulated_mean", "simulated_most", "distance")
+"""Of the staleness, columns `staleness_measured_mean`, …."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,14 @@ class Row:
         return self.simulated_s / self.measured_s - 1
 
     @property
+    def staleness(self) -> StalenessErrors | None:
+        """The distributions of staleness; None if workers wait for each other."""
+        simulated = self.forecast.staleness.get(self.forecast.network(self.network))
+        if simulated is None:
+            return None
+        return StalenessErrors(shares(self.observed.staleness), shares(dict(simulated.staleness)))
+
+    @property
     def undisturbed(self) -> bool:
         """Whether it is based on undisturbed iterations."""
         return bool(self.observed.good)
@@ -67,6 +77,7 @@ class Row:
             "measured_max_s": self.observed.seconds[-1],
             "simulated_s": self.simulated_s,
             "error": self.error,
+            "updates": None if self.staleness is None else self.staleness.to_dict(),
             "network": self.forecast.network(self.network),
             "simulated_fifo_s": self.forecast.fifo_s,
             "simulated_fluid_s": self.forecast.fluid_s,
@@ -82,6 +93,40 @@ class Row:
             "realtime": self.realtime,
             "fidelity": self.fidelity,
         }
+
+
+@dataclass(frozen=True)
+class StalenessErrors:
+    """Shares of the gradients by staleness: the number of others' updates between its worker's pull and its own."""
+
+    measured: Mapping[int, float]
+    simulated: Mapping[int, float]
+
+    @property
+    def distance(self) -> float:
+        """The share of the gradients that would need another staleness for both to be the same (total variation)."""
+        every = {*self.measured, *self.simulated}
+        return sum(abs(self.measured.get(it, 0) - self.simulated.get(it, 0)) for it in every) / 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON; shares as pairs of a staleness and the share of gradients with it."""
+        each = {"measured": self.measured, "simulated": self.simulated}
+        figures: dict[str, Any] = {}
+        for name, own in each.items():
+            figures |= {f"{name}_mean": mean(own), f"{name}_most": max(own, default=0)}
+            figures[f"{name}_shares"] = [list(pair) for pair in own.items()]
+        return figures | {"distance": self.distance}
+
+
+def shares(counts: Mapping[int, int]) -> dict[int, float]:
+    """Return the share of the gradients by staleness, ascending."""
+    total = sum(counts.values())
+    return {staleness: count / total for staleness, count in sorted(counts.items())}
+
+
+def mean(of: Mapping[int, float]) -> float:
+    """Return the mean staleness."""
+    return sum(staleness * share for staleness, share in of.items())
 
 
 @dataclass(frozen=True)
@@ -140,10 +185,12 @@ class Validation:
         """Return the rows as CSV; times in seconds."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(_CSV)
+        stale = _STALE if any(row.staleness is not None for row in self.rows) else ()
+        writer.writerow([*_CSV, *(f"staleness_{name}" for name in stale)])
         for row in self.rows:
             values = row.to_dict()
-            writer.writerow([_text(values[name]) for name in _CSV])
+            updates = values["updates"] or dict.fromkeys(stale)
+            writer.writerow([*(_text(values[name]) for name in _CSV), *(_text(updates[name]) for name in stale)])
         return out.getvalue()
 
 

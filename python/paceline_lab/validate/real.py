@@ -7,6 +7,7 @@ import signal
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,13 @@ import click
 from paceline._internal.system import cores
 from paceline.errors import InvalidArgumentError, PacelineError
 
-from paceline_lab.replay.result import Measured, Played, measured
-from paceline_lab.validate.cells import Cell
+from paceline_lab.replay.result import WINDOW, Measured, Played, measured
+from paceline_lab.validate.cells import UNBOUNDED, Cell
 
 WARMUP = 2
+WARMUP_ALONE, WARMUP_BOUND = 120, 10
+"""Of workers that do not wait for each other, until their order has settled (docs/results/validation.md); and of those
+with a bound of 0, which begin each iteration together."""
 MOST_RUNS = 3
 LATE_SHARE, LEAST_LATE_S = 0.02, 0.002
 """An iteration is disturbed if the 99th percentile of a rank's late wake-ups exceeds both these limits."""
@@ -95,6 +99,8 @@ class Observed:
     good: list[Measured] = field(default_factory=list)
     disturbed: list[Measured] = field(default_factory=list)
     runs: int = 0
+    staleness: Counter[int] = field(default_factory=Counter)
+    """Gradients by staleness, in all runs, if workers do not wait for each other."""
 
     @property
     def used(self) -> list[Measured]:
@@ -111,9 +117,12 @@ class Observed:
         """Median of the iterations that count."""
         return statistics.median(self.seconds)
 
-    def add(self, iterations: Sequence[Measured], cores: int) -> None:
+    def add(self, played: Sequence[Played], cores: int) -> None:
         """Add one run."""
+        iterations = measured(played)
         self.runs += 1
+        for rank in played:
+            self.staleness.update(dict(rank.staleness))
         for one in iterations:
             (self.disturbed if disturbance(one, cores) else self.good).append(one)
 
@@ -134,8 +143,17 @@ class CellRun:
     cell: Cell
     expected_s: float
     iterations: int
+    """Of workers that do not wait for each other: windows."""
     warmup: int = WARMUP
     timeline: Path | None = None
+
+    @property
+    def played(self) -> tuple[int, int]:
+        """Iterations to warm up, and those that are measured."""
+        if self.cell.staleness is None or self.timeline is not None:
+            return self.warmup, self.iterations
+        warmup = WARMUP_BOUND if self.cell.staleness == 0 else WARMUP_ALONE
+        return max(self.warmup, warmup), WINDOW * self.iterations
 
 
 def observe(cluster: Cluster, emulator: Emulator, run: CellRun) -> Observed:
@@ -147,7 +165,7 @@ def until_undisturbed(play_so_many: Callable[[int], Sequence[Played]], iteration
     """Run the missing number of iterations, at most MOST_RUNS times."""
     observed, available = Observed(), cores()
     while len(observed.good) < iterations and observed.runs < MOST_RUNS:
-        observed.add(measured(play_so_many(iterations - len(observed.good))), available)
+        observed.add(play_so_many(iterations - len(observed.good)), available)
     return observed
 
 
@@ -161,6 +179,8 @@ def play(cluster: Cluster, emulator: Emulator, run: CellRun) -> list[Played]:
             settings["servers"] = cell.servers
         if cell.needs_switch:
             settings["switch"] = True
+        if cell.staleness not in (None, UNBOUNDED):
+            settings["staleness"] = cell.staleness
         if "multicast" in cell.strategy.knobs:
             settings["multicast"] = _GROUP
         try:
@@ -169,7 +189,7 @@ def play(cluster: Cluster, emulator: Emulator, run: CellRun) -> list[Played]:
                 ranks_per_host=cell.ranks_per_host,
                 env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
                 output=output,
-                limit_s=_START_S + _PATIENCE * run.expected_s * (run.iterations + run.warmup),
+                limit_s=_START_S + _PATIENCE * run.expected_s * sum(run.played),
                 **{key: value for key, value in settings.items() if value is not None},
             )
         except InvalidArgumentError as error:
@@ -188,7 +208,8 @@ def command(run: CellRun, folder: Path) -> list[str]:
     cell = run.cell
     words = [sys.executable, "-m", "paceline_lab.replay", cell.trace]
     words += ["--scale", f"{cell.scale:g}", "--shrink", f"{cell.shrink:g}", "--output", str(folder)]
-    words += ["--iterations", str(run.iterations), "--warmup", str(run.warmup)]
+    warmup, iterations = run.played
+    words += ["--iterations", str(iterations), "--warmup", str(warmup)]
     words += ["--sharding", cell.planned_sharding] if cell.planned_sharding is not None else []
     words += ["--compression", cell.compression] if cell.compression is not None else []
     return words + (["--bucket-size", cell.bucket_size] if cell.bucket_size is not None else [])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from paceline._internal import block, units
 from paceline._internal.block import Fact
 from paceline._internal.console import Column, render
 
-from paceline_lab.validate.cells import Skipped
-from paceline_lab.validate.outcome import Errors, Row, Validation
+from paceline_lab.validate.cells import Cell, Skipped
+from paceline_lab.validate.outcome import Errors, Row, Validation, mean
 
 _HEADERS = ("strategy", "workers", "servers", "measured", "spread", "simulated", "error")
-_OPTIONAL = ("sharding", "compression")
+_OPTIONAL = ("sharding", "compression", "staleness")
 """Columns that stand after the strategy if a row has them."""
+_SHARES = 3
+"""Columns of shares, before that of all others."""
 
 
 def text(result: Validation, width: int) -> list[str]:
@@ -25,7 +27,7 @@ def text(result: Validation, width: int) -> list[str]:
         cell = row.cell
         groups.setdefault((cell.trace, cell.bandwidth_bps, cell.shrink, cell.scale), []).append(row)
     for rows in groups.values():
-        lines += [_title(rows[0]), "", *_table(rows), ""]
+        lines += [_title(rows[0]), "", *_table(rows), "", *_updates(rows)]
     lines += _summary(result)
     if any(not row.undisturbed for row in result.rows):
         lines.append("* the machine disturbed every iteration of this cell")
@@ -70,7 +72,7 @@ def _cells(row: Row, shown: Sequence[str]) -> list[str]:
     several = f" ({row.cell.ranks_per_host} per host)" if row.cell.ranks_per_host > 1 else ""
     return [
         row.cell.strategy.name,
-        *(getattr(row.cell, name) or "none" for name in shown),
+        *(_optional(row.cell, name) for name in shown),
         f"{row.cell.workers}{several}",
         str(row.cell.servers or "-"),
         units.duration(row.measured_s),
@@ -78,6 +80,36 @@ def _cells(row: Row, shown: Sequence[str]) -> list[str]:
         units.duration(row.simulated_s),
         f"{row.error:+.1%}" + ("" if row.undisturbed else "*"),
     ]
+
+
+def _optional(cell: Cell, name: str) -> str:
+    value = getattr(cell, name)
+    if name == "staleness" and value is None:
+        return "-"
+    return "none" if value is None else str(value)
+
+
+def _updates(rows: Sequence[Row]) -> list[str]:
+    """Return the table of staleness: of each cell its mean, its largest, and the share of each, both ways."""
+    stale = [(row.cell, row.staleness) for row in rows if row.staleness is not None]
+    if not stale:
+        return []
+    names = ("bound", "workers", "servers", "", "mean", "most", *map(str, range(_SHARES)), f"{_SHARES}+", "differs")
+    columns = [Column(name, left=not name) for name in names]
+    groups = []
+    for cell, both in stale:
+        bound = (str(cell.staleness), str(cell.workers), str(cell.servers))
+        measured = [*bound, "measured", *_distribution(both.measured), f"{both.distance:.0%}"]
+        groups.append([measured, ["", "", "", "simulated", *_distribution(both.simulated), ""]])
+    title = "Staleness in updates of others, and the share of the gradients with each"
+    return [title, "", *render(columns, groups), ""]
+
+
+def _distribution(shares: Mapping[int, float]) -> list[str]:
+    """Return mean and largest staleness, the shares of the least ones, and that of all others."""
+    several = [shares.get(count, 0) for count in range(_SHARES)]
+    several.append(sum(share for count, share in shares.items() if count >= _SHARES))
+    return [f"{mean(shares):.2f}", str(max(shares, default=0)), *(f"{share:.0%}" for share in several)]
 
 
 def _summary(result: Validation) -> list[str]:

@@ -91,6 +91,8 @@ class Asynchronous(_Base):
 
     _exchange: Exchange
     _rule: Rule
+    steps_on_servers = True
+    """Recorders watch its steps by the hooks of all optimizers."""
 
     def _begin(self, exchange: Exchange, rule: Rule) -> None:
         """Watch the parameters; nothing is sent before the first gradient."""

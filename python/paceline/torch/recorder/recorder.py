@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from paceline._internal.recording import (
@@ -158,15 +159,30 @@ class Recorder:
         """
         if self._optimizer is None or self._phase is not _Phase.STOPPED:
             raise RecordingError("a recorder can be used once", remedy="paceline.torch.Recorder(…), a new one")
-        self._handles = [
-            self._optimizer.register_step_pre_hook(self._before_step),
-            self._optimizer.register_step_post_hook(self._after_step),
-        ]
+        if getattr(self._optimizer, "steps_on_servers", False):
+            self._handles = self._watch_all_steps(self._optimizer)
+        else:
+            self._handles = [
+                self._optimizer.register_step_pre_hook(self._before_step),
+                self._optimizer.register_step_post_hook(self._after_step),
+            ]
         try:
             self._enter(_Phase.RECORDED if self.steps_seen >= self.warmup else _Phase.WARMUP)
         except BaseException:
             self.stop()
             raise
+
+    def _watch_all_steps(self, own: torch.optim.Optimizer) -> list[RemovableHandle]:
+        """Watch an optimizer that has no hooks of its own, as nothing steps here, by those of all optimizers."""
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 - as torch's
+            return self._before_step(optimizer, args, kwargs) if optimizer is own else None
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+            if optimizer is own:
+                self._after_step(optimizer, args, kwargs)
+
+        return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
 
     def stop(self) -> None:
         """Remove every hook and release the model and the optimizer. Idempotent."""
