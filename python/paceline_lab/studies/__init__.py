@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from paceline._internal.nearest import nearest
+from paceline._internal.units import listed
 from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from paceline_lab.studies.own import Own
+    from paceline_lab.studies.own import Comparison, Own
 
 # Called with the number of simulations done and the total.
 Progress = Callable[[int, int], None]
@@ -33,6 +34,8 @@ STUDIES: dict[str, tuple[str, str]] = {
 }
 # Studies that accept a file of measurements.
 WITH_DATA = frozenset({"published", "collectives"})
+# Studies that compare systems, which can be forecast with other values: their modules have a `COMPARISON`.
+WITH_OWN = tuple(name for name in STUDIES if name not in WITH_DATA)
 
 
 def run_in_turn(steps: Sequence[Callable[[], list[Any]]], progress: Progress | None) -> list[list[Any]]:
@@ -58,6 +61,14 @@ class StudyOutput(Protocol):
 
     def text(self, width: int) -> list[str]:
         """Return lines for people."""
+
+
+def comparison_of(study: str) -> Comparison:
+    """Return the systems of a study. Raises InvalidArgumentError for one with values of its own only."""
+    if study not in WITH_OWN:
+        known = listed([f"paceline study {name}" for name in WITH_OWN], "or")
+        raise InvalidArgumentError(f"--workers, --bandwidth and --trace have no effect on {study}", remedy=known)
+    return cast("Comparison", importlib.import_module(STUDIES[study][0]).COMPARISON)
 
 
 def run_study(
@@ -91,7 +102,9 @@ def run_study(
             )
         from paceline_lab.studies import own as comparing
 
-        return comparing.run(name, f"{name}: {STUDIES[name][1]}", own, plots, progress)
+        return comparing.run(
+            name, f"{name}: {STUDIES[name][1]}", comparison_of(name), own, plots=plots, progress=progress
+        )
     module = importlib.import_module(STUDIES[name][0])
     if anchor:
         return cast("StudyOutput", module.run(plots, progress, data, anchor=True))

@@ -23,6 +23,7 @@ from paceline.settings.keywords import CoreOptions
 from paceline_lab.studies import run_in_turn
 from paceline_lab.studies.claims import judged
 from paceline_lab.studies.curves import Panel, draw
+from paceline_lab.studies.own import Comparison
 from paceline_lab.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = (
@@ -74,18 +75,27 @@ def _device_rate(model: str) -> float:
     return on_v100 * rates["P100"].samples_per_s / rates["V100"].samples_per_s
 
 
+def _step(model: str, batch: int = 64) -> Trace:
+    """Return a model's step on a P100, whose published rate is assumed to be the same at every batch size."""
+    return load_trace(model).with_batch(batch).scaled_to_rate(_device_rate(model))
+
+
+def _training(name: str, trace: Trace, gpus: int, bandwidth: str | None = None) -> Scenario:
+    return _scenario(name, trace, with_channel(load_cluster("piz-daint", bandwidth=bandwidth)), gpus)
+
+
 @lru_cache(maxsize=256)
-def rate(name: str, model: str, gpus: int, batch: int | None = None) -> float:
-    """Return images/s on Piz Daint, from the published rate of a P100, assumed to be the same at every batch size."""
-    samples_per_s = _device_rate(model)
-    trace = load_trace(model).with_batch(batch or 64).scaled_to_rate(samples_per_s)
-    machine = with_channel(load_cluster("piz-daint"))
-    return gpus * (batch or 64) / result_of(_scenario(name, trace, machine, gpus)).iteration_s
+def rate(name: str, model: str, gpus: int, batch: int = 64) -> float:
+    """Return images/s on Piz Daint."""
+    return gpus * batch / result_of(_training(name, _step(model, batch), gpus)).iteration_s
 
 
 def efficiency(name: str, model: str, gpus: int) -> float:
     """Return the scaling efficiency."""
     return rate(name, model, gpus) / gpus / _device_rate(model)
+
+
+COMPARISON = Comparison(tuple(DESIGNS), _training, ("resnet-50", _MOBILENET), _step, _GPUS)
 
 
 def _forecasts() -> list[Prediction]:

@@ -24,6 +24,7 @@ from paceline.settings.keywords import CoreOptions
 
 from paceline_lab.studies.claims import judged
 from paceline_lab.studies.curves import Panel, draw
+from paceline_lab.studies.own import Comparison
 from paceline_lab.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = "DDL and NCCL under Horovod on Longhorn, 2020-05-13: ResNet-50, batch 32, slopes in images/s a GPU"
@@ -51,12 +52,18 @@ def rate(system: str, gpus: int) -> float:
     """Return images/s."""
     if gpus == 1:
         return rates_of(_MODEL)["V100"].samples_per_s
+    return gpus * _BATCH / result_of(_scenario(system, _step(), gpus)).iteration_s
+
+
+def _scenario(system: str, trace: Trace, gpus: int, bandwidth: str | None = None) -> Scenario:
     options: CoreOptions = {"bucket_size": "none"} if system == SINGLE else {"bucket_size": _FUSION}
     library = find_library("horovod-ddl" if system == DDL else "horovod@2.8")
-    machine = with_channel(load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE)))
+    machine = with_channel(load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE), bandwidth=bandwidth))
     strategy = "ring" if system == SINGLE else library.strategy
-    scenario = Scenario.of(_step(), machine, strategy, gpus, library=library, **options)
-    return gpus * _BATCH / result_of(scenario).iteration_s
+    return Scenario.of(trace, machine, strategy, gpus, library=library, **options)
+
+
+COMPARISON = Comparison((NCCL, DDL), _scenario, (_MODEL,), lambda _: _step(), _GPUS[NCCL])
 
 
 def slope(system: str) -> float:

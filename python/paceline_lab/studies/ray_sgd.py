@@ -23,7 +23,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from paceline._core import Trace
+from paceline._core import Trace, parse_rate
 from paceline._internal import units
 from paceline.catalog.builtin import load_cluster, load_trace
 from paceline.catalog.channels import constant, with_channel
@@ -36,6 +36,7 @@ from paceline.settings.keywords import CoreOptions
 from paceline_lab.studies import run_in_turn
 from paceline_lab.studies.claims import Figures, judged
 from paceline_lab.studies.curves import Panel, draw
+from paceline_lab.studies.own import Comparison
 from paceline_lab.studies.published.data import BUILT_IN, read
 from paceline_lab.studies.published.rows import Forecast, forecast
 from paceline_lab.studies.report import ClaimResult, Compared, Prediction, Study
@@ -63,6 +64,7 @@ _NO_LIMIT = 1e14
 _NAMES = {HOROVOD: "Horovod", TENSORFLOW: "Distributed TF", RAY: "Ray"}
 # What one connection carries outside of a cluster placement group (AWS, EC2 instance network bandwidth).
 _FLOW = "5Gbps"
+_NETWORK = "25Gbps"
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class Layout:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes, all of them full."""
-        return self.gpus // self.per_node
+        """Number of nodes, all of them full but the last."""
+        return -(-self.gpus // self.per_node)
 
 
 def port_bps(gpus: int, inside: str) -> float:
@@ -103,27 +105,38 @@ def _step() -> Trace:
 @lru_cache(maxsize=256)
 def rate(layout: Layout) -> float:
     """Return images/s."""
+    if layout.gpus == 1:
+        return _ONE_GPU
+    return layout.gpus * _BATCH / result_of(scenario(layout, _step())).iteration_s
+
+
+def scenario(layout: Layout, trace: Trace, bandwidth: str = _NETWORK) -> Scenario:
+    """Return the forecast of a configuration."""
     workers, per_node = layout.gpus, layout.per_node
     if layout.inside == IDEAL:  # One GPU's gradient stands for the whole node's.
         workers, per_node = layout.nodes, 1
-    if layout.gpus == 1:
-        return _ONE_GPU
     inside: dict[str, Any] = {}
     if layout.system != HOROVOD:
         bps = port_bps(layout.per_node, layout.inside) if layout.inside != IDEAL else _NO_LIMIT
         inside["intra_bandwidth"] = as_rate(bps)
     # As p3.16xlarge, except that the path inside the node is that of the layout.
     inside.setdefault("intra_bandwidth", as_rate(constant("inside.nvlink-v100")))
-    inside["stream_bandwidth"] = _FLOW
-    machine = with_channel(load_cluster(None, bandwidth="25Gbps", gpus_per_node=per_node, **inside), "tcp")
+    inside["stream_bandwidth"] = min(_FLOW, bandwidth, key=parse_rate)
+    machine = with_channel(load_cluster(None, bandwidth=bandwidth, gpus_per_node=per_node, **inside), "tcp")
     library = find_library(_LIBRARIES[layout.system])
     options: CoreOptions = {} if layout.system == HOROVOD else {"servers": layout.nodes, "inside": "root"}
-    scenario = Scenario.of(_step(), machine, library.strategy, workers, library=library, **options)
-    return layout.gpus * _BATCH / result_of(scenario).iteration_s
+    return Scenario.of(trace, machine, library.strategy, workers, library=library, **options)
 
 
 def _system(system: str, gpus: int, per_node: int) -> Layout:
     return Layout(system, gpus, min(gpus, per_node), SIMPLE if system == RAY else NCCL)
+
+
+def _own(system: str, trace: Trace, gpus: int, bandwidth: str | None) -> Scenario:
+    return scenario(_system(system, gpus, _MESH), trace, bandwidth or _NETWORK)
+
+
+COMPARISON = Comparison(SYSTEMS, _own, (_MODEL,), lambda _: _step(), _GPUS)
 
 
 @cache

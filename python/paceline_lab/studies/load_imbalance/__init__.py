@@ -9,12 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline._core import Trace
+from paceline.catalog.strategies import all_coordinators
 from paceline.forecast.coordinator_model.networks import ITERATIONS as ITERATIONS_OF_TRAINING
+from paceline.forecast.coordinator_model.networks import networks
+from paceline.forecast.scenario import Scenario
 
 from paceline_lab.studies.load_imbalance.claims import claims
 from paceline_lab.studies.load_imbalance.compared import compared, predictions
 from paceline_lab.studies.load_imbalance.result import LoadImbalance
-from paceline_lab.studies.load_imbalance.runs import FITTED, ITERATIONS, OTHER_ITERATIONS, simulate
+from paceline_lab.studies.load_imbalance.runs import (
+    BATCH,
+    FITTED,
+    GPUS,
+    ITERATIONS,
+    OTHER_ITERATIONS,
+    Point,
+    scenario,
+    simulate,
+    step,
+)
+from paceline_lab.studies.own import Comparison
 from paceline_lab.studies.report import Study
 
 TITLE = (
@@ -29,6 +44,15 @@ _NOTES = (
     f"Assumed: that training had {ITERATIONS_OF_TRAINING} iterations, 90 epochs of whole batches. By the other "
     f"reading, {OTHER_ITERATIONS}, iterations are 8 % shorter; the gains in graph order that follow are listed.",
     "AlexNet's share of contention is not published: the median of the others is used.",
+)
+
+
+def _own(coordinator: str, trace: Trace, gpus: int, bandwidth: str | None) -> Scenario:
+    return scenario(Point(trace.name, coordinator, gpus), trace, bandwidth)
+
+
+COMPARISON = Comparison(
+    tuple(it.name for it in all_coordinators()), _own, tuple(networks()), lambda network: step(network, BATCH), GPUS
 )
 
 

@@ -88,18 +88,25 @@ def contention_s(network: str) -> float:
 
 def run_of(point: Point, iterations: int = ITERATIONS) -> Scenario:
     """Return the scenario: `simulate --library none --cluster summit --strategy native --coordinator …`, NCCL 2.8."""
-    share = networks()[point.network].contention_share
+    trace = step(point.network, point.batch, other_reading=point.other_reading)
+    return scenario(point, trace, None, iterations)
+
+
+def scenario(point: Point, trace: Trace, bandwidth: str | None, iterations: int = ITERATIONS) -> Scenario:
+    """Return the scenario of a point on a trace, whose network need not be one of the publication's."""
+    known = networks().get(point.network)
+    share = None if known is None else known.contention_share
     constants = {} if share is None else {"contention_share": share}
     return Scenario.of(
-        step(point.network, point.batch, other_reading=point.other_reading),
-        load_cluster("summit"),
+        trace,
+        load_cluster("summit", bandwidth=bandwidth),
         find_strategy("native"),
         point.gpus,
         library=replace(find_library(NONE), nccl="2.8"),
         coordination=Coordination(
             point.coordinator,
             contention_s=_strong_contention_s(point) if point.scaling == STRONG else None,
-            graph_nodes=networks()[point.network].graph_nodes,
+            graph_nodes=None if known is None else known.graph_nodes,
             constants={**constants, **(BALANCED if point.balanced else {})},
         ),
         bucket_size=FUSED,
