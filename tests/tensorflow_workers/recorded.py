@@ -71,16 +71,24 @@ if "gpu" in WAYS:  # Only what variables say of themselves: there is none.
 
 
 def step(images, labels):
-    with tf.GradientTape() as tape:
+    with tf.GradientTape(persistent="singly" in WAYS) as tape:
         value = loss(labels, model(images, training=True))
     if RANKS > 1:
         tape = hvd.DistributedGradientTape(tape)
+    if "singly" in WAYS:
+        for variable in model.trainable_variables:
+            variable.assign_sub(0.01 * tape.gradient(value, variable))
+        return value
     gradients = tape.gradient(value, model.trainable_variables)
     if "alone" in WAYS:
-        for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+        pairs = list(zip(model.trainable_variables, gradients, strict=True))
+        for variable, gradient in pairs[1:] if "partly" in WAYS else pairs:
             variable.assign_sub(0.01 * gradient)
     elif "nothing" not in WAYS:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    if "clip" in WAYS:
+        for variable in model.trainable_variables:
+            variable.assign(tf.clip_by_value(variable, -1, 1))
     return value
 
 

@@ -5,6 +5,7 @@
 | `tf.GradientTape.__enter__`, `gradient` | the backward pass: its start, and when each gradient has a value |
 | `keras.Layer.__call__` | the forward pass, by layer |
 | `apply` of Keras' optimizers, `apply_gradients` of TensorFlow 1's | the end of a step |
+| `assign…`, `scatter…` of variables with gradients | the same, where no optimizer steps |
 
 Marks are made only where a tape watches, so evaluation and saved models have none. In a graph the optimizer waits for
 all gradients, as it does when they are exchanged. Wrappers keep the names and modules of what they wrap: AutoGraph
@@ -24,6 +25,7 @@ from tensorflow.python.framework import op_callbacks
 
 from paceline.tensorflow.execution import compiled_by_xla
 from paceline.tensorflow.recorder import marks
+from paceline.tensorflow.recorder.assignments import METHODS, OWNER, Assignments
 from paceline.tensorflow.recorder.marks import Tensor, deliver, now, tensors_in, timestamp
 from paceline.tensorflow.recorder.recorder import Recorder
 from paceline.tensorflow.recorder.steps import Backward, Forward, Update
@@ -66,6 +68,9 @@ class Hooks:
         self._recorder = recorder
         self._thread = _Thread()
         self._keras = False
+        self._assignments = Assignments(recorder, self._may_mark, self._deliver)
+        for name in METHODS:
+            _wrap(OWNER, name, self._assignments.assign)
         tape = tf.GradientTape
         _wrap(tape, "__enter__", self._enter)
         _wrap(tape, "__exit__", self._exit)
@@ -126,6 +131,7 @@ class Hooks:
         if not ready:
             return gradients
         trained = [number for number, _ in ready]
+        self._assignments.await_all(tape, trained, [tensor for _, tensors in ready for tensor in tensors])
         times = [timestamp([]), timestamp(tensors_in(target)), *(timestamp(tensors) for _, tensors in ready)]
 
         def take(values: list[float]) -> None:
@@ -137,7 +143,9 @@ class Hooks:
 
     def _gradient_now(self, compute: Callable[[], Any], tape: Any, numbers: Sequence[int | None]) -> Any:  # noqa: ANN401
         if not self._recorder.marking_now:
-            return compute()
+            gradients = compute()
+            self._assignments.await_all(tape, _trained(numbers, _flat(gradients, len(numbers))), [])
+            return gradients
         made: dict[int, float] = {}
 
         # The name comes by place from TensorFlow's fast path, and by keyword otherwise.
@@ -164,6 +172,7 @@ class Hooks:
                 ready.append((number, max(at) if at else end))
         opened = tape.__dict__.get("_paceline_opened", begin)
         self._recorder.take(Backward(opened, begin, tuple(ready), end))
+        self._assignments.await_all(tape, _trained(numbers, flat), [])
         return gradients
 
     def _describe(self, numbers: Sequence[int | None], gradients: Sequence[Any]) -> None:
@@ -272,18 +281,21 @@ class Hooks:
         graph = marks.graph()
         if graph is None:
             begin = now()
-            result = apply(list(grads))
+            with self._assignments.by_optimizer():
+                result = apply(list(grads))
             self._recorder.take(Update(number, begin, now()))
             self._recorder.stepped()
             return result
         if not self._may_mark(variables):
-            return apply(list(grads))
+            with self._assignments.by_optimizer():
+                return apply(list(grads))
         every = tensors_in([one for one in grads if one is not None])
         begin_at = timestamp(every)
         with tf.control_dependencies([begin_at]):
             waited = [None if one is None else _same(one) for one in grads]
         before = len(graph.get_operations())
-        result = apply(waited)
+        with self._assignments.by_optimizer():
+            result = apply(waited)
         made = graph.get_operations()[before:]
         last = [one for one in made if not any(output.consumers() for output in one.outputs)]
         end_at = timestamp(last or every)
@@ -353,6 +365,12 @@ def _flat(gradients: Any, number: int) -> list[Any]:  # noqa: ANN401
     """Return one gradient for each source; sparse ones are whole."""
     flat = tf.nest.flatten(gradients)
     return flat if len(flat) == number else [None] * number
+
+
+def _trained(numbers: Sequence[int | None], gradients: Sequence[Any]) -> list[int]:
+    """Return the numbers of variables that have a gradient."""
+    pairs = zip(numbers, gradients, strict=True)
+    return [number for number, gradient in pairs if number is not None and gradient is not None]
 
 
 def _same(gradient: Any) -> Any:  # noqa: ANN401

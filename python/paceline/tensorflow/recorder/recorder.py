@@ -14,7 +14,7 @@ from paceline._internal import units
 from paceline._internal.recording import Overhead, RecordingError, Summary, overhead, summary_of, write_json
 from paceline._internal.system import cores, cpu_name, own_version
 from paceline.tensorflow.recorder.steps import Mark, StepTimes, Update, take_apart
-from paceline.tensorflow.recorder.table import Table
+from paceline.tensorflow.recorder.table import OwnUpdates, Table
 from paceline.tensorflow.recorder.trace import Medians, combine
 
 
@@ -92,8 +92,11 @@ class Recorder:
 
     @property
     def optimizer_name(self) -> str:
-        """The class of the chosen optimizer."""
-        return "" if self._chosen is None else type(self.table.optimizers[self._chosen].optimizer).__name__
+        """The class of the chosen optimizer, or what stands for one."""
+        if self._chosen is None:
+            return ""
+        optimizer = self.table.optimizers[self._chosen].optimizer
+        return str(optimizer) if isinstance(optimizer, OwnUpdates) else type(optimizer).__name__
 
     @property
     def parameters(self) -> int:
@@ -142,7 +145,11 @@ class Recorder:
             ends.append(mark.end)
             if self._chosen is None and len(ends) > 1:
                 # At the second step of any optimizer, all optimizers of the loop have been seen.
-                sizes = {number: self.table.elements(self.table.optimizers[number].parameters) for number in self._ends}
+                every = [(number, self.table.optimizers[number]) for number in self._ends]
+                sizes = {
+                    number: (not isinstance(one.optimizer, OwnUpdates), self.table.elements(one.parameters))
+                    for number, one in every
+                }
                 self._chosen = max(sizes, key=lambda number: sizes[number])
                 if not self.on_choice():
                     self.give_up(None)
@@ -246,7 +253,12 @@ class Recorder:
             if self.in_graph
             else []
         )
-        return (*short, *ranks, *medians.notes, *graph)
+        assigned = (
+            ["the script assigns its variables itself: states of its optimizer, if there are any, are unknown"]
+            if self._chosen is not None and isinstance(self.table.optimizers[self._chosen].optimizer, OwnUpdates)
+            else []
+        )
+        return (*short, *ranks, *medians.notes, *assigned, *graph)
 
     def _provenance(self, medians: Medians) -> str:
         threads = tf.config.threading.get_intra_op_parallelism_threads() or cores()

@@ -66,6 +66,17 @@ class Optimizer:
         return sum(_elements(one) * _itemsize(one) for one in states if len(one.shape))
 
 
+class OwnUpdates:
+    """Stands for an optimizer where the script itself assigns to the variables."""
+
+    variables = ()
+    """States: unknown."""
+
+    def __str__(self) -> str:
+        """Return what updates the variables, for messages."""
+        return "assignments of its own"
+
+
 @dataclass
 class Table:
     """Everything that the hooks have seen. Objects are kept, so that their `id` stays theirs."""
@@ -75,6 +86,8 @@ class Table:
     needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """The parameters that a layer needs, by the layer's number."""
     optimizers: list[Optimizer] = field(default_factory=list)
+    assigned: int = 0
+    """The most variables with gradients that a script has assigned itself, after computing them."""
     _numbers: dict[int, int] = field(default_factory=dict)
     _names: Counter[str] = field(default_factory=Counter)
 
@@ -99,6 +112,23 @@ class Table:
                 )
             )
         return self._numbers[key]
+
+    def known(self, variable: Variable) -> int | None:
+        """Return the number of a variable; None if it has none yet."""
+        return self._numbers.get(identity(variable))
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether any optimizer but the script itself has updated variables."""
+        return any(not isinstance(one.optimizer, OwnUpdates) for one in self.optimizers)
+
+    def own_updates(self, numbers: frozenset[int]) -> int:
+        """Return the number of what stands for an optimizer where a script assigns these variables itself."""
+        for place, known in enumerate(self.optimizers):
+            if isinstance(known.optimizer, OwnUpdates) and known.parameters == numbers:
+                return place
+        self.optimizers.append(Optimizer(OwnUpdates(), numbers))
+        return len(self.optimizers) - 1
 
     def layer(self, layer: Layer) -> int:
         """Return the number of a layer."""

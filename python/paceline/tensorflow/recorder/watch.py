@@ -10,12 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from paceline._internal import units
 from paceline._internal.recording import RecordingError
 from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
 from paceline.launch.injection import SETTINGS, Recording, rank_here, recorded_message
 from paceline.tensorflow.recorder.hooks import Hooks
 from paceline.tensorflow.recorder.recorder import Recorder
+
+_STEPS = (
+    "optimizer.apply_gradients of keras.optimizers or tf.compat.v1.train, or variable.assign_sub(rate * gradient) of "
+    "every variable"
+)
 
 
 class Watcher:
@@ -83,8 +89,10 @@ class Watcher:
         if error is None and not recorder.steps_seen:
             if not recorder.gradients_seen:
                 return  # TensorFlow was imported, but nothing was trained.
-            error = "gradients were computed by a tape, but no optimizer step was seen"
-            remedy = "optimizer.apply_gradients of keras.optimizers, or of tf.compat.v1.train"
+            error, remedy = "gradients were computed by a tape, but no optimizer step was seen", _STEPS
+            if recorder.table.assigned:
+                every = units.count(len(recorder.table.parameters), "variable")
+                error += f"; {recorder.table.assigned} of {every} with gradients were assigned"
         result: dict[str, Any] = {
             "steps_seen": recorder.steps_seen,
             "error": error,
