@@ -31,6 +31,7 @@ NEED = [
     (["record", "--model", "resnet18", "-o", "a.json"], "torch"),
     (["explore", "resnet-18"], "explore"),
     (["export-chakra", "resnet-18", "--workers", "2", "-o", "job"], "chakra"),
+    (["import", "tensorflow", "graph.xplane.pb", "--batch", "1", "-o", "a.json"], "chakra"),
     (["plan", "graph.pb"], "tensorflow"),
     (["simulate", "resnet-18", "--workers", "2", "--executor", "ray"], "ray"),
 ]

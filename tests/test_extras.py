@@ -37,6 +37,7 @@ def test_studies_bench_and_readers_are_not_imported_by_default(code):
         (["explore", "resnet-18"], "uvicorn", "explore"),
         (["emulate", "up", "--workers", "2", "--bandwidth", "1Gbps"], "pyroute2", "emulate"),
         (["export-chakra", "resnet-18", "--workers", "2", "-o", "job"], "google.protobuf", "chakra"),
+        (["import", "tensorflow", "a.xplane.pb", "--batch", "1", "-o", "a.json"], "google.protobuf", "chakra"),
         (["plan", "graph.pb"], "tensorflow", "tensorflow"),
         (["simulate", "resnet-18", "--workers", "2", "--executor", "ray"], "ray", "ray"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
+from paceline.interop import xplane_file
 from paceline.interop.tensorflow import import_tensorflow
 from paceline.interop.xplane_file import read_xplane
 
@@ -423,17 +424,44 @@ def test_every_beginning_of_a_timeline_is_refused(written):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\x0a\xff\xff\xff\xff\x0f", "ends .* bytes too early"),
-        (b"\x0a\xff", "ends within a number"),
-        (b"\xff" * 11, "more than 10 bytes"),
-        (b"\x00", "a field 0"),
-        (b"\x0b", "wire type 3"),
-        (b"\x08\x01", "a number stands where planes belongs"),
+        (b"\x0a\xff\xff\xff\xff\x0f", "the file is damaged or ends too early"),
+        (b"\x0a\xff", "the file is damaged or ends too early"),
+        (b"\xff" * 11, "the file is damaged"),
+        (b"\x00", "the file is damaged"),
+        (b"\x0b", "the file is damaged"),
+        (b"\x08\x01", "no planes"),
+        (b"", "no planes"),
+        (field(1, b"\x0a"), "a plane is damaged"),
+        (field(1, field(3, b"\x0a")), "a line is damaged"),
+        (field(1, field(3, field(4, b"\x09"))), "an event is damaged"),
+        (field(1, field(3, field(4, field(3, -1)))), "lasts -1 ps"),
     ],
 )
 def test_a_damaged_profile_says_where(written, data, said):
     with pytest.raises(InvalidArgumentError, match=said):
         read_xplane(written(data, "host.xplane.pb"))
+
+
+def test_more_events_than_memory_holds_are_refused(written, monkeypatch):
+    monkeypatch.setattr(xplane_file, "_MOST_EVENTS", 100)
+    full = field(1, field(3, field(4, field(1, 1)) * 60)) * 2
+    with pytest.raises(InvalidArgumentError, match="more than 100 events; profile fewer steps"):
+        read_xplane(written(full, "host.xplane.pb"))
+    with pytest.raises(InvalidArgumentError, match="more than 100 events are empty"):
+        read_xplane(written(field(1, field(3, field(4, b"") * 101)), "host.xplane.pb"))
+
+
+def test_every_kind_of_statistic_and_names_of_any_bytes(written):
+    values = [(2, 1.5), (3, 1 << 63), (4, -2), (5, "text"), (6, b"\x01"), (7, 3)]
+    stats = b"".join(field(4, field(1, place) + field(*pair)) for place, pair in enumerate(values, 1))
+    names = b"".join(field(5, field(1, key) + field(2, field(2, f"s{key}"))) for key in range(1, 7))
+    kinds = field(4, field(1, 9) + field(2, field(2, b"k\xff") + field(5, field(1, 1) + field(2, 9.0))))
+    line = field(11, "shown") + field(2, "id") + field(3, 2) + field(4, field(1, 9) + field(2, 5) + field(3, 7) + stats)
+    (plane_,) = read_xplane(written(field(1, names + kinds + field(3, line)), "host.xplane.pb"))
+    ((event,),) = [one.events for one in plane_.lines]
+    assert plane_.lines[0].name == "shown" and event.name == "k\ufffd"
+    assert event.stats == {"s1": 1.5, "s2": 1 << 63, "s3": -2, "s4": "text", "s5": b"\x01", "s6": "s3"}
+    assert (event.start, event.end) == (pytest.approx(2e-9 + 5e-12), pytest.approx(2e-9 + 12e-12))
 
 
 def test_the_command(written, tmp_path):

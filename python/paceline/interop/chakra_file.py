@@ -1,8 +1,8 @@
 """Reads and writes Chakra execution traces: length-prefixed protocol buffers, one file a rank.
 
 The schema is MLCommons' schema/protobuf/et_def.proto (https://github.com/mlcommons/chakra, Apache License 2.0); the
-messages below have all its fields but a node's inputs and outputs. They are described here, not by generated code:
-that runs only with the releases of protobuf for which it was generated.
+messages below have all its fields but a node's inputs and outputs. An attribute's value has one field, and then one
+for a list, for each type of `SCALARS`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal.documents import read_packed
-from paceline._internal.extras import install
 from paceline.errors import InvalidArgumentError
+from paceline.interop.protocol_buffers import SCALARS, Field, message_classes, need_protobuf
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -27,12 +27,6 @@ _MOST_NODES = 5_000_000
 """Of a rank: a step of a large model has some hundred thousand."""
 _MOST_EMPTY = 1000
 _BLANKS = 4096
-_PACKAGE = "ChakraProtoMsg"
-_SCALARS = (
-    *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
-    *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"),
-)
-"""Types of an attribute's value. From field 3 on, each has a field and then one for a list."""
 
 
 class NodeType(IntEnum):
@@ -100,59 +94,45 @@ class ExecutionTrace:
     nodes: list[Node]
 
 
-def _need_protobuf() -> None:
-    try:
-        from google.protobuf import proto  # noqa: F401 - in protobuf 5.29 and newer
-    except ImportError as error:
-        raise InvalidArgumentError(
-            f"Chakra execution traces need protobuf 5.29 or newer ({error})", remedy=install("chakra")
-        ) from None
+_TRACES = "Chakra execution traces"
 
 
 @cache
 def _classes() -> dict[str, type[Message]]:
     """Return the schema's messages by name."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package=_PACKAGE, syntax="proto3")
-
-    def add(message: Any, name: str, number: int, kind: str, **options: Any) -> None:  # noqa: ANN401
-        options |= {"type": f"TYPE_{kind.upper()}"} if kind in _SCALARS else {"type_name": f".{_PACKAGE}.{kind}"}
-        options.setdefault("label", "LABEL_OPTIONAL")
-        message.field.add(name=name, number=number, **options)
-
-    repeated = {"label": "LABEL_REPEATED"}
-    attribute = file.message_type.add(name="AttributeProto")
-    attribute.oneof_decl.add(name="value")
-    add(attribute, "name", 1, "string")
-    add(attribute, "doc_string", 2, "string")
-    for place, scalar in enumerate(_SCALARS):
-        values = f"{scalar.capitalize()}List"
-        add(file.message_type.add(name=values), "values", 1, scalar, **repeated)
-        add(attribute, f"{scalar}_val", 3 + 2 * place, scalar, oneof_index=0)
-        add(attribute, f"{scalar}_list", 4 + 2 * place, values, oneof_index=0)
-    node = file.message_type.add(name="Node")
-    for number, (name, kind) in enumerate({"id": "uint64", "name": "string", "type": "int32"}.items(), 1):
-        add(node, name, number, kind)
-    add(node, "ctrl_deps", 4, "uint64", **repeated)
-    add(node, "data_deps", 5, "uint64", **repeated)
-    add(node, "start_time_micros", 6, "uint64")
-    add(node, "duration_micros", 7, "uint64")
-    add(node, "attr", 10, "AttributeProto", **repeated)
-    metadata = file.message_type.add(name="GlobalMetadata")
-    add(metadata, "version", 1, "string")
-    add(metadata, "attr", 2, "AttributeProto", **repeated)
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in ("GlobalMetadata", "Node")
-    }
+    values = [
+        one
+        for place, scalar in enumerate(SCALARS)
+        for one in (
+            Field(f"{scalar}_val", 3 + 2 * place, scalar, oneof="value"),
+            Field(f"{scalar}_list", 4 + 2 * place, f"{scalar.capitalize()}List", oneof="value"),
+        )
+    ]
+    lists = {f"{scalar.capitalize()}List": [Field("values", 1, scalar, repeated=True)] for scalar in SCALARS}
+    attributes = "AttributeProto"
+    return message_classes(
+        "ChakraProtoMsg",
+        {
+            **lists,
+            attributes: [Field("name", 1, "string"), Field("doc_string", 2, "string"), *values],
+            "Node": [
+                Field("id", 1, "uint64"),
+                Field("name", 2, "string"),
+                Field("type", 3, "int32"),
+                Field("ctrl_deps", 4, "uint64", repeated=True),
+                Field("data_deps", 5, "uint64", repeated=True),
+                Field("start_time_micros", 6, "uint64"),
+                Field("duration_micros", 7, "uint64"),
+                Field("attr", 10, attributes, repeated=True),
+            ],
+            "GlobalMetadata": [Field("version", 1, "string"), Field("attr", 2, attributes, repeated=True)],
+        },
+    )
 
 
 def write(path: Path, trace: ExecutionTrace) -> None:
     """Write a file. Raises InvalidArgumentError without protobuf."""
-    _need_protobuf()
+    need_protobuf(_TRACES)
     from google.protobuf.proto import serialize_length_prefixed
 
     classes = _classes()
@@ -196,7 +176,7 @@ def read(path: Path) -> ExecutionTrace:
 
 def _messages(path: Path, content: bytes) -> Iterator[Any]:
     """Yield the metadata and the nodes."""
-    _need_protobuf()
+    need_protobuf(_TRACES)
     from google.protobuf.message import DecodeError
     from google.protobuf.proto import parse_length_prefixed
 

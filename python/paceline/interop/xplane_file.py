@@ -1,26 +1,34 @@
 """Reads the profiles of TensorFlow and JAX (XPlane): a protocol buffer of planes, lines and events.
 
 The schema is https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto (Apache
-License 2.0). Its wire format is read here, field by field: lengths are checked before anything is copied, unknown
-fields are skipped, and no library is needed. Times of events are picoseconds since their line's timestamp.
+License 2.0), of which the messages below have the fields that are needed. Names are bytes there: those of kernels
+need not be UTF-8. Times of events are picoseconds since their line's timestamp.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from paceline._internal.documents import read_packed
 from paceline.errors import InvalidArgumentError
+from paceline.interop.protocol_buffers import Field, message_classes, need_protobuf
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 _MOST_BYTES = 2_000_000_000
 _MOST_EVENTS = 20_000_000
+_EMPTY_EVENT = b"\x22\x00"
 _WHOLE = "a whole file of tf.profiler (plugins/profile/…/HOST.xplane.pb)"
 
 Value = int | float | str | bytes
 """The value of a statistic."""
+Kinds = dict[int, tuple[str, dict[str, Value]]]
+"""Names of events, and the statistics that all of a name have."""
 
 
 @dataclass
@@ -50,202 +58,130 @@ class Plane:
 
 
 class _Damaged(Exception):
-    """The bytes are no message of this kind."""
+    """The bytes are no message of this kind, or too many."""
+
+
+@cache
+def _classes() -> dict[str, type[Message]]:
+    """Return the schema's messages by name. Planes, lines and events are bytes: each is parsed when it is needed."""
+    return message_classes(
+        "tensorflow.profiler",
+        {
+            "XSpace": [Field("planes", 1, "bytes", repeated=True)],
+            "XPlane": [
+                Field("name", 2, "bytes"),
+                Field("lines", 3, "bytes", repeated=True),
+                Field("event_metadata", 4, "EventEntry", repeated=True),
+                Field("stat_metadata", 5, "StatEntry", repeated=True),
+            ],
+            "EventEntry": [Field("key", 1, "int64"), Field("value", 2, "XEventMetadata")],
+            "XEventMetadata": [
+                Field("name", 2, "bytes"),
+                Field("display_name", 4, "bytes"),
+                Field("stats", 5, "XStat", repeated=True),
+            ],
+            "StatEntry": [Field("key", 1, "int64"), Field("value", 2, "XStatMetadata")],
+            "XStatMetadata": [Field("name", 2, "bytes")],
+            "XLine": [
+                Field("name", 2, "bytes"),
+                Field("timestamp_ns", 3, "int64"),
+                Field("events", 4, "bytes", repeated=True),
+                Field("display_name", 11, "bytes"),
+            ],
+            "XEvent": [
+                Field("metadata_id", 1, "int64"),
+                Field("offset_ps", 2, "int64"),
+                Field("duration_ps", 3, "int64"),
+                Field("stats", 4, "XStat", repeated=True),
+            ],
+            "XStat": [
+                Field("metadata_id", 1, "int64"),
+                Field("double_value", 2, "double", oneof="value"),
+                Field("uint64_value", 3, "uint64", oneof="value"),
+                Field("int64_value", 4, "int64", oneof="value"),
+                Field("str_value", 5, "bytes", oneof="value"),
+                Field("bytes_value", 6, "bytes", oneof="value"),
+                Field("ref_value", 7, "uint64", oneof="value"),
+            ],
+        },
+    )
 
 
 def read_xplane(path: Path) -> list[Plane]:
-    """Return the planes of a file. Raises InvalidArgumentError."""
+    """Return the planes of a file. Raises InvalidArgumentError, without protobuf, too."""
+    need_protobuf("Profiles (.xplane.pb)")
     content = read_packed(path, _MOST_BYTES, "an .xplane.pb file")
     try:
-        return _Reader(memoryview(content)).planes()
+        # An event takes memory even if it is empty, which is two bytes here.
+        if content.count(_EMPTY_EVENT) > _MOST_EVENTS:
+            raise _Damaged(f"more than {_MOST_EVENTS:,} events are empty")
+        planes = _Reader().planes(content)
     except _Damaged as error:
         raise InvalidArgumentError(f"{path}: is not XPlane: {error}", remedy=_WHOLE) from None
+    if not planes:
+        raise InvalidArgumentError(f"{path}: is not XPlane: it has no planes", remedy=_WHOLE)
+    return planes
 
 
 class _Reader:
-    def __init__(self, content: memoryview) -> None:
-        self._content = content
+    def __init__(self) -> None:
+        self._message = _classes()
         self._events = 0
 
-    def planes(self) -> list[Plane]:
-        return [
-            self._plane(_part(value, "planes")) for number, value in _fields(self._content, "the file") if number == 1
-        ]
+    def _parsed(self, kind: str, content: bytes, what: str) -> Any:  # noqa: ANN401
+        from google.protobuf.message import DecodeError
 
-    def _plane(self, message: memoryview) -> Plane:
-        names: dict[int, tuple[str, dict[int, Value]]] = {}
-        stats: dict[int, str] = {}
-        plane, lines, raw_stats = Plane(""), [], []
-        for number, value in _fields(message, "a plane"):
-            if number == 2:
-                plane.name = _text(value)
-            elif number == 3:
-                lines.append(_part(value, "lines"))
-            elif number == 4:
-                key, entry = _entry(value)
-                names[key] = self._metadata(entry)
-            elif number == 5:
-                key, entry = _entry(value)
-                stats[key] = next((_text(one) for at, one in _fields(entry, "stat_metadata") if at == 2), "")
-            elif number == 6:
-                raw_stats.append(value)
-        plane.lines = [self._line(line, names, stats) for line in lines]
-        return plane
+        try:
+            return self._message[kind].FromString(content)
+        except DecodeError as error:
+            raise _Damaged(f"{what} is damaged or ends too early ({error})") from None
 
-    def _metadata(self, message: memoryview) -> tuple[str, dict[int, Value]]:
-        """Return an event's name, and the statistics that all of its kind have."""
-        name = display = ""
-        stats: dict[int, Value] = {}
-        for number, value in _fields(message, "event_metadata"):
-            if number == 2:
-                name = _text(value)
-            elif number == 4:
-                display = _text(value)
-            elif number == 5:
-                key, stat = _stat(_part(value, "stats"))
-                stats[key] = stat
-        return name or display, stats
+    def planes(self, content: bytes) -> list[Plane]:
+        """Return the planes of a file's content."""
+        return [self._plane(plane) for plane in self._parsed("XSpace", content, "the file").planes]
 
-    def _line(self, message: memoryview, names: dict[int, tuple[str, dict[int, Value]]], stats: dict[int, str]) -> Line:
-        line, timestamp_ns, events = Line(""), 0, []
-        for number, value in _fields(message, "a line"):
-            if number == 2 or (number == 11 and value):
-                line.name = _text(value)
-            elif number == 3:
-                timestamp_ns = _number(value)
-            elif number == 4:
-                events.append(_part(value, "events"))
-        self._events += len(events)
+    def _plane(self, content: bytes) -> Plane:
+        plane = self._parsed("XPlane", content, "a plane")
+        stats = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
+        # An event's name, and the statistics that all of its kind have.
+        kinds = {
+            entry.key: (_text(entry.value.name or entry.value.display_name), _values(entry.value.stats, stats))
+            for entry in plane.event_metadata
+        }
+        return Plane(_text(plane.name), [self._line(line, kinds, stats) for line in plane.lines])
+
+    def _line(self, content: bytes, kinds: Kinds, stats: Mapping[int, str]) -> Line:
+        line = self._parsed("XLine", content, "a line")
+        self._events += len(line.events)
         if self._events > _MOST_EVENTS:
             raise _Damaged(f"more than {_MOST_EVENTS:,} events; profile fewer steps")
-        line.events = [self._event(event, timestamp_ns, names, stats) for event in events]
-        return line
+        start = line.timestamp_ns * 1e-9
+        return Line(
+            _text(line.display_name or line.name), [self._event(event, start, kinds, stats) for event in line.events]
+        )
 
-    def _event(
-        self,
-        message: memoryview,
-        timestamp_ns: int,
-        names: dict[int, tuple[str, dict[int, Value]]],
-        stats: dict[int, str],
-    ) -> Event:
-        kind = offset = duration = 0
-        own: dict[int, Value] = {}
-        for number, value in _fields(message, "an event"):
-            if number == 1:
-                kind = _number(value)
-            elif number == 2:
-                offset = _signed(_number(value))
-            elif number == 3:
-                duration = _signed(_number(value))
-            elif number == 4:
-                key, stat = _stat(_part(value, "stats"))
-                own[key] = stat
-        name, common = names.get(kind, ("", {}))
-        if duration < 0:
-            raise _Damaged(f"the event '{name:.40}' lasts {duration} ps")
-        start = timestamp_ns * 1e-9 + offset * 1e-12
-        every = {stats.get(key, ""): self._value(stat, stats) for key, stat in (common | own).items()}
-        return Event(name, start, start + duration * 1e-12, every)
-
-    @staticmethod
-    def _value(stat: Value, stats: dict[int, str]) -> Value:
-        return stats.get(stat.key, "") if isinstance(stat, _Reference) else stat
+    def _event(self, content: bytes, line_start: float, kinds: Kinds, stats: Mapping[int, str]) -> Event:
+        event = self._parsed("XEvent", content, "an event")
+        name, common = kinds.get(event.metadata_id, ("", {}))
+        if event.duration_ps < 0:
+            raise _Damaged(f"the event '{name:.40}' lasts {event.duration_ps} ps")
+        start = line_start + event.offset_ps * 1e-12
+        return Event(name, start, start + event.duration_ps * 1e-12, common | _values(event.stats, stats))
 
 
-class _Reference(int):
-    """A statistic's value that is the name of another."""
-
-    @property
-    def key(self) -> int:
-        return int(self)
-
-
-def _stat(message: memoryview) -> tuple[int, Value]:
-    key = 0
-    found: Value = 0
-    for number, value in _fields(message, "a statistic"):
-        if number == 1:
-            key = _number(value)
-        elif number == 2:
-            if not isinstance(value, memoryview) or len(value) != 8:
-                raise _Damaged("a statistic's number has not 8 bytes")
-            found = struct.unpack("<d", value)[0]
-        elif number in (3, 4):
-            found = _number(value) if number == 3 else _signed(_number(value))
-        elif number == 5:
-            found = _text(value)
-        elif number == 6:
-            found = bytes(_part(value, "bytes_value"))
-        elif number == 7:
-            found = _Reference(_number(value))
-    return key, found
+def _values(stats: Iterable[Any], names: Mapping[int, str]) -> dict[str, Value]:
+    """Return statistics by name; the value of some is the name of another."""
+    values: dict[str, Value] = {}
+    for stat in stats:
+        kind = stat.WhichOneof("value")
+        value: Value = 0 if kind is None else getattr(stat, kind)
+        if kind == "ref_value":
+            value = names.get(int(value), "")
+        elif kind == "str_value":
+            value = _text(value)  # type: ignore[arg-type]
+        values[names.get(stat.metadata_id, "")] = value
+    return values
 
 
-def _entry(value: int | memoryview) -> tuple[int, memoryview]:
-    """Return key and value of an entry of a map."""
-    key, inner = 0, memoryview(b"")
-    for number, one in _fields(_part(value, "an entry"), "an entry"):
-        if number == 1:
-            key = _number(one)
-        elif number == 2:
-            inner = _part(one, "an entry's value")
-    return key, inner
-
-
-def _fields(message: memoryview, what: str) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield the fields of a message: numbers, and for other wire types their bytes."""
-    at, end = 0, len(message)
-    while at < end:
-        tag, at = _varint(message, at, what)
-        number, kind = tag >> 3, tag & 7
-        if number == 0:
-            raise _Damaged(f"{what} has a field 0")
-        if kind == 0:
-            value, at = _varint(message, at, what)
-            yield number, value
-            continue
-        if kind == 2:
-            length, at = _varint(message, at, what)
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-        else:
-            raise _Damaged(f"{what} has a field of wire type {kind}")
-        if length > end - at:
-            raise _Damaged(f"{what} ends {length - (end - at):,} bytes too early")
-        yield number, message[at : at + length]
-        at += length
-
-
-def _varint(message: memoryview, at: int, what: str) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(message):
-            raise _Damaged(f"{what} ends within a number")
-        byte = message[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at
-        shift += 7
-        if shift > 63:
-            raise _Damaged(f"{what} has a number of more than 10 bytes")
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _number(value: int | memoryview) -> int:
-    if not isinstance(value, int):
-        raise _Damaged("text stands where a number belongs")
-    return value
-
-
-def _part(value: int | memoryview, what: str) -> memoryview:
-    if isinstance(value, int):
-        raise _Damaged(f"a number stands where {what} belongs")
-    return value
-
-
-def _text(value: int | memoryview) -> str:
-    return str(_part(value, "a name"), "utf-8", "replace")
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
