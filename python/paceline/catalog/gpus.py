@@ -28,6 +28,9 @@ _PLAUSIBLE = {
     "link_bandwidth": (1e6, 1e18, "bytes per second"),
     "bus_bandwidth": (1e6, 1e18, "bytes per second"),
     "launch_s": (1e-12, 1.0, "seconds"),
+    "multiprocessors": (1, 1e5, "streaming multiprocessors"),
+    "clock_hz": (1e6, 1e11, "hertz"),
+    "l2_bytes": (1e3, 1e12, "bytes"),
 }
 """Least, most and unit of a device's numbers: far beyond any hardware's, so that what is outside is a wrong unit."""
 _LINKS = {
@@ -41,6 +44,20 @@ _LINKS = {
     "blackwell": ("pcie-5", "nvlink-b200"),
 }
 """By architecture, the link of a file that names none: without and with NVLink."""
+
+
+_CLOCK_HZ = 1.7e9
+_FLOPS_PER_CLOCK = {
+    "maxwell": 256,
+    "pascal": 256,
+    "volta": 1024,
+    "turing": 1024,
+    "ampere": 2048,
+    "ada": 1024,
+    "hopper": 4096,
+    "blackwell": 8192,
+}
+"""Dense FLOPs of a multiprocessor in a clock at the largest 16-bit peak (NVIDIA's architecture whitepapers)."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,11 @@ class Hardware:
     """NCCL's bus bandwidth for large messages among the GPUs of a node, in bytes per second."""
     launch_s: float
     """Host time to launch one kernel, in seconds."""
+    multiprocessors: int
+    """Among which the blocks of a kernel are spread."""
+    clock_hz: float
+    """The clock at which the peaks are stated."""
+    l2_bytes: int
     sources: tuple[str, ...]
     node: str | None = None
     """The cluster whose nodes are assumed if none is named: a built-in name."""
@@ -185,6 +207,11 @@ def read_hardware(path: Path) -> Hardware:
     peak_flops = {key: plausible(f"peak_flops.{key}", value) for key, value in peaks.items()}
     bandwidth, memory, launch = number("memory_bandwidth"), number("memory_bytes"), number("launch_s")
     link, bus = optional("link_bandwidth"), optional("bus_bandwidth")
+    peak = max(peak_flops.get(name, 0.0) for name in ("bf16", "fp16", "fp32")) or max(peak_flops.values())
+    clock = optional("clock_hz") or _CLOCK_HZ
+    # FLOPs of a multiprocessor in a clock, by which a file that names none has as many as its peak needs.
+    multiprocessors = optional("multiprocessors") or max(1.0, round(peak / clock / _FLOPS_PER_CLOCK[architecture]))
+    l2 = optional("l2_bytes") or 6e6
     has_nvlink = link is not None and bus is not None
     inside = document.pop("link", _LINKS[architecture][has_nvlink])
     if inside not in channels.inside():
@@ -212,6 +239,9 @@ def read_hardware(path: Path) -> Hardware:
         link_bandwidth=link,
         bus_bandwidth=bus,
         launch_s=launch,
+        multiprocessors=int(multiprocessors),
+        clock_hz=clock,
+        l2_bytes=int(l2),
         sources=sources,
         node=node,
         aliases=aliases,

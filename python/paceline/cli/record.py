@@ -78,8 +78,8 @@ def record(*, output: Path, as_json: bool, script: tuple[str, ...], **options: A
     paceline record --model resnet50 --batch 32 -o resnet50.json
 
     With --gpu, nothing is measured, and no GPU is needed. The script runs here, without data or memory for its
-    weights, until the steps are recorded. Its operators, FLOPs and bytes are counted. A roofline of the GPU turns them
-    into times.
+    weights, until the steps are recorded. Its operators are counted with the shapes of their tensors, and a model of
+    the GPU's kernels turns them into times.
     """
     if (options["model"] is None) == (not script):
         raise UsageError(
@@ -265,7 +265,7 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
     )
 
 
-_COUNTED = "No GPU was used: operators, FLOPs and bytes are counted, all times are roofline estimates"
+_COUNTED = "No GPU was used: operators, FLOPs and bytes are counted, all times are estimates"
 
 
 def _is_estimate(summary: dict[str, Any]) -> bool:

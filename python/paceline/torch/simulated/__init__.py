@@ -1,1 +1,1 @@
-"""Runs a training script without its GPU: tensors without data, and a clock that operators advance by a roofline."""
+"""Runs a training script without its GPU: tensors without data, and a clock that operators advance."""

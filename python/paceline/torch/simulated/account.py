@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from paceline.operators.kernels import Work
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.simulated.compiled import Compiled
-from paceline.torch.simulated.cost import Cost
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Totals:
     bytes: int = 0
     seconds: float = 0.0
 
-    def add(self, cost: Cost) -> None:
+    def add(self, cost: Work) -> None:
         """Count an operator."""
         self.operators += 1
         self.flops += cost.flops
@@ -114,8 +114,8 @@ class Account:
     number was given out is known in the backward pass.
     """
 
-    totals: dict[tuple[int, str], Totals] = field(default_factory=lambda: defaultdict(Totals))
-    kinds: dict[tuple[str, str], Totals] = field(default_factory=lambda: defaultdict(Totals))
+    places: dict[tuple[int, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    """By module and phase, the places of its operators in the list of all."""
     steps: int = 0
     kept: tuple[tuple[int, int], ...] = ()
     """Modules in the order in which the last step called them, and the bytes that were kept for the backward pass from
@@ -146,8 +146,7 @@ class Account:
             self.steps += 1
         else:
             self._begun = True
-            self.totals.clear()
-            self.kinds.clear()
+            self.places.clear()
         self.kept = tuple(self._calls)
         self._calls.clear()
         self._storages.clear()
@@ -157,13 +156,12 @@ class Account:
         self._fused.clear()
         self.compiled.end_step()
 
-    def count(self, cost: Cost) -> None:
-        """Count an operator that runs now."""
+    def count(self, place: int) -> None:
+        """Count the operator at this place, which runs now."""
         phase = "backward" if inside_backward() else "forward"
         if phase == "forward" and not torch.is_grad_enabled() and not self._running:
             phase = "other"
-        self.totals[self._owner(), phase].add(cost)
-        self.kinds[cost.kind, phase].add(cost)
+        self.places[self._owner(), phase].append(place)
         if phase == "forward" and self._running:
             self.compiled.count()
 
@@ -199,16 +197,30 @@ class Account:
         """Do not count a tensor as kept for the backward pass of this step."""
         self._storages.add(tensor.untyped_storage()._cdata)
 
-    def by_module(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return the means of each module itself, without the modules in it, in the model's order."""
+    def by_kind(self, works: Sequence[Work]) -> dict[tuple[str, str], Totals]:
+        """Return the sums of each class of operators and phase; `works`: what each operator costs."""
+        kinds: dict[tuple[str, str], Totals] = defaultdict(Totals)
+        for (_, phase), places in self.places.items():
+            for place in places:
+                kinds[works[place].kind, phase].add(works[place])
+        return kinds
+
+    def by_module(self, model: nn.Module, works: Sequence[Work]) -> list[dict[str, Any]]:
+        """Return the means of each module itself, without the modules in it, in the model's order.
+
+        Args:
+            model: The outermost module.
+            works: What each operator costs.
+        """
         names = {id(module): path for path, module in model.named_modules()}
         rows = []
         for key, path in [*names.items(), (0, "(outside)")]:
-            mine: Mapping[str, Totals] = {
-                phase: self.totals[key, phase]
-                for phase in ("forward", "backward", "other")
-                if (key, phase) in self.totals
-            }
+            mine: dict[str, Totals] = {}
+            for phase in ("forward", "backward", "other"):
+                if places := self.places.get((key, phase)):
+                    mine[phase] = Totals()
+                    for place in places:
+                        mine[phase].add(works[place])
             if mine:
                 steps = max(1, self.steps)
                 rows.append({"module": path, **{phase: totals.per_step(steps) for phase, totals in mine.items()}})

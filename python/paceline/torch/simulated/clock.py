@@ -1,34 +1,73 @@
-"""The time of a GPU that is not there: the host launches kernels, which run one after the other behind it."""
+"""The time of a GPU that is not there: operators are kept in their order, and timed once marks are read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from paceline.operators.fused import Fusion
+from paceline.operators.kernels import Work, work_of
+from paceline.operators.machine import Machine
+from paceline.operators.operator import SYNCHRONIZE, Operator
+from paceline.operators.queues import Queues, dispatch_s
 from paceline.torch.recorder.clock import Clock, Mark
 
 
 class SimulatedClock(Clock):
-    """Marks are the times at which a CUDA event on the stream would be reached."""
+    """Marks are positions in the list of operators; their times are those of CUDA events on the stream."""
 
-    def __init__(self, launch_s: float) -> None:
-        """Take the host's time to launch one kernel."""
-        self._launch_s = launch_s
-        self._host_s = 0.0
-        self._device_s = 0.0
+    def __init__(self, machine: Machine) -> None:
+        """Take the GPU."""
+        self.machine = machine
+        self.operators: list[Operator] = []
+        self.works: list[Work] = []
+        """The cost of each operator; in a chain of fused ones, the last one has the costs of all."""
+        self._tf32: list[bool] = []
+        self._queues = Queues()
+        self._times: list[float] = [0.0]
+        """When the device is done with so many operators."""
 
-    def run(self, seconds: float, *, launches: float = 1.0) -> None:
-        """Launch a kernel of this duration."""
-        self._host_s += launches * self._launch_s
-        self._device_s = max(self._device_s, self._host_s) + seconds
+    def run(self, operator: Operator, *, tf32: bool = False) -> int:
+        """Dispatch an operator, and return its place."""
+        self.operators.append(operator)
+        self._tf32.append(tf32)
+        return len(self.operators) - 1
 
     def synchronize(self) -> None:
         """Let the host wait for the device (`.item()`)."""
-        self._host_s = max(self._host_s, self._device_s)
+        self.run(Operator(SYNCHRONIZE))
 
     def mark(self) -> Mark:
-        """Return the time at which the stream has done all work so far."""
-        return max(self._device_s, self._host_s)
+        """Return how many operators have been dispatched."""
+        return len(self.operators)
 
     def seconds(self, marks: Sequence[Mark]) -> list[float]:
         """Return the time of every mark in seconds since the first one."""
-        return [mark - marks[0] for mark in marks]
+        self.advance()
+        return [self._times[mark] - self._times[marks[0]] for mark in marks]
+
+    def advance(self) -> None:
+        """Time what has been dispatched so far, the ends of whole steps."""
+        begin, end = len(self.works), len(self.operators)
+        if begin == end:
+            return
+        for place in range(begin, end):
+            last = self.operators[place - 1] if place else None
+            previous = last.outputs[0] if last is not None and last.outputs else None
+            operator = self.operators[place]
+            self.works.append(work_of(operator, self.machine, previous, tf32=self._tf32[place]))
+        fused: set[int] = set()
+        if any(operator.compiled for operator in self.operators[begin:end]):
+            fusion = Fusion(self.operators)
+            for chain in fusion.chains():
+                if chain.start >= begin:
+                    work = fusion.work_of(chain, self.machine)
+                    fused.update(chain)
+                    for place in chain:
+                        self.works[place] = replace(self.works[place], bytes=0, kernels=())
+                    self.works[chain[-1]] = work
+        for place in range(begin, end):
+            operator, work = self.operators[place], self.works[place]
+            host = dispatch_s(operator, fused=place in fused) if work.kernels or place not in fused else 0.0
+            self._queues.dispatch(work.kernels, host, waits=operator.name == SYNCHRONIZE)
+            self._times.append(self._queues.done_s)

@@ -1,7 +1,7 @@
 """Compiled parts of a script: whole models, blocks in place, forwards and functions. Nothing is really compiled.
 
 In the compiled parts, chains of memory-bound operators count as fused. So does what runs outside of all modules, such
-as a loss, if the model as a whole is compiled: the constants of the roofline were fitted to such scripts.
+as a loss, if the model as a whole is compiled.
 """
 
 from __future__ import annotations

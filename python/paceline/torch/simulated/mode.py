@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -24,10 +24,12 @@ from torch.utils._pytree import tree_leaves
 import paceline
 from paceline._internal.recording import RecordingError
 from paceline.catalog.gpus import Hardware, find_hardware
+from paceline.operators.machine import Machine
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.simulated.account import Account
+from paceline.torch.simulated.calls import is_view, operator_of, storage_of, written_by
 from paceline.torch.simulated.clock import SimulatedClock
-from paceline.torch.simulated.cost import Timer
+from paceline.torch.simulated.dispatch import dispatch_as, stand_in_for_transformers
 from paceline.torch.simulated.distributed import stand_in_for_distributed
 from paceline.torch.simulated.stand_ins import HereInsteadOfCuda, enable_autocast, stand_in
 
@@ -42,11 +44,14 @@ class Simulation:
     hardware: Hardware
     dtype: str | None
     clock: SimulatedClock
-    timer: Timer
+    tf32: Callable[[], bool]
+    """Whether matrix products in FP32 may use TF32."""
     account: Account = field(default_factory=Account)
     notes: list[str] = field(default_factory=list)
     forecast_options: str = ""
     """Options that forecasts of the script need, if it shards its model."""
+    _writers: dict[int, int] = field(default_factory=dict)
+    """By storage, the place of the operator that has written it last."""
     updating: bool = False
     """Whether an optimizer runs: it reads its step counters on the host, without waiting for the GPU."""
 
@@ -54,6 +59,21 @@ class Simulation:
     def device(self) -> str:
         """The GPU's name, for the trace."""
         return self.hardware.title
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:  # noqa: ANN401
+        """Let the GPU run a call."""
+        account = self.account
+        compiled = not self.updating and account.fuses()
+        phase = "update" if self.updating else "backward" if inside_backward() else "forward"
+        operator = operator_of(func, args, kwargs, out, compiled=compiled, phase=phase, writers=self._writers)
+        place = -1
+        if operator is not None:
+            place = self.clock.run(operator, tf32=self.tf32())
+            account.count(place)
+        elif is_view(func):
+            return
+        for tensor in written_by(func, args, kwargs, out):
+            self._writers[storage_of(tensor)] = place
 
     def note(self, text: str) -> None:
         """Keep a note for the summary, once."""
@@ -78,21 +98,23 @@ class Simulation:
         """How the times were made."""
         kinds = self.dtype or "the script's dtypes"
         return (
-            f"computed for {self.hardware.title} by a roofline from the script's operators ({kinds}), run without data "
+            f"computed for {self.hardware.title} operator by operator from the script ({kinds}), run without data "
             f"by torch {torch.__version__}"
         )
 
     def summary(self, model: nn.Module) -> dict[str, Any]:
         """Return what was counted in a step, by class of operator and by module."""
         steps = max(1, self.account.steps)
+        self.clock.advance()
+        works = self.clock.works
         return {
             "gpu": self.hardware.name,
             "dtype": self.dtype,
             "classes": [
                 {"class": kind, "phase": phase, **totals.per_step(steps)}
-                for (kind, phase), totals in sorted(self.account.kinds.items())
+                for (kind, phase), totals in sorted(self.account.by_kind(works).items())
             ],
-            "modules": self.account.by_module(model),
+            "modules": self.account.by_module(model, works),
         }
 
 
@@ -115,7 +137,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = dict(kwargs or {})
         simulation = self._simulation
         if func is torch.ops.aten._local_scalar_dense.default:
-            value = _value_of(args[0].dtype)
+            value = getattr(args[0], "_paceline_holds", None) or _value_of(args[0].dtype)
             if not simulation.updating:
                 simulation.clock.synchronize()
                 _note_branch(simulation, value)
@@ -129,12 +151,12 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{func} gives a result that depends on data, which a recording without the device does not have",
                 remedy="a recording on a device, or the script without it",
             ) from error
-        fuse = not simulation.updating and simulation.account.fuses()
-        cost = simulation.timer.cost(func, args, given, out, fuse=fuse, streams=simulation.updating)
-        if cost is not None:
-            fused = fuse and cost.kind == "memory"
-            simulation.clock.run(cost.seconds, launches=0.0 if fused else 1.0)
-            simulation.account.count(cost)
+        if func is torch.ops.aten.convolution_backward.default and out[1] is not None:
+            # On a GPU, it has the layout of the weight.
+            out = (out[0], torch.empty_like(args[2], dtype=out[1].dtype), out[2])
+        simulation.dispatch(func, args, given, out)
+        if func in (torch.ops.aten.all.default, torch.ops.aten.all.dim):
+            out._paceline_holds = True
         if inside_backward():
             simulation.account.made(_tensors((args, given)), _tensors(out))
         return out
@@ -177,13 +199,15 @@ _current: list[Simulation] = []
 def enter(gpu: str, dtype: str | None) -> Simulation:
     """Let the rest of this process run without data on the named GPU."""
     hardware = find_hardware(gpu)
-    clock = SimulatedClock(hardware.launch_s)
+    clock = SimulatedClock(Machine(hardware))
 
     def tf32() -> bool:
         return dtype == "tf32" or (dtype is None and torch.backends.cuda.matmul.allow_tf32)
 
-    simulation = Simulation(hardware, dtype, clock, Timer(hardware, tf32=tf32))
+    simulation = Simulation(hardware, dtype, clock, tf32)
     stand_in(hardware, clock.synchronize, simulation.note)
+    dispatch_as(hardware)
+    stand_in_for_transformers(simulation.account.fuses)
     stand_in_for_distributed(simulation.shard, simulation.account.ignore)
     simulation.account.attach()
     simulation.account.compiled.noted = simulation.note

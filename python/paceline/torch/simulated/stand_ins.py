@@ -18,17 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from paceline.catalog.gpus import Hardware
+from paceline.torch.simulated.dispatch import capability
 from paceline.torch.simulated.replacing import answering
 
-_CAPABILITIES = {
-    "volta": (7, 0),
-    "turing": (7, 5),
-    "ampere": (8, 0),
-    "ada": (8, 9),
-    "hopper": (9, 0),
-    "blackwell": (10, 0),
-}
-"""CUDA compute capability by architecture, which scripts ask to choose kernels."""
 _CPU = torch.device("cpu")
 
 
@@ -110,7 +102,7 @@ def stand_in(hardware: Hardware, synchronize: Callable[[], None], noted: Callabl
 
 def _stand_in_for_cuda(hardware: Hardware, synchronize: Callable[[], None]) -> None:
     cuda: Any = torch.cuda
-    major, minor = _CAPABILITIES[hardware.architecture]
+    major, minor = capability(hardware)
     properties = SimpleNamespace(
         name=hardware.title, total_memory=hardware.memory_bytes, major=major, minor=minor, multi_processor_count=1
     )
@@ -210,7 +202,11 @@ def _apply(
         if id(parameter) not in done:
             with torch.no_grad():
                 changed = fn(parameter)
-            same = changed is parameter or (changed.dtype == parameter.dtype and changed.device == parameter.device)
+            same = changed is parameter or (
+                changed.dtype == parameter.dtype
+                and changed.device == parameter.device
+                and changed.stride() == parameter.stride()
+            )
             done[id(parameter)] = parameter if same else nn.Parameter(changed, parameter.requires_grad)
         module._parameters[name] = done[id(parameter)]
     for name, buffer in module._buffers.items():

@@ -1,0 +1,1 @@
+"""Operators of a training step, and the time that each takes on a GPU."""

@@ -1,0 +1,141 @@
+"""Kernels that torch.compile makes of chains of memory-bound operators between matrix products.
+
+A chain reads what others have stored and writes what others will read: its own intermediate results stay in registers.
+What only the backward pass reads is computed again there from what is stored, as AOT autograd's partitioner has it
+(torch/_functorch/partitioners.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from paceline.operators.kernels import Work, is_fusible
+from paceline.operators.machine import Machine, constant
+from paceline.operators.memory_bound import lanes_of
+from paceline.operators.operator import Operator, Tensor
+
+_SMALL = 64
+"""Tensors with so many times fewer elements than the largest are stored: statistics of norms, sums of rows."""
+_LONG_ROW = 4096
+"""Elements of a row that a block does not hold: softmax reads longer ones twice."""
+_BY_COLUMN = (
+    *("native_layer_norm_backward", "_fused_rms_norm_backward", "native_batch_norm", "native_batch_norm_backward"),
+    *("_native_batch_norm_legit", "cudnn_batch_norm", "cudnn_batch_norm_backward"),
+)
+_Place = tuple[int, int]
+"""Of a tensor: the operator that wrote it, and which of its outputs."""
+
+
+class Fusion:
+    """Chains of a list of operators, whose later readers are known."""
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        """Take the operators of whole steps."""
+        self._operators = operators
+        self._runs: list[int] = []
+        """For each operator the number of its chain; -1 if it is in none."""
+        number = -1
+        for place, operator in enumerate(operators):
+            if not is_fusible(operator):
+                self._runs.append(-1)
+                continue
+            if place == 0 or self._runs[-1] == -1 or operators[place - 1].phase != operator.phase:
+                number += 1
+            self._runs.append(number)
+        self._stored = set(self._read_elsewhere())
+
+    def chains(self) -> Iterator[range]:
+        """Yield the places of each chain, in order."""
+        begin = 0
+        for place in range(1, len(self._runs) + 1):
+            if place == len(self._runs) or self._runs[place] != self._runs[begin]:
+                if self._runs[begin] >= 0:
+                    yield range(begin, place)
+                begin = place
+
+    def work_of(self, chain: range, machine: Machine) -> Work:
+        """Return what the kernels of a chain cost."""
+        read: dict[_Place, int] = {}
+        again: dict[_Place, int] = {}
+        written, lanes, kernels = 0, 0.0, 1
+        largest = max((t.elements for p in chain for t in self._tensors(p)), default=0)
+        sizes = set()
+        for place in chain:
+            operator = self._operators[place]
+            lanes += lanes_of(operator)
+            sources = dict(self._roots(place, chain))
+            read |= sources
+            if self._is_by_column(operator, largest):
+                again |= sources or {(place, 0): operator.read}
+                kernels += 1
+            elif operator.name.startswith(("_log_softmax", "_softmax")) and operator.inputs[0].shape[-1] > _LONG_ROW:
+                again |= {(place, 0): operator.inputs[0].bytes}
+            for number, tensor in enumerate(operator.outputs):
+                if (place, number) in self._stored:
+                    written += tensor.bytes
+                if tensor.elements * _SMALL > largest:
+                    sizes.add(tensor.elements)
+        kernels += max(0, len(sizes) - 1)
+        moved = sum(read.values()) + sum(again.values()) + written
+        seconds = max(moved / machine.plain_rate, lanes / machine.lane_rate) + kernels * constant("kernel")
+        return Work("memory", 0, moved, (seconds,))
+
+    def _tensors(self, place: int) -> tuple[Tensor, ...]:
+        operator = self._operators[place]
+        return (*operator.inputs, *operator.outputs)
+
+    def _read_elsewhere(self) -> Iterator[_Place]:
+        """Yield results of chains that another chain of the same phase reads, or what is no chain."""
+        readers: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for place, operator in enumerate(self._operators):
+            for number, source in enumerate(operator.sources):
+                if source >= 0 and self._runs[source] >= 0 and self._runs[source] != self._runs[place]:
+                    readers[source].append((place, number))
+        for source, those in readers.items():
+            for place, number in those:
+                tensor = self._operators[place].inputs[number]
+                output = self._output(source, tensor)
+                same = self._operators[place].phase == self._operators[source].phase
+                small = tensor.elements * _SMALL < max(t.elements for t in self._tensors(source))
+                if same or self._runs[place] < 0 or small:
+                    yield source, output
+
+    def _output(self, source: int, tensor: Tensor) -> int:
+        """Return which output of an operator a later one reads, by its size."""
+        outputs = self._operators[source].outputs
+        return next((n for n, out in enumerate(outputs) if out.elements >= tensor.elements), 0)
+
+    def _roots(self, place: int, chain: range, depth: int = 0) -> Iterator[tuple[_Place, int]]:
+        """Yield what is read from memory so that an operator of a chain can be computed, and its bytes."""
+        operator = self._operators[place]
+        for number, tensor in enumerate(operator.inputs):
+            source = operator.sources[number] if number < len(operator.sources) else -1
+            if source in chain:
+                continue
+            output = self._output(source, tensor) if source >= 0 else 0
+            computed = source >= 0 and self._runs[source] >= 0 and (source, output) not in self._stored
+            if computed and depth < _DEPTH:
+                # A chain of the forward pass, which is computed again.
+                yield from self._roots(source, range(0), depth + 1)
+            else:
+                key = (source, output) if source >= 0 else (-1 - number, place)
+                yield key, tensor.bytes
+
+    @staticmethod
+    def _is_by_column(operator: Operator, largest: int) -> bool:
+        """Return whether it sums over rows, so that a kernel of its own reads its input."""
+        if operator.name in _BY_COLUMN:
+            return True
+        if operator.name not in ("sum", "mean") or not operator.inputs:
+            return False
+        image = operator.inputs[0]
+        dimensions = operator.attributes.get("dim") or ()
+        last = len(image.shape) - 1
+        along = {d % (last + 1) for d in dimensions} if isinstance(dimensions, list | tuple) and image.shape else set()
+        return image.elements * _SMALL > largest and bool(along) and last not in along and math.prod(image.shape) > 1
+
+
+_DEPTH = 12
+"""Operators in a row that are computed again, at most."""

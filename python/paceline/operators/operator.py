@@ -1,0 +1,108 @@
+"""Operators with the shapes, dtypes and layouts of their tensors, as torch dispatches them below autograd."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+ITEM_BYTES = {
+    "bfloat16": 2,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "complex64": 8,
+}
+"""Bytes of an element, by torch's name of the dtype."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Shape, dtype and strides of a tensor, in elements; a stride of 0 is a dimension that was broadcast."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+
+    @cached_property
+    def elements(self) -> int:
+        """Number of elements, broadcast ones included."""
+        return math.prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return ITEM_BYTES.get(self.dtype, 4)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Bytes in memory: a broadcast dimension is there once."""
+        dimensions = zip(self.shape, self.strides, strict=True)
+        return math.prod(size for size, stride in dimensions if stride != 0 or size == 0) * self.item_bytes
+
+    @property
+    def innermost(self) -> int:
+        """The dimension along which neighbors in memory lie; -1 if no dimension has more than one element."""
+        dimensions = [
+            (stride, -place)
+            for place, (size, stride) in enumerate(zip(self.shape, self.strides, strict=True))
+            if size > 1 and stride
+        ]
+        return -min(dimensions)[1] if dimensions else -1
+
+    def is_laid_out_as(self, other: Tensor) -> bool:
+        """Return whether an element lies at the same offset in both."""
+        return self.shape == other.shape and all(
+            mine == others
+            for mine, others, size in zip(self.strides, other.strides, self.shape, strict=True)
+            if size != 1
+        )
+
+
+def contiguous(shape: Sequence[int], dtype: str) -> Tensor:
+    """Return a tensor of this shape in row-major order."""
+    strides = [1] * len(shape)
+    for place in range(len(shape) - 2, -1, -1):
+        strides[place] = strides[place + 1] * shape[place + 1]
+    return Tensor(tuple(shape), dtype, tuple(strides))
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of a step: what is dispatched to the GPU, or a wait of the host for it."""
+
+    name: str
+    """torch's name without namespace and overload: `mm`, `_scaled_dot_product_flash_attention`."""
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    """Arguments that are numbers, truth values, or lists of them, by name."""
+    compiled: bool = False
+    """Whether torch.compile may fuse it with its neighbors."""
+    phase: str = "forward"
+    """`forward`, `backward` or `update`."""
+    sources: tuple[int, ...] = ()
+    """For each input, the place in the list of the operator that wrote it last; -1 if none did."""
+
+    @cached_property
+    def read(self) -> int:
+        """Bytes of the inputs."""
+        return sum(tensor.bytes for tensor in self.inputs)
+
+    @cached_property
+    def written(self) -> int:
+        """Bytes of the outputs."""
+        return sum(tensor.bytes for tensor in self.outputs)
+
+
+SYNCHRONIZE = "synchronize"
+"""The name of an operator with which the host waits for the GPU (`.item()`)."""

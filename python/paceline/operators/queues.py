@@ -1,0 +1,59 @@
+"""Host and device as two queues: the host dispatches operators, and the device runs their kernels behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.operators.operator import Operator
+
+_DISPATCH_S = 7e-6
+"""Host time of an operator that is dispatched one by one: torch's dispatcher, autograd and the launch."""
+_COMPILED, _FUSED = 0.4, 0.3
+"""Shares of it in what torch.compile has made: operators that it calls, and kernels of its own."""
+_TENSOR_S = {"_fused_": 0.5e-6, "_foreach_": 1e-6}
+"""Host time of each tensor of an optimizer's operator, by the beginning of its name."""
+_LAUNCH_DELAY_S = 3e-6
+"""From the launch on the host until the kernel begins on an idle device."""
+_WAKE_S = 10e-6
+"""From the end of the device's work until the host goes on after a wait."""
+
+
+@dataclass
+class Queues:
+    """Times of the host and of the device, in seconds since the start."""
+
+    host_s: float = 0.0
+    device_s: float = 0.0
+
+    def dispatch(self, kernels: Sequence[float], host_s: float, *, waits: bool = False) -> None:
+        """Run an operator.
+
+        Args:
+            kernels: Seconds of each kernel on the device.
+            host_s: Of the host, before the first one is launched.
+            waits: Whether the host waits until they are done.
+        """
+        self.host_s += host_s
+        for seconds in kernels:
+            self.device_s = max(self.device_s, self.host_s + _LAUNCH_DELAY_S) + seconds
+        if waits:
+            self.host_s = max(self.host_s, self.device_s) + _WAKE_S
+
+    @property
+    def done_s(self) -> float:
+        """When all that was dispatched is done."""
+        return max(self.host_s, self.device_s)
+
+
+def dispatch_s(operator: Operator, *, fused: bool = False) -> float:
+    """Return the host's time to dispatch an operator.
+
+    Args:
+        operator: What is dispatched.
+        fused: Whether it ends a chain of fused operators, and stands for all of them.
+    """
+    if fused:
+        return _DISPATCH_S * _FUSED
+    tensors = next((each for name, each in _TENSOR_S.items() if operator.name.startswith(name)), 0.0)
+    return _DISPATCH_S * (_COMPILED if operator.compiled else 1.0) + tensors * len(operator.inputs)

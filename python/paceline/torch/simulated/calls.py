@@ -1,0 +1,107 @@
+"""Operators as torch dispatches them, with the shapes, dtypes and layouts of their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from paceline.operators.operator import Operator, Tensor
+
+_NOTHING = ("empty", "new_empty", "lift_fresh", "_local_scalar_dense", "_unsafe_view", "detach", "alias", "sym_", "is_")
+
+
+def operator_of(
+    func: Any,  # noqa: ANN401
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    out: Any,  # noqa: ANN401
+    *,
+    compiled: bool = False,
+    phase: str = "forward",
+    writers: Mapping[int, int],
+) -> Operator | None:
+    """Return a call as an operator; None if it runs no kernel.
+
+    Args:
+        func: What is called.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+        out: Its result.
+        compiled: Whether torch.compile may fuse it.
+        phase: `forward`, `backward` or `update`.
+        writers: The places of operators by the storages that they have written last.
+    """
+    name = func._schema.name.partition("::")[2]
+    if func.namespace != "aten" and func.namespace.startswith(("prim", "profiler")):
+        return None
+    outputs = list(_tensors(out))
+    if not outputs and not func._schema.is_mutable:
+        return None
+    if name.startswith(_NOTHING) or is_view(func):
+        return None
+    inputs = list(_tensors((args, kwargs)))
+    if func.overloadpacket not in flop_registry:
+        inputs = list({id(tensor): tensor for tensor in inputs}.values())  # x * x reads x once.
+    attributes = _attributes(func, args, kwargs)
+    if name.startswith(("_foreach_", "_fused_")):
+        written = outputs or list(_written(func, args, kwargs))
+        attributes["moved"] = sum(map(_bytes, inputs)) + sum(map(_bytes, written))
+    sources = tuple(writers.get(storage_of(tensor), -1) for tensor in inputs)
+    described = tuple(map(_tensor, inputs)), tuple(map(_tensor, outputs))
+    return Operator(name, *described, attributes, compiled, phase, sources)
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """Return a number of the memory that a tensor is a view of."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def written_by(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[torch.Tensor]:  # noqa: ANN401
+    """Return the tensors that a call has written."""
+    return [*_tensors(out), *_written(func, args, kwargs)]
+
+
+def _tensor(tensor: torch.Tensor) -> Tensor:
+    return Tensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tuple(tensor.stride()))
+
+
+def _attributes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:  # noqa: ANN401
+    attributes: dict[str, object] = {}
+    for place, argument in enumerate(func._schema.arguments):
+        value = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
+        plain = isinstance(value, bool | int | float | str)
+        listed = isinstance(value, list | tuple) and all(isinstance(item, bool | int | float) for item in value)
+        if plain or listed:
+            attributes[argument.name] = value
+    return attributes
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def is_view(func: Any) -> bool:  # noqa: ANN401
+    """Return whether a call's results are views of its arguments."""
+    returns = func._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:  # noqa: ANN401
+    """Yield the tensors that an operator without a result writes (`_foreach_add_`, `_fused_adamw_`)."""
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from _tensors(args[index] if index < len(args) else kwargs.get(argument.name))

@@ -1,0 +1,282 @@
+"""What operators take on a GPU: products, attention, passes over memory, fused chains, queues."""
+
+import json
+import sys
+from dataclasses import replace
+
+import cli
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.catalog.gpus import all_hardware, find_hardware
+from paceline.operators import attention, convolutions
+from paceline.operators.fused import Fusion
+from paceline.operators.kernels import work_of
+from paceline.operators.machine import Machine, all_constants, constant
+from paceline.operators.memory_bound import instructions
+from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, contiguous
+from paceline.operators.products import Product, product_of, product_s
+from paceline.operators.queues import Queues, dispatch_s
+
+H200 = Machine(find_hardware("h200"))
+sizes = st.integers(1, 8192)
+
+
+def product(m, n, k, batch=1, **options):
+    return Product(batch, m, n, k, "bfloat16", 2 * batch * (m * k + k * n + m * n), **options)
+
+
+def of(name, *inputs, out=(), **attributes):
+    outputs = out if isinstance(out, tuple) else (out,)
+    return Operator(name, inputs, outputs, attributes)
+
+
+def image(*shape, dtype="bfloat16"):
+    """Return a tensor in channels_last."""
+    _, c, h, w = shape
+    return Tensor(shape, dtype, (c * h * w, 1, c * w, c))
+
+
+def test_tensors_know_their_bytes_and_layout():
+    whole = contiguous((4, 8, 16), "float32")
+    assert (whole.strides, whole.elements, whole.bytes, whole.innermost) == ((128, 16, 1), 512, 2048, 2)
+    row = Tensor((4, 8, 16), "bfloat16", (0, 0, 1))
+    assert (row.elements, row.bytes) == (512, 32)
+    assert Tensor((0, 3), "bfloat16", (3, 1)).bytes == 0
+    turned = Tensor((8, 4), "float32", (1, 8))
+    assert turned.innermost == 0
+    assert not turned.is_laid_out_as(contiguous((8, 4), "float32"))
+    assert Tensor((1, 4), "float32", (99, 1)).is_laid_out_as(contiguous((1, 4), "float32"))
+
+
+@pytest.mark.parametrize("hardware", all_hardware(), ids=lambda hardware: hardware.name)
+def test_every_gpu_reaches_less_than_its_peaks(hardware):
+    machine = Machine(hardware)
+    large = replace(product(8192, 8192, 8192), dtype="bfloat16" if "bf16" in hardware.peak_flops else "float16")
+    seconds = product_s(machine, large)
+    assert machine.half_peak * 0.4 < large.flops / seconds < machine.half_peak
+    plain = of("add", *[contiguous((1 << 26,), "bfloat16")] * 2, out=contiguous((1 << 26,), "bfloat16"))
+    rate = (plain.read + plain.written) / work_of(plain, machine).seconds
+    assert 0.6 * hardware.memory_bandwidth < rate < hardware.memory_bandwidth
+
+
+@given(sizes, sizes, sizes)
+def test_a_product_takes_at_least_its_flops_and_its_bytes(m, n, k):
+    one = product(m, n, k)
+    seconds = product_s(H200, one)
+    assert seconds >= one.flops / H200.product_rate("bfloat16")
+    assert seconds >= one.moved / H200.hardware.memory_bandwidth
+    assert product_s(H200, product(m, n, k, batch=3)) >= seconds
+    assert product_s(H200, product(m, n, k, alignment=2)) >= product_s(H200, product(m, n, k, alignment=8)) >= seconds
+
+
+def test_products_come_in_waves_and_deep_ones_are_split():
+    tiles = H200.multiprocessors
+    full, more = (product_s(H200, product(128 * count, 256, 16384)) for count in (tiles, tiles + 1))
+    assert more > full * 1.05
+    deep = product(256, 256, 1 << 20)
+    alone = deep.flops / (H200.product_rate("bfloat16") / H200.multiprocessors * 4)
+    assert product_s(H200, deep) < alone / 4
+
+
+def test_the_alignment_of_a_product_is_that_of_its_worst_operand():
+    left, right = contiguous((8192, 1024), "bfloat16"), Tensor((1024, 50257), "bfloat16", (1, 1024))
+    whole = of("mm", left, right, out=contiguous((8192, 50257), "bfloat16"))
+    assert product_of(whole, tf32=False).alignment == 2
+    assert product_of(of("mm", left, right, out=contiguous((8192, 50304), "bfloat16")), tf32=False).alignment == 16
+    slow, fast = work_of(whole, H200).seconds, work_of(replace(whole, compiled=True), H200).seconds
+    assert slow > 2 * fast  # torch.compile fills it up.
+
+
+def test_tf32_only_where_it_is_allowed():
+    matrix = contiguous((4096, 4096), "float32")
+    square = of("mm", matrix, matrix, out=matrix)
+    assert work_of(square, H200, tf32=True).seconds < work_of(square, H200).seconds / 4
+
+
+def heads(length, size, kv=8):
+    return [contiguous((2, count, length, size), "bfloat16") for count in (8, kv, kv)]
+
+
+def attend(name, length=4096, size=128, kv=8, **attributes):
+    query, key, value = heads(length, size, kv)
+    rest = (query,) if "backward" in name else ()
+    return of(name, *rest, query, key, value, out=query, **attributes)
+
+
+def test_attention_masks_half_and_goes_back_with_five_products():
+    name = "_scaled_dot_product_cudnn_attention"
+    forward, causal = attend(name), attend(name, is_causal=True)
+    assert attention.flops(forward) == 4 * 2 * 8 * 4096**2 * 128
+    assert attention.flops(attend(name + "_backward")) == 2.5 * attention.flops(forward)
+    whole, half = (work_of(operator, H200).seconds for operator in (forward, causal))
+    assert 0.5 < half / whole < 0.6
+    dropped = work_of(attend(name, dropout_p=0.1), H200).seconds
+    assert dropped > whole
+    flash = work_of(attend("_scaled_dot_product_flash_attention"), H200).seconds
+    efficient = work_of(attend("_scaled_dot_product_efficient_attention"), H200).seconds
+    assert whole < flash < efficient
+    assert work_of(attend(name, kv=1), H200).seconds == pytest.approx(whole, rel=0.01)
+
+
+def test_convolutions_are_products_of_their_pixels():
+    x, w, y = image(32, 64, 56, 56), image(128, 64, 3, 3), image(32, 128, 56, 56)
+    options = {"stride": [1, 1], "groups": 1, "transposed": False}
+    forward = of("convolution", x, w, out=y, **options)
+    assert convolutions.flops(forward) == 2 * 32 * 56 * 56 * 128 * 64 * 9
+    both = of("convolution_backward", y, x, w, out=(x, w), output_mask=[True, True, False], **options)
+    assert convolutions.flops(both) == 2 * convolutions.flops(forward)
+    only = of("convolution_backward", y, x, w, out=(x, w), output_mask=[False, True, False], **options)
+    assert work_of(only, H200).seconds < work_of(both, H200).seconds
+
+
+def test_depthwise_convolutions_have_their_own_flops():
+    x, w = image(64, 256, 28, 28), image(256, 1, 7, 7)
+    options = {"stride": [1, 1], "groups": 256, "transposed": False, "output_mask": [True, True, False]}
+    back = of("convolution_backward", x, x, w, out=(x, w), **options)
+    assert convolutions.flops(back) == 2 * 2 * 64 * 28 * 28 * 256 * 49
+    assert work_of(back, H200).seconds > convolutions.flops(back) / H200.hardware.peak_flops["fp32"]
+
+
+def test_strides_cost_instructions():
+    plain = contiguous((64, 64, 64), "bfloat16")
+    turned = Tensor((64, 64, 64), "bfloat16", (4096, 1, 64))
+    row = Tensor((64, 64, 64), "bfloat16", (0, 0, 1))
+    assert instructions([plain, plain]) == 0
+    assert 0 < instructions([plain, plain, row]) < instructions([plain, turned])
+    clone = of("clone", turned, out=plain)
+    assert work_of(clone, H200).seconds > work_of(of("clone", plain, out=plain), H200).seconds
+
+
+def test_a_fused_adamw_moves_fourteen_bytes_a_parameter():
+    parameters = contiguous((1 << 28,), "bfloat16")
+    update = of("_fused_adamw_", *[parameters] * 4, out=())
+    seconds = work_of(update, H200).seconds - constant("kernel")
+    assert 14 * (1 << 28) / seconds == pytest.approx(H200.plain_rate * constant("memory.optimizer"))
+
+
+def chain(*names, compiled=True, phase="forward", begin=0):
+    size = contiguous((1 << 24,), "bfloat16")
+    return [
+        Operator(name, (size,), (size,), {}, compiled, phase, (begin + place - 1,)) for place, name in enumerate(names)
+    ]
+
+
+def test_a_chain_reads_once_and_writes_what_others_read():
+    size = 2 << 24
+    operators = chain("mul", "mul", "add")
+    matrix = contiguous((4096, 4096), "bfloat16")
+    operators.append(Operator("mm", (matrix, matrix), (matrix,), {}, True, "forward", (2, -1)))
+    fusion = Fusion(operators)
+    (run,) = fusion.chains()
+    assert (run, fusion.work_of(run, H200).bytes) == (range(3), 2 * size)
+    eager = sum(work_of(operator, H200).seconds for operator in operators[:3])
+    assert fusion.work_of(run, H200).seconds < eager / 2
+
+
+def test_the_backward_pass_computes_again_what_is_not_stored():
+    size = 2 << 24
+    operators = chain("gelu", "mul", "add")
+    matrix = contiguous((4096, 4096), "bfloat16")
+    operators.append(Operator("mm", (matrix, matrix), (matrix,), {}, True, "forward", (2, -1)))
+    vector = contiguous((1 << 24,), "bfloat16")
+    # It reads the result of gelu, which is not stored: the input of gelu is read instead.
+    operators.append(Operator("mul", (vector, vector), (vector,), {}, True, "backward", (0, -1)))
+    fusion = Fusion(operators)
+    _, back = fusion.chains()
+    assert fusion.work_of(back, H200).bytes == 2 * size
+    assert [p for p in fusion._stored if p[0] == 0] == []
+
+
+def test_small_kernels_are_bound_by_the_host():
+    queues, add = Queues(), of("add", contiguous((4,), "float32"), out=contiguous((4,), "float32"))
+    work = work_of(add, H200)
+    for _ in range(1000):
+        queues.dispatch(work.kernels, dispatch_s(add))
+    assert queues.device_s == pytest.approx(1000 * dispatch_s(add), rel=0.01)
+    long = Queues()
+    for _ in range(10):
+        long.dispatch([1e-3], dispatch_s(add))
+    assert long.device_s == pytest.approx(10e-3, rel=0.01)
+    waits = Queues()
+    for _ in range(10):
+        waits.dispatch([1e-3], dispatch_s(add))
+        waits.dispatch([1e-6], dispatch_s(Operator(SYNCHRONIZE)), waits=True)
+    assert waits.device_s > long.device_s
+
+
+def test_constants_have_sources():
+    for one in all_constants().values():
+        assert one.source
+        assert not one.calibrated or one.prior is not None
+
+
+SCRIPT = """
+import json, torch
+from torch import nn
+from torch.nn import functional as F
+from paceline.torch.simulated.mode import enter
+simulation = enter("GPU", None)
+
+def names(run):
+    before = len(simulation.clock.operators)
+    run()
+    return [operator.name for operator in simulation.clock.operators[before:]]
+
+def heads(size=64, kv=8, dtype=torch.bfloat16, length=256):
+    return [torch.zeros(2, count, length, size, dtype=dtype, requires_grad=True) for count in (8, kv, kv)]
+
+def attend(*tensors, **options):
+    return [name for name in names(lambda: F.scaled_dot_product_attention(*tensors, **options)) if "product" in name]
+
+mask = torch.zeros(256, 256, dtype=torch.bool)
+answers = {
+    "causal": attend(*heads(), is_causal=True),
+    "dropout": attend(*heads(), dropout_p=0.1),
+    "grouped": attend(*heads(kv=2), is_causal=True, enable_gqa=True),
+    "masked": attend(*heads(), attn_mask=mask),
+    "fp32": attend(*heads(dtype=torch.float32)),
+    "aligned": attend(*heads(size=60)),
+}
+x = torch.zeros(8, 32, requires_grad=True)
+answers["drop"] = names(lambda: F.dropout(x, 0.1))
+answers["eval"] = names(lambda: F.dropout(x, 0.1, training=False))
+weight = torch.zeros(32, requires_grad=True)
+answers["rms"] = names(lambda: F.rms_norm(x, (32,), weight).backward(torch.zeros(8, 32)))
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    low = x.bfloat16()
+    outputs = F.layer_norm(low, (32,)), low.softmax(-1), x @ x.t(), F.gelu(low)
+    answers["autocast"] = [str(t.dtype)[6:] for t in outputs]
+net = nn.Conv2d(16, 16, 3).cuda().to(memory_format=torch.channels_last)
+answers["layout"] = net.weight.is_contiguous(memory_format=torch.channels_last)
+image = torch.zeros(4, 16, 32, 32).to(memory_format=torch.channels_last)
+answers["convolution"] = names(lambda: net(image).sum().backward())
+answers["reads"] = [bool((x == 1).all()), bool((x == 1).any())]
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        ("h200", {"causal": "cudnn", "dropout": "cudnn", "grouped": "cudnn", "masked": "cudnn"}),
+        ("a100", {"causal": "flash", "dropout": "flash", "grouped": "flash", "masked": "efficient"}),
+        ("v100", {"causal": "math", "dropout": "math", "grouped": "math", "masked": "math"}),
+    ],
+)
+def test_a_script_dispatches_what_its_gpu_would_run(gpu, expected):
+    """By aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, and what else torch decides by the device."""
+    done = cli.ended(sys.executable, "-c", SCRIPT.replace("GPU", gpu))
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    for case, kernel in {**expected, "fp32": "efficient"}.items():
+        wanted = [] if kernel == "math" else [f"_scaled_dot_product_{kernel}_attention"]
+        assert answers[case] == wanted, case
+    assert answers["drop"] == ["native_dropout"]
+    assert answers["eval"] == []
+    assert [name for name in answers["rms"] if "rms" in name] == ["_fused_rms_norm", "_fused_rms_norm_backward"]
+    assert answers["autocast"] == ["float32", "float32", "bfloat16", "bfloat16"]
+    assert answers["layout"] is True
+    assert not {"clone", "copy_"} & set(answers["convolution"])
+    assert answers["reads"] == [True, False]
