@@ -298,6 +298,30 @@ def test_a_profile(written):
         import_tensorflow([path], batch=8, sizes=written({"one": 4}, "sizes.json"))
 
 
+FUSED = [
+    ("net/one/Reshape/ReadVariableOp:ReadVariableOp", 4, 1),
+    ("net/one/convolution/ReadVariableOp:ReadVariableOp", 5, 1),
+    ("net/two/MatMul/ReadVariableOp:ReadVariableOp", 6, 1),
+    ("net/one/BiasAdd:_FusedConv2D", 10, 20),
+    ("net/two/MatMul:MatMul", 30, 10),
+    ("gradient_tape/net/two/MatMul/MatMul_1:MatMul", 45, 10),
+    ("gradient_tape/net/one/convolution/Conv2DBackpropFilter:_Conv2DBackpropFilterWithBias", 60, 10),
+    ("sgd/AssignAddVariableOp:AssignAddVariableOp", 90, 10),
+]
+
+
+def test_a_fused_layer_begins_with_an_operation_that_no_gradient_names(written):
+    sizes = written({"net/one/kernel": 512, "net/one/bias": 32, "net/two/kernel": 64}, "sizes.json")
+    path = written(xspace([("train", 0, 105), *FUSED], "train"), "host.xplane.pb")
+    one = worker(import_tensorflow([path], batch=8, sizes=sizes)[0])
+    assert seconds(one["forward"], "layer", "duration_s") == {"net/one": 20, "net/two": 10, "(loss)": 5}
+    assert seconds(one["gradients"], "tensor", "ready_s") == {
+        "net/two/kernel": 10,
+        "net/one/kernel": 25,
+        "net/one/bias": 25,
+    }
+
+
 def of_a_gpu(events, stat="tf_op", late=700, gpu=0, streams=2):
     """The same training on a GPU: the host launches kernels in 1 us each, and they run long after, on some streams."""
     host, kernels = [], {f"Stream #{number + 13}(Compute)": [] for number in range(streams)}

@@ -202,12 +202,15 @@ def _by_order(
                 reads[scope] = reads.get(scope, 0) + 1
     # What has no gradient, such as moving averages, may run before the layer begins.
     begun = {start for name in gradients for start in _beginnings(name)}
+    others: dict[str, Operation] = {}
     for one in own:
-        if is_gradient(one) or one.kind in _STATIC | _READ or one.name not in begun:
+        if is_gradient(one) or one.kind in _STATIC | _READ:
             continue
         inside = [name for name in reads if _within(one.name, name)]
         if inside:
-            first.setdefault(max(inside, key=len), one)
+            (first if one.name in begun else others).setdefault(max(inside, key=len), one)
+    # A fused operation has the name of its last part, and so does the gradient of its first part.
+    first = {**others, **first}
     groups: dict[str, list[str]] = {}
     for name in sizes:
         groups.setdefault(name.rpartition("/")[0] or name, []).append(name)
