@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 WARMUP, RECORDED, TIMED = 2, 4, 6
-STRATEGIES = ("ring", "recursive-doubling", "ps", "ps-aggregation")
+STRATEGIES = ("ring", "recursive-doubling", "ps", "ps-aggregation", "async-ps")
 
 
 def train(batch: int, pixels: int) -> None:
@@ -89,8 +89,16 @@ def compare(strategy: str, options: argparse.Namespace, folder: Path) -> dict[st
     # The steps without hooks are the last ones.
     measured = statistics.median(steps[-TIMED:])
     network = "fifo" if switch else "fluid"
+    # An emulated rate is what TCP delivers, and nothing is fused: the bare schedule, not the library of the recording.
     forecast = paceline.simulate(
-        path, None, strategy, workers=options.workers, bandwidth=options.bandwidth, network=network, **simulated
+        path,
+        None,
+        strategy,
+        workers=options.workers,
+        bandwidth=options.bandwidth,
+        network=network,
+        library="none",
+        **simulated,
     )
     return {
         "strategy": strategy,

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]
 SCRIPT = [sys.executable, "-m", "hvd_workers.asynchronous"]
+ROOT = Path(__file__).parent.parent
 
 
 def run(*words, ranks=3, servers=1, options=(), code=0, **env):
@@ -179,6 +181,19 @@ def test_what_servers_cannot_do_is_refused():
     }.items():
         assert re.search(words, refused[what]["error"]), (what, refused.get(what))
         assert refused[what]["remedy"], what
+
+
+def test_training_is_recorded(tmp_path):
+    """The recorder's hooks are no hooks of the script's."""
+    path = tmp_path / "asynchronous.json"
+    script = [sys.executable, ROOT / "examples" / "async_ps.py", "--steps", 40]
+    done = launched("-np", 2, "--strategy", "async-ps", "--record", path, "--", *script, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trace = json.loads(path.read_text())
+    assert len(trace["workers"]) == 2
+    for worker in trace["workers"]:
+        assert [gradient["tensor"] for gradient in worker["gradients"]] == ["2.bias", "2.weight", "0.bias", "0.weight"]
+    assert "staleness in updates: mean" in done.stdout
 
 
 def test_a_launcher_without_servers_is_refused():

@@ -50,6 +50,15 @@ def test_a_bound_of_0_has_the_time_of_ps(distribution):
     assert bound.asynchronous.max_staleness <= 5
 
 
+def test_gradients_are_pushed_one_by_one_whatever_the_library_fuses():
+    for library in ("horovod", "ddp"):
+        alone = paceline.simulate("resnet-18", None, "async-ps", workers=2, library=library)
+        assert alone.bucket_size is None
+        assert alone.buckets == len(paceline.load_trace("resnet-18").workers[0].gradients)
+        fused = paceline.simulate("resnet-18", None, "async-ps", workers=2, library=library, bucket_size="25MB")
+        assert fused.buckets < alone.buckets
+
+
 def test_throughput_is_that_of_the_servers_or_of_the_workers():
     slow, fast = forecast(16, bandwidth="5Gbps"), forecast(16, bandwidth="100Tbps")
     once = slow.gradient_bytes * 8 / 5e9

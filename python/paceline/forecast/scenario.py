@@ -65,6 +65,9 @@ class Scenario:
         if own == "auto" or (found.channel and own != found.channel):
             cluster = with_channel(cluster, found.channel or None, bare=found.is_bare)
         entry = strategy if isinstance(strategy, Strategy) else find_strategy(SETTINGS["strategy"].check(strategy))
+        if not entry.is_synchronous and options.get("bucket_size") is None:
+            # Whatever the library does with sums: a gradient is pushed when it is there (`paceline.torch.hvd`).
+            options["bucket_size"] = "none"
         return cls(
             trace,
             cluster,
