@@ -38,6 +38,8 @@ def main() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=options.lr, momentum=0.5)
     hvd.broadcast_parameters(net.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
+    if not hasattr(optimizer, "staleness"):
+        parser.error("needs asynchronous servers; try: paceline run -np 3 --strategy async-ps -- python …")
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=100, gamma=0.5)
 
     began = time.perf_counter()

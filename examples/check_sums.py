@@ -27,4 +27,4 @@ with paceline.job.join() as job:
             checked += 1
     if job.rank == 0:
         transports = ", ".join(sorted(set(job.status()["transports"]) - {"self"}))
-        print(f"{checked} sums equal numpy's on {job.size} ranks over {transports}")
+        print(f"{checked} sums equal numpy's on {job.size} ranks over {transports or 'nothing, as there is one'}")

@@ -308,13 +308,15 @@ def _in_table(cell: str) -> str:
 def main() -> int:
     """Run the rows; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", help="ids, or numbers of publications, separated by commas")
+    parser.add_argument("--only", help="ids, or numbers of publications, separated by commas")
     parser.add_argument("--forecasts", action="store_true", help="run nothing live")
     given = parser.parse_args()
-    chosen = tuple(filter(None, given.only.split(",")))
-    rows = [row for row in read_rows() if not chosen or any(_is_of(row.id, one) for one in chosen)]
-    if not rows:
-        parser.error(f"no row begins with {given.only}")
+    chosen = () if given.only is None else tuple(given.only.split(","))
+    rows = read_rows()
+    for one in chosen:
+        if not any(_is_of(row.id, one) for row in rows):
+            parser.error(f"--only: no row or publication is {one!r}; try: --only {rows[0].id} (ids: {PAGE})")
+    rows = [row for row in rows if not chosen or any(_is_of(row.id, one) for one in chosen)]
     outcomes, begin = [], time.monotonic()
     for number, row in enumerate(rows, start=1):
         outcome = evaluate(row, live=not given.forecasts)

@@ -178,9 +178,41 @@ def test_what_servers_cannot_do_is_refused():
         "hooked": "hooks of step",
         "synchronize": "gradients were pushed in the backward pass",
         "sparse": "is sparse",
+        "frozen": "'allreduce.noname.0.0' has a gradient that no backward pass has pushed",
+        "by hand": "'allreduce.noname.0.0' has a gradient that no backward pass has pushed",
+        "scaler": "GradScaler divides gradients that backward had pushed",
+        "class": "the optimizer's options have no momentum",
+        "flags": "nesterov or maximize of .* was changed",
+        "converted": r"is torch.float16.* now",
     }.items():
         assert re.search(words, refused[what]["error"]), (what, refused.get(what))
         assert refused[what]["remedy"], what
+
+    assert "backward_passes_per_step is 0" in refused["passes"]["error"]
+
+
+@pytest.mark.parametrize("how", ["leave", "wait"])
+def test_who_waits_for_parameters_learns_that_the_first_rank_does_not_train(how):
+    said, _ = run("alone", how, ranks=2, options=["--timeout", 5], code=1)
+    [told] = said
+    assert re.search(r"rank 1 waited .* parameters of its optimizer 1: missing rank 0, which", told["error"]), told
+    assert ("has left" if how == "leave" else "has not begun to train it") in told["error"]
+    assert "the same optimizers on all ranks" in told["remedy"]
+
+
+def test_a_forked_process_waits_for_nobody_and_says_nothing_at_its_end():
+    said, err = run("forked", ranks=1)
+    assert {"status": 0, "child": True} in said and "Traceback" not in err and "died" not in err, err
+    assert any("was forked from a rank" in told.get("error", "") for told in said)
+
+
+def test_a_scaler_that_skips_a_step_trains_as_alone():
+    [told], _ = run("scaler", ranks=1)
+    torch.set_num_threads(1)
+    net, scaler = workers.model(), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    workers.scaled_steps(net, workers.optimizer_of(net, "plain")[0], scaler)
+    for name, value in weights(told["weights"]).items():
+        assert torch.equal(value, dict(net.named_parameters())[name].double()), name
 
 
 def test_training_is_recorded(tmp_path):

@@ -221,6 +221,8 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
         (["--plot", "a.png", "-o", "a.png", "-np", "2"], "would overwrite --plot a.png"),
         (["--install", "pytorch"], "try: --install tensorflow (one of tensorflow, openmpi, mpich, oneccl, horovod"),
         (["--install", "tensorflow", "-np", "2"], "only creates an environment"),
+        (["--install", "tensorflow", "--read", "log"], "only creates an environment"),
+        (["--install", "tensorflow", "--json"], "only creates an environment"),
         (["--engine", "ddp-gloo", "--xla", "on", "-np", "2"], "--xla compiles TensorFlow's graphs only"),
         (["--engine", "tensorflow-ps", "--xla", "yes", "-np", "2"], "--xla: "),
         (["--plot", "x.txt", "-np", "2"], "unknown kind of file"),

@@ -23,7 +23,7 @@ def imported(tmp_path, *words):
 
 
 def refused(tmp_path, *words):
-    return cli.refused("import-kineto", *words, "-o", tmp_path / "trace.json")
+    return cli.refused("import-kineto", *words, "-o", tmp_path / "made.json")
 
 
 class Recording:

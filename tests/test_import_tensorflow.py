@@ -4,6 +4,8 @@ import gzip
 import json
 import random
 import struct
+from dataclasses import replace
+from pathlib import Path
 
 import paceline
 import pytest
@@ -12,6 +14,8 @@ from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.interop import xplane_file
 from paceline.interop.tensorflow import import_tensorflow
+from paceline.interop.tensorflow_file import Operation, Recording, _task
+from paceline.interop.tensorflow_step import workers
 from paceline.interop.xplane_file import read_xplane
 
 # What a timeline of a worker and a server has, in microseconds: name, kind, start, duration, inputs, bytes.
@@ -181,8 +185,50 @@ def test_each_file_and_each_worker_in_it_is_a_worker(written):
     assert (trace.worker_count, summary.ranks) == (2, 2)
     other = [row for row in SERVER if "update_fc" not in row[1]]
     files = [files[0], written(timeline({**BOTH, "/job:ps": other}), "c.json")]
-    with pytest.raises(InvalidArgumentError, match="worker 1 has other gradients than worker 0"):
+    with pytest.raises(InvalidArgumentError, match=r"c\.json: worker 1 has other gradients than worker 0"):
         import_tensorflow(files, batch=8)
+
+
+def test_workers_have_the_order_of_their_numbers(written):
+    tasks = {f"/job:worker/replica:0/task:{task}/x": WORKER for task in ("10", "9" * 5000, "9")}
+    trace, _ = import_tensorflow([written(timeline({**tasks, "/job:ps": SERVER}))], batch=8)
+    assert trace.worker_count == 3
+    words = timeline({f"/job:worker/replica:0/task:{task}/x": [] for task in ("10", "9" * 5000, "9")})["traceEvents"]
+    names = [_task(event["args"]["name"]) for event in words]
+    gradient = Operation("gradients/a", "Mul", "", 0, 1)
+    found = workers(Recording(Path("some"), [[replace(gradient, task=name) for name in names]]))
+    assert [task.rpartition(":")[2][:2] for task in found] == ["9", "10", "99"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said", "remedy"),
+    [
+        (
+            {**SIZES, "conv1/weight": 400},
+            "sizes.json: .*step.json has no gradient of 'conv1/weight'",
+            "'conv1/weights'",
+        ),
+        ({**SIZES, "fc/weights": 10**16}, "sizes.json: must have the bytes", "4096"),
+        ({**SIZES, "fc/weights": True}, "sizes.json: must have the bytes", "4096"),
+        ({"other": 4}, "no gradient of 'other'", "variables that the step trains"),
+    ],
+)
+def test_sizes_are_those_of_the_gradients(written, sizes, said, remedy):
+    with pytest.raises(InvalidArgumentError, match=said) as caught:
+        import_tensorflow([written(timeline(BOTH))], batch=8, sizes=written(sizes, "sizes.json"))
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize("command", ["tensorflow", "kineto", "chakra", "sends"])
+def test_no_recording_is_replaced(written, command):
+    recording = written(timeline(BOTH), "only.csv")
+    before = recording.read_bytes()
+    more = ["--name", "a", "--forward", "1ms", recording] if command == "sends" else []
+    batch = [] if command == "kineto" else ["--batch", "8"]
+    words = ["import", command, recording, *more, *batch, "-o", recording.parent / "." / recording.name]
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 2 and "this file is read, and would be replaced" in " ".join(result.output.split())
+    assert recording.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -77,3 +77,13 @@ def test_a_row_that_breaks_is_named(tmp_path):
     lacking = publications.evaluate(publications.Row("000-1", "nothing", live="true", shows="", needs=["nowhere"]))
     assert lacking.works and lacking.skipped == "needs nowhere"
     assert "not run here" in publications.page([lacking])
+
+
+@pytest.mark.parametrize("only", ["", "zzz", "001-1,zzz", "001-1,"])
+def test_a_row_that_there_is_not_is_an_error(only, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["publications.py", "--only", only])
+    monkeypatch.setattr(publications, "evaluate", None)
+    with pytest.raises(SystemExit) as ended:
+        publications.main()
+    assert ended.value.code == 2
+    assert f"no row or publication is {only.rpartition(',')[2]!r}; try: --only 000-1" in capsys.readouterr().err

@@ -93,6 +93,15 @@ def test_each_study_takes_own_values_or_says_that_it_does_not(name):
     assert "paceline study" in error.value.remedy
 
 
+def test_traces_of_one_name_are_not_mistaken_for_each_other(tmp_path):
+    """Rows are told apart by the names of their traces."""
+    trace = paceline.load_trace("resnet-18")
+    (tmp_path / "own.json").write_text(trace.to_json(), encoding="utf-8")
+    for traces in (f"resnet-18,{tmp_path / 'own.json'}", "resnet-18,resnet-18"):
+        error = cli.said("study", "ddl-nccl", "--trace", traces, "--workers", "2", code=2)
+        assert "--trace" in error and "have the same name, 'resnet-18'" in " ".join(error.split())
+
+
 def test_wrong_values_name_their_option():
     assert "--workers" in cli.said("study", "network-operator", "--workers", "0", code=2)
     assert "--bandwidth" in cli.said("study", "network-operator", "--bandwidth", "fast", code=2)

@@ -287,7 +287,7 @@ def test_a_row_without_a_measurement_is_only_forecast(tmp_path):
 
 
 def test_data_is_for_studies_that_take_it(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="data has no effect on network-operator"):
+    with pytest.raises(InvalidArgumentError, match="--data has no effect on network-operator"):
         run_study("network-operator", data=written(tmp_path, ROW))
 
 

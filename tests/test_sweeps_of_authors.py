@@ -133,6 +133,24 @@ def test_a_baseline_that_no_row_has_is_an_error():
     assert "unknown strategy 'rng'" in error
 
 
+def test_the_remedy_has_the_value_as_it_was_written():
+    error = cli.said("simulate", VGG, "--workers", "2", "--baseline", "ring,bandwidth=5Gbps", code=2)
+    assert "--bandwidth 5Gbps among the values" in error and "--strategy ring" in error
+
+
+def test_traces_of_one_name_have_baselines_of_their_own():
+    trace = paceline.load_trace("resnet-18")
+    slow = json.loads(trace.to_json())
+    for worker in slow["workers"]:
+        worker["optimizer_s"] = 1.0
+    both = [trace, paceline.Trace.from_dict(slow)]
+    results = paceline.sweep(both, None, ["ps", "ring"], workers=2, library="none", baseline="ps")
+    ps, ring = ([it for it in results if it.strategy == name] for name in ("ps", "ring"))
+    assert [it.speedup for it in ps] == [1.0, 1.0]
+    own = [base.iteration_s / it.iteration_s for base, it in zip(ps, ring, strict=True)]
+    assert [it.speedup for it in ring] == own and own[0] > own[1]
+
+
 def test_tables_csv_and_plots_have_the_columns(tmp_path):
     words = ("simulate", INCEPTION, "--workers", "4", "--library", "none", "--strategy", "ps,ring", "--baseline", "ps")
     plot = tmp_path / "figure.svg"
@@ -162,7 +180,12 @@ def test_an_order_in_a_file_is_checked(tmp_path):
     names = [entry.tensor for entry in trace.distribution]
     file.write_text(json.dumps(names[::-1]), encoding="utf-8")
     assert [it.tensor for it in ordered(trace, str(file)).distribution] == names[::-1]
-    for wrong, says in ((["fc99"], "no tensor 'fc99'"), ({}, "must be a list"), ([names[0]] * 2, "twice")):
+    for wrong, says in (
+        (["fc99"], "no tensor 'fc99'"),
+        ({}, "must be a list"),
+        ([], "must be a list"),
+        ([names[0]] * 2, "twice"),
+    ):
         file.write_text(json.dumps(wrong), encoding="utf-8")
         with pytest.raises(InvalidArgumentError, match=says) as error:
             ordered(trace, str(file))

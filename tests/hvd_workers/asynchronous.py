@@ -210,6 +210,42 @@ def refusals():
     def hooked(net, optimizer):
         optimizer.register_step_post_hook(lambda *_: None)
 
+    def frozen_before():
+        net = model()
+        net[0].weight.requires_grad_(False)
+        optimizer = distributed(optimizer_of(net, "plain")[0])
+        net[0].weight.requires_grad_(True)
+        _steps(net, optimizer, 0, 1)
+
+    def by_hand():
+        net = model()
+        optimizer = distributed(optimizer_of(net, "plain")[0])
+        net[0].weight.grad = torch.ones_like(net[0].weight)
+        optimizer.step()
+
+    def by_scaler():
+        net = model()
+        optimizer = distributed(optimizer_of(net, "plain")[0])
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(loss_of(net, 0, 0)).backward()
+        scaler.step(optimizer)
+
+    def of_another_class():
+        own, other = optimizer_of(model(), "plain")[0], optimizer_of(model(), "adam")[0]
+        optimizer = distributed(own)
+        optimizer.load_state_dict(other.state_dict())
+        optimizer.push_in_step()
+        first = optimizer.param_groups[0]["params"][0]
+        first.grad = torch.ones_like(first)
+        optimizer.step()
+
+    def converted():
+        net = model()
+        optimizer = distributed(optimizer_of(net, "plain")[0])
+        _steps(net, optimizer, 0, 1)
+        net.half()
+        sum(parameter.sum() for parameter in net.parameters()).backward()
+
     sparse = nn.Embedding(4, 2, sparse=True)
 
     def pushed_sparse():
@@ -230,6 +266,13 @@ def refusals():
         "hooked": lambda: changed(hooked),
         "synchronize": lambda: changed(lambda _, optimizer: optimizer.synchronize()),
         "sparse": pushed_sparse,
+        "frozen": frozen_before,
+        "by hand": by_hand,
+        "scaler": by_scaler,
+        "class": of_another_class,
+        "flags": lambda: changed(lambda _, optimizer: optimizer.param_groups[0].update(maximize=True)),
+        "passes": lambda: changed(lambda _, optimizer: optimizer.set_backward_passes_per_step(0)),
+        "converted": converted,
     }.items():
         try:
             call()
@@ -251,6 +294,60 @@ def clipped():
         nn.utils.clip_grad_norm_(net.parameters(), 0.1)
         with optimizer.skip_synchronize():
             optimizer.step()
+    tell(weights={name: value.tolist() for name, value in net.named_parameters()})
+
+
+def forked():
+    """A forked process is no worker: it neither trains nor says farewell, and ends while a thread talks to servers."""
+    net = model()
+    optimizer = hvd.DistributedOptimizer(optimizer_of(net, "plain")[0], net.named_parameters())
+    _steps(net, optimizer, 0, 1)
+    with optimizer._exchange.servers._lock:  # As a thread that writes a checkpoint.
+        child = os.fork()
+        if child == 0:
+            try:
+                optimizer.state_dict()
+            except hvd.HorovodInternalError as error:
+                tell(error=str(error))
+            sys.exit(0)
+        began = time.monotonic()
+        while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() - began < 60:
+            time.sleep(0.05)
+    _steps(net, optimizer, 1, 2)
+    tell(status=ended[1], child=ended[0] == child)
+
+
+def alone(how):
+    """Rank 0 does not train: it leaves, or waits."""
+    net = model()
+    optimizer = hvd.DistributedOptimizer(optimizer_of(net, "plain")[0], net.named_parameters())
+    if hvd.rank() == 0:
+        if how == "wait":
+            time.sleep(600)
+        return
+    try:
+        _steps(net, optimizer, 0, 1)
+    except hvd.HorovodInternalError as error:
+        tell(error=str(error), remedy=getattr(error, "remedy", None))
+        sys.exit(3)
+
+
+def scaled_steps(net, optimizer, scaler):
+    """Train with losses that are scaled; the second is infinite, so that its step is skipped."""
+    for step in range(4):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(net, 0, step) * (float("inf") if step == 1 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def scaler():
+    """Train alone with a scaler of losses."""
+    torch.set_num_threads(1)
+    net = model()
+    optimizer = hvd.DistributedOptimizer(optimizer_of(net, "plain")[0], net.named_parameters())
+    optimizer.push_in_step()
+    scaled_steps(net, optimizer, torch.amp.GradScaler("cpu", init_scale=1024.0))
     tell(weights={name: value.tolist() for name, value in net.named_parameters()})
 
 

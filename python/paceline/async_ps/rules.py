@@ -116,6 +116,11 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
 
 def _number(options: Mapping[str, Any], name: str) -> float:
     key, _, place = name.partition(".")
+    if key not in options:
+        raise InvalidArgumentError(
+            f"async-ps: the optimizer's options have no {key}",
+            remedy="load_state_dict of an optimizer of the same class",
+        )
     value = options[key][int(place)] if place else options[key]
     try:
         return float(value)

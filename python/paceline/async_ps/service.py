@@ -38,6 +38,7 @@ from paceline.async_ps.store import Store, digest_of
 from paceline.errors import JobError
 from paceline.job.arrays import memory
 from paceline.job.settings import LONGEST_TIMEOUT_S
+from paceline.settings.table import LEAST_START_S
 
 _LOOK_S = 0.1
 """How often a server looks whether workers have left, or have waited too long."""
@@ -59,6 +60,8 @@ class _Model:
     def __init__(self, spec: ModelSpec, first: int) -> None:
         self.spec, self.first = spec, first
         self.digests: dict[int, str] = {}
+        self.since: dict[int, float] = {}
+        """When each worker described it."""
         self.admitted: set[int] = set()
         self.store: Store | None = None
         self.buffers: dict[int, list[Tensor]] = {}
@@ -198,6 +201,9 @@ class Service:
             function(worker, *arguments)
         except JobError as error:
             self._refuse(worker, error)
+        except (RuntimeError, LookupError, TypeError, ValueError, MemoryError) as error:
+            # What torch cannot do here, such as with the states of another optimizer.
+            self._refuse(worker, JobError(f"a server cannot train rank {worker}'s model: {error!r:.300}"))
 
     def _store(self, worker: int, request: Request) -> Store:
         model = self._models.get(request.model)
@@ -219,6 +225,7 @@ class Service:
             raise JobError(f"rank {worker} describes its model twice")
         if worker != 0:
             model.digests[worker] = registration.digest
+            model.since[worker] = time.monotonic()
             self._admit(request.model)
             return
         store = Store(registration.spec, self._workers)
@@ -326,7 +333,10 @@ class Service:
         self._release()
 
     def _give_up(self, now: float) -> None:
-        """Refuse pulls that have waited too long, naming those that are behind."""
+        """Refuse what has waited too long, naming those that are behind."""
+        for number, model in self._models.items():
+            if model.store is None:
+                self._give_up_start(number, model, now)
         for waiting in list(self._waiting):
             store = waiting.store
             missing = store.clock.missing(waiting.worker, waiting.request.iteration)
@@ -340,6 +350,20 @@ class Service:
                 remedy="a longer --timeout (PACELINE_TIMEOUT), or a larger --staleness",
             )
             self._refuse(waiting.worker, error)
+
+    def _give_up_start(self, number: int, model: _Model, now: float) -> None:
+        """Refuse those that wait for the first parameters, if worker 0 does not send them."""
+        limit_s = max(self._patience_s, LEAST_START_S / 2)
+        for worker, since in model.since.items():
+            if worker in self._refused or (0 not in self._finished and now - max(since, self._heard[0]) < limit_s):
+                continue
+            why = "has left" if 0 in self._finished else "has not begun to train it"
+            error = JobError(
+                f"rank {worker} waited {duration(now - since)} for the first parameters of its optimizer {number + 1}: "
+                f"missing rank 0, which {why}",
+                remedy="the same optimizers on all ranks, or a longer --timeout (PACELINE_TIMEOUT)",
+            )
+            self._refuse(worker, error)
 
 
 def _nothing() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +57,7 @@ class Servers:
         self._start_limit_s = max(self._limit_s, settings.start_limit_s)
         self._group: Communicator | None = engine.with_servers(GROUP)
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._models = 0
 
     def new_model(self) -> int:
@@ -82,7 +85,7 @@ class Servers:
         Raises:
             JobError: The model differs from that of another worker; a process is gone.
         """
-        with self._lock:
+        with self._turn():
             for server, spec in enumerate(specs):
                 text = bytearray(spec.packed(states[server], digests[server]))
                 self._request(server, Request(kind=Kind.MODEL, model=model, size=len(text)))
@@ -96,7 +99,7 @@ class Servers:
 
     def push(self, server: int, request: Request, chunk: Chunk, name: str) -> None:
         """Send a gradient, without waiting. Its memory must not change before the next `pull` has returned."""
-        with self._lock:
+        with self._turn():
             self._request(server, request)
             self._send(server, DATA, chunk, f"the gradient of '{name}'")
 
@@ -109,7 +112,7 @@ class Servers:
 
     def begin_pull(self, requests: Sequence[Request], targets: Sequence[Chunk]) -> Pull:
         """Request all parameters without waiting for them. Arguments by server."""
-        with self._lock:
+        with self._turn():
             for server, request in enumerate(requests):
                 self._request(server, request)
             replies = [self._receive_reply(server, "the answer to a pull") for server in range(len(requests))]
@@ -123,7 +126,7 @@ class Servers:
 
     def complete(self, replies: Sequence[tuple[bytearray, Operation]], weights: Sequence[Operation]) -> None:
         """Wait for a pull. Raises JobError."""
-        with self._lock:
+        with self._turn():
             for server, (reply, operation) in enumerate(replies):
                 operation.wait()
                 self._check(server, reply)
@@ -132,31 +135,33 @@ class Servers:
 
     def states(self, server: int, model: int) -> list[State]:
         """Request the optimizer's states and return their description; `values` receives them."""
-        with self._lock:
+        with self._turn():
             self._request(server, Request(kind=Kind.STATES, model=model))
             return [State(*entry) for entry in self._text(server, "the optimizer's states")]
 
     def values(self, server: int, chunk: Chunk) -> None:
         """Receive the tensors among states."""
-        with self._lock:
+        with self._turn():
             self._receive(server, WEIGHTS, chunk, "the optimizer's states").wait()
 
     def report(self, server: int, model: int, *, order: bool) -> dict[str, Any]:
         """Return what a server has applied."""
-        with self._lock:
+        with self._turn():
             self._request(server, Request(kind=Kind.REPORT, model=model, size=int(order)))
             report: dict[str, Any] = self._text(server, "the report of a server")
             return report
 
     def finish(self) -> None:
         """Tell the servers that this worker pushes nothing more, so that no worker waits for it."""
-        with self._lock:
+        with self._turn():
             for server in range(self.count):
                 self._request(server, Request(kind=Kind.FINISH))
 
     def leave(self) -> None:
-        """Tell the servers that this worker requests nothing more. Idempotent."""
-        with self._lock:
+        """Tell the servers that this worker requests nothing more. Idempotent; a forked process tells nothing."""
+        if os.getpid() != self._process:
+            return
+        with self._turn():
             if self._group is None:
                 return
             try:
@@ -165,6 +170,16 @@ class Servers:
                     each.wait(self._limit_s)
             finally:
                 self._group = None
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for other threads. In a forked process, whoever holds the lock may not exist."""
+        if os.getpid() != self._process:
+            raise JobError(
+                "this process was forked from a rank, and is not itself one", remedy="the spawn or forkserver method"
+            )
+        with self._lock:
+            yield
 
     def _live(self) -> Communicator:
         if self._group is None:

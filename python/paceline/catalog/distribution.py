@@ -65,7 +65,7 @@ def _named(trace: Trace, name: str) -> set[str]:
 def _of_file(trace: Trace, path: Path) -> list[str]:
     names = read_json(path, _LARGEST)
     example = '["conv1/weights", "conv1/biases"]'
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise InvalidArgumentError(f"{path!s:.200}: must be a list of tensors' names", remedy=f"{example} in the file")
     known = {entry.tensor for entry in trace.distribution}
     if unknown := [name for name in names if name not in known]:

@@ -42,7 +42,7 @@ def import_chakra(
     """
     from paceline.interop.chakra import import_chakra as convert
 
-    check_writable("--output", output)
+    imported.check_output(output, files)
     trace, summary = convert(files, name=name, batch=batch, dtype=dtype, forward_s=forward)
     imported.write(output, trace)
     if as_json:

@@ -9,7 +9,6 @@ import click
 
 from paceline._internal import units
 from paceline._internal.block import Fact
-from paceline._internal.files import check_writable
 from paceline.cli import imported
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
@@ -34,7 +33,7 @@ def import_kineto(
     """
     from paceline.interop.kineto import import_kineto as convert
 
-    check_writable("--output", output)
+    imported.check_output(output, files)
     trace, summary = convert(files, name=name, batch=batch, device=device)
     imported.write(output, trace)
     if as_json:

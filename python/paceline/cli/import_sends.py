@@ -9,7 +9,6 @@ import click
 from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.block import Fact
-from paceline._internal.files import check_writable
 from paceline.cli import imported
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
@@ -72,7 +71,7 @@ def import_sends(
     paceline import sends to-servers.csv to-workers.csv \\
       --name mine --batch 32 --forward 176ms -o mine.json
     """
-    check_writable("--output", output)
+    imported.check_output(output, [aggregation, distribution])
     trace = Trace.import_sends(
         aggregation,
         distribution,

@@ -9,7 +9,6 @@ import click
 
 from paceline._internal import units
 from paceline._internal.block import Fact
-from paceline._internal.files import check_writable
 from paceline.cli import imported
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
@@ -47,7 +46,7 @@ def import_tensorflow(
     """
     from paceline.interop.tensorflow import import_tensorflow as convert
 
-    check_writable("--output", output)
+    imported.check_output(output, [*files, sizes])
     trace, summary = convert(files, name=name, batch=batch, device=device, dtype=dtype, sizes=sizes)
     imported.write(output, trace)
     if as_json:

@@ -9,7 +9,7 @@ from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.block import Fact, block, headline, notes, suggestion
 from paceline._internal.console import say
-from paceline._internal.files import replaced
+from paceline._internal.files import check_distinct, check_writable, replaced
 
 
 def gradients(size_bytes: int, tensors: int) -> str:
@@ -27,6 +27,12 @@ def show(output: Path, about: str, facts: Sequence[Fact], remarks: Iterable[str]
     """Print what was written, facts about it, notes, and how to forecast it."""
     lines = [*headline(f"Wrote {output}: {about}"), *([""] if facts else []), *block(facts)]
     say([*lines, *suggestion(f"paceline simulate {output}"), *notes(remarks)])
+
+
+def check_output(output: Path, inputs: Iterable[Path | None]) -> None:
+    """Refuse a file that cannot be written to, or one of the recordings. Raises InvalidArgumentError."""
+    check_writable("--output", output)
+    check_distinct([("--output", output)], inputs)
 
 
 def write(output: Path, trace: Trace) -> None:

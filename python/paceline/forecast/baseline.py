@@ -56,11 +56,14 @@ class Baseline:
     name: str
     """As tables call it."""
     wanted: Mapping[str, object]
+    given: Mapping[str, str]
+    """The values as they were written."""
 
     @classmethod
     def of(cls, text: str) -> Baseline:
         """Return the baseline that `ps` or `strategy=ps,servers=1` means. Raises InvalidArgumentError."""
         wanted: dict[str, object] = {}
+        given: dict[str, str] = {}
         shown_values = []
         for word in text.split(","):
             name, equals, value = (part.strip() for part in word.partition("="))
@@ -79,9 +82,10 @@ class Baseline:
                 checked = SETTINGS[name].check(value, None, place)
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"{name}: {error.reason}", remedy=error.remedy) from None
+            given[name] = value
             wanted[name] = _OF_TEXT[name](checked) if name in _OF_TEXT else checked
             shown_values.append(str(checked) if name == "strategy" else f"{name.replace('_', ' ')} {value}")
-        return cls(", ".join(shown_values), wanted)
+        return cls(", ".join(shown_values), wanted, given)
 
     def requested(self, sweep: Sweep) -> Sweep:
         """Return the sweep with the baseline's strategy first, if strategies were named without it."""
@@ -116,4 +120,4 @@ class Baseline:
         return own.iteration_s / row[1].iteration_s if row[1].iteration_s > 0 else None
 
     def _flags(self) -> list[str]:
-        return [f"{{{name}={shown(value)}}}" for name, value in self.wanted.items()]
+        return [f"{{{name}={shown(value)}}}" for name, value in self.given.items()]

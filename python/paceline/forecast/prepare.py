@@ -103,9 +103,9 @@ def _prepared(sweep: Sweep) -> Prepared:
     _check_nics(machine)
     scenarios: list[Scenario] = []
     changes = {name: sweep.get(name) for name in CHANGES if sweep.get(name) is not None}
-    for named, trace in zip(sweep.traces, traces, strict=True):
+    for base, (named, trace) in enumerate(zip(sweep.traces, traces, strict=True)):
         how = coordinated(sweep, trace, machine)
-        workload, base = sweep.workload(named), sweep.base(named).name
+        workload = sweep.workload(named)
         if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
                 f"{trace.name}: has no gradients, so there is nothing to synchronize",

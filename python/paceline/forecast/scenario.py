@@ -39,8 +39,8 @@ class Scenario:
     """The model, if the trace was made from a configuration."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """How the trace was changed: `add_module` and `send_order`, and the `placement` as it was given."""
-    base: str = ""
-    """The trace's name before that."""
+    base: int = 0
+    """The place of the trace before that among those of the request."""
     one_a_node: bool = False
     """Whether it was assumed, not said, that every rank has a node: the verdict says so."""
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from paceline._core import Trace
 from paceline._internal.documents import MB, read_json
-from paceline._internal.units import count
+from paceline._internal.nearest import alike
+from paceline._internal.units import count, shown
 from paceline.catalog.dtypes import DTYPE_BYTES
 from paceline.errors import InvalidArgumentError
 from paceline.interop.kineto_step import LOSS_LAYER
@@ -20,6 +21,8 @@ from paceline.interop.tensorflow_file import Recording, read_recording
 from paceline.interop.tensorflow_step import Step, take_apart, workers
 
 _LARGEST = 64 * MB
+_LARGEST_TENSOR = 10**15
+"""Bytes of a tensor in any trace."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def import_tensorflow(
         InvalidArgumentError: A file is missing or malformed, or lacks what a trace needs.
     """
     given = {} if sizes is None else _sizes(sizes)
-    every: list[tuple[list[Step], dict[str, tuple[int, str]]]] = []
+    every: list[tuple[list[Step], dict[str, tuple[int, str]], Path]] = []
     notes: list[str] = []
     gpus: set[str | None] = set()
     for path in paths:
@@ -82,23 +85,29 @@ def import_tensorflow(
         gpus.add(recording.gpu)
         for task in workers(recording):
             taken = [take_apart(recording, step, task, list(given)) for step in recording.steps]
-            alike = _alike(taken, notes)
-            every.append((alike, _bytes(recording, alike[-1], given)))
+            usual = _usual(taken, notes)
+            every.append((usual, _bytes(recording, usual[-1], given), path))
     if len(gpus) > 1 and None in gpus:
         raise InvalidArgumentError("some files are of a GPU and others of CPUs", remedy="files of alike ranks")
     on_gpu = None not in gpus
     if on_gpu:
         notes.append("times of a GPU's kernels")
-    steps, known = every[0]
+    steps, known, _ = every[0]
+    if unknown := [variable for variable in given if variable not in known]:
+        near = alike(unknown[0], list(known))
+        raise InvalidArgumentError(
+            f"{sizes!s:.200}: {paths[0]} has no gradient of '{shown(unknown[0])}'",
+            remedy=f"'{near[0]}' in its place" if near else "the sizes of variables that the step trains",
+        )
     wire = dtype or Counter(kind for _, kind in known.values()).most_common(1)[0][0]
     distribution = steps[-1].order
-    for (other, others), number in zip(every[1:], range(1, len(every)), strict=True):
+    for number, (_, others, path) in enumerate(every):
         if {key: value[0] for key, value in others.items()} != {key: value[0] for key, value in known.items()}:
             raise InvalidArgumentError(
-                f"worker {number} has other gradients than worker 0: {len(others)} instead of {len(known)}, or others",
+                f"{path}: worker {number} has other gradients than worker 0: {len(others)} instead of {len(known)}, "
+                "or others",
                 remedy="files of ranks that trained the same model",
             )
-        del other
     plain = name or paths[0].name.removesuffix(".gz").removesuffix(".json").removesuffix(".pb").removesuffix(".xplane")
     document = {
         "format": "paceline-trace",
@@ -114,7 +123,7 @@ def import_tensorflow(
         "batch": batch,
         "dtype": wire,
         "device": device or ("GPU" if on_gpu else "CPU"),
-        "workers": [_worker(some, sizes_of, wire) for some, sizes_of in every],
+        "workers": [_worker(some, sizes_of, wire) for some, sizes_of, _ in every],
         "distribution": [variable for variable in distribution if variable in steps[-1].ready_s],
     }
     trace = Trace.from_json(json.dumps(document).encode(), str(paths[0]))
@@ -142,7 +151,7 @@ def _sizes(path: Path) -> dict[str, int]:
     if (
         not isinstance(content, dict)
         or not content
-        or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in content.values())
+        or not all(type(size) is int and 0 < size <= _LARGEST_TENSOR for size in content.values())
     ):
         raise InvalidArgumentError(
             f"{path!s:.200}: must have the bytes of each variable by its name", remedy='{"net/dense/kernel": 4096}'
@@ -150,15 +159,15 @@ def _sizes(path: Path) -> dict[str, int]:
     return dict(content)
 
 
-def _alike(steps: Sequence[Step], notes: list[str]) -> list[Step]:
+def _usual(steps: Sequence[Step], notes: list[str]) -> list[Step]:
     """Return the steps that most have in common."""
     shapes = Counter(step.shape for step in steps)
     most = max(shapes.values())
     last = next(step for step in reversed(steps) if shapes[step.shape] == most)
-    alike = [step for step in steps if step.shape == last.shape]
-    if len(alike) < len(steps):
-        notes.append(f"{len(steps) - len(alike)} of {len(steps)} steps had other layers or gradients: left out")
-    return alike
+    usual = [step for step in steps if step.shape == last.shape]
+    if len(usual) < len(steps):
+        notes.append(f"{len(steps) - len(usual)} of {len(steps)} steps had other layers or gradients: left out")
+    return usual
 
 
 def _bytes(recording: Recording, step: Step, given: Mapping[str, int]) -> dict[str, tuple[int, str]]:

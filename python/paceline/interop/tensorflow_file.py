@@ -24,7 +24,7 @@ from paceline.interop.kineto_file import document
 from paceline.interop.xplane_file import Event, Plane, read_xplane
 
 _OPERATOR = re.compile(r"(?P<name>[A-Za-z0-9.][\w.\\/>-]*):(?P<kind>_?[A-Z]\w*)$")
-_TASK = re.compile(r"/job:(?P<job>[^/]+)/.*?task:(?P<task>\d+)")
+_TASK = re.compile(r"/job:(?P<job>[^/]+)/.*?task:0*(?P<task>\d+)")
 _SIZES = re.compile(r"\bsize: (\d+)")
 _BYTES = re.compile(r"\brequested_bytes: (\d+)")
 _DTYPE = re.compile(r"\bdtype: DT_(\w+)")

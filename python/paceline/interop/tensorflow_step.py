@@ -60,7 +60,7 @@ def workers(recording: Recording) -> list[str]:
             f"{recording.path}: no operation computes a gradient (gradients/… or gradient_tape/…)",
             remedy="a training step: of a session, or of a tf.function with a tape",
         )
-    return sorted(tasks, key=lambda task: (task.rpartition(":")[0], int(task.rpartition(":")[2] or "0")))
+    return sorted(tasks, key=lambda task: (task.rpartition(":")[0], len(task), task))  # Numbers without leading zeros.
 
 
 def is_gradient(one: Operation) -> bool:

@@ -129,7 +129,15 @@ def bench(
     paceline bench --read nccl_g4.txt --read nccl_g8.txt --plot fit.png
     """
     if install is not None:
-        _install(install, given=[name for name, value in options.items() if value is not None])
+        others = {
+            **options,
+            "read": logs or None,
+            "gpus": gpus,
+            "plot": plot,
+            "output": output,
+            "json": as_json or None,
+        }
+        _install(install, given=[name for name, value in others.items() if value is not None])
         return 0
     for option, path in (("--plot", plot), ("--output", output)):
         if path is not None:

@@ -111,5 +111,7 @@ def run_study(
     if data is None:
         return cast("StudyOutput", module.run(plots, progress))
     if name not in WITH_DATA:
-        raise InvalidArgumentError(f"data has no effect on {name}", remedy=f"one of {', '.join(sorted(WITH_DATA))}")
+        raise InvalidArgumentError(
+            f"--data has no effect on {name}", remedy=f"paceline study {' or '.join(sorted(WITH_DATA))}, or drop --data"
+        )
     return cast("StudyOutput", module.run(plots, progress, data))

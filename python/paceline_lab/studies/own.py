@@ -10,6 +10,7 @@ from pathlib import Path
 from paceline._core import Trace, parse_rate
 from paceline._internal import units
 from paceline.catalog.builtin import load_trace
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.execute import execute
 from paceline.forecast.scenario import Scenario
 from paceline.settings.table import SETTINGS, SWEEP
@@ -59,7 +60,9 @@ def run(
     progress: Callable[[int, int], None] | None = None,
 ) -> Study:
     """Forecast the systems of a study with other values; draw a figure if a folder is given."""
-    traces = [what.step(word) if word in what.traces else load_trace(word) for word in own.traces or what.traces]
+    words = own.traces or what.traces
+    traces = [what.step(word) if word in what.traces else load_trace(word) for word in words]
+    _check_names(words, traces)
     workers = list(own.workers or what.workers)
     rates: list[str | None] = [*(own.bandwidth or what.bandwidth or [])] or [None]
     cases = list(product(traces, rates, workers, what.systems))
@@ -91,3 +94,16 @@ def run(
         drawn = [str(draw(values, plots / f"{study}-own.png", f"{study}, with values of your own", panels))]
     note = "Workers, rates or traces are your own: nothing is published for them, and no claim is tested."
     return Study(title, [], [], drawn, simulations=len(times), notes=(note,), forecasts=values)
+
+
+def _check_names(words: Sequence[str], traces: Sequence[Trace]) -> None:
+    """Raise InvalidArgumentError if two traces have one name, which tells their rows apart."""
+    named: dict[str, str] = {}
+    for word, trace in zip(words, traces, strict=True):
+        if trace.name in named:
+            both = f"{units.shown(named[trace.name])} and {units.shown(word)}"
+            raise InvalidArgumentError(
+                f"--trace: {both} have the same name, '{units.shown(trace.name)}'",
+                remedy='another "name" in one of them',
+            )
+        named[trace.name] = word

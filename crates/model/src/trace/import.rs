@@ -313,10 +313,17 @@ fn worker(sends: &[&Send], parameters: &[&Send], options: &ImportOptions) -> Res
         })?;
         Ok(GradientFile { tensor: send.tensor.clone(), ready_s, bytes: send.bytes, shape: None })
     };
-    let gradients: Result<Vec<GradientFile>, Problem> = sends.iter().map(gradient).collect();
+    let gradients: Vec<GradientFile> = sends.iter().map(gradient).collect::<Result<_, Problem>>()?;
+    let last = gradients.iter().map(|gradient| gradient.ready_s).max().unwrap_or(Time::ZERO);
+    if let Some(backward) = options.backward.filter(|&backward| backward < last) {
+        let (backward, last) = (backward.seconds(), last.seconds());
+        let message =
+            format!("the last send is {last} s after the start of a backward pass that is said to take {backward} s");
+        return Err(Problem::new("", message).remedy(format!("{{backward={last}s}}")));
+    }
     Ok(WorkerFile {
         forward: forward(parameters, options.forward),
-        gradients: gradients?,
+        gradients,
         backward_s: options.backward,
         optimizer_s: Time::ZERO,
     })
@@ -412,7 +419,7 @@ mod tests {
         );
         let short = ImportOptions { backward: Some(Time::ZERO), ..options() };
         let error = import_sends(AGGREGATION, DISTRIBUTION, short).unwrap_err().to_string();
-        assert!(error.contains("backward_s: must be at least 0.102"), "{error}");
+        assert!(error.contains("the last send is 0.102 s after the start of a backward pass"), "{error}");
     }
 
     #[test]

@@ -260,6 +260,7 @@ impl Trace {
         }
         if let Module::Own(own) = module {
             own.check_elements(&name, self.dtype)?;
+            own.check_count(&self, count)?;
         }
         let mut file = TraceFile::from(&self);
         file.name = format!("{name}+{}:{count}", module.name());

@@ -14,10 +14,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 
-use super::Dtype;
+use super::{Dtype, Trace};
 use crate::document::fields::{name, plausible_bytes, tensor_bytes, text, time, whole};
 use crate::document::strict::{list, objects};
-use crate::document::{DocumentError, Format, Problem, parse, read, shown, with_remedy};
+use crate::document::{DocumentError, Format, MAX_ENTRIES, Problem, parse, read, shown, with_remedy};
 use crate::units::{MAX_SECONDS, Time};
 
 const FORMAT: Format = Format { name: "paceline-module", version: 1, hint };
@@ -157,6 +157,21 @@ impl OwnModule {
         Ok(())
     }
 
+    /// Refuses so many modules that a trace with them has more layers or tensors than one may have.
+    pub(super) fn check_count(&self, trace: &Trace, count: u32) -> Result<(), DocumentError> {
+        let tensors = self.layers.iter().map(|layer| layer.tensors.len()).sum::<usize>();
+        let layers = trace.workers.iter().map(|worker| worker.forward.len()).max().unwrap_or(0);
+        let left = MAX_ENTRIES.saturating_sub(layers.max(trace.tensors.len()));
+        let most = left / self.layers.len().max(tensors);
+        if count as usize <= most {
+            return Ok(());
+        }
+        let message = format!("with {count} of {}, it has more than {MAX_ENTRIES} layers or tensors", self.source);
+        let fewer =
+            if most == 0 { "a smaller module".into() } else { format!("{{add_module={}:{most}}}", self.source) };
+        Err(DocumentError::at(&trace.name, "", &with_remedy(message, fewer)))
+    }
+
     /// Its layers at a batch; `None`: they take longer than a day.
     pub(super) fn layers(&self, samples: u32) -> Option<Vec<AddedLayer>> {
         let scale = self.batch.map_or(1.0, |own| f64::from(samples) / f64::from(own));
@@ -204,7 +219,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::trace::Trace;
     use crate::trace::modules::{Module, read_modules};
     use crate::trace::testing::tiny;
 
@@ -279,6 +293,16 @@ mod tests {
         assert_eq!(tiny().with_modules(&Module::Own(own), 3).unwrap(), study);
     }
 
+    fn many(layers: usize) -> OwnModule {
+        let layer = |at| format!(r#"{{"layer": "l{at}", "forward_s": 0, "backward_s": 0}}"#);
+        let layers: Vec<String> = (0..layers).map(layer).collect();
+        let text = format!(
+            r#"{{"format": "paceline-module", "version": 1, "name": "block", "layers": [{}]}}"#,
+            layers.join(", ")
+        );
+        OwnModule::from_json(text.as_bytes(), "block.json").unwrap()
+    }
+
     #[test]
     fn errors_name_file_place_and_remedy() {
         for (from, to, says) in [
@@ -306,6 +330,9 @@ mod tests {
         let error = tiny().with_modules(&Module::Own(odd), 1).unwrap_err();
         assert_eq!(error.remedy(), Some("8"));
         assert!(error.to_string().starts_with("block.json: layers[2].tensors[1].bytes: 7 bytes are not whole"));
+        let error = tiny().with_modules(&Module::Own(many(1000)), 1000).unwrap_err();
+        assert_eq!(error.remedy(), Some("{add_module=block.json:999}"), "{error}");
+        assert!(tiny().with_modules(&Module::Own(many(1000)), 2).is_ok());
         let missing = read_modules("no/such.json:3").unwrap_err();
         assert!(missing.to_string().contains("no such file"), "{missing}");
     }

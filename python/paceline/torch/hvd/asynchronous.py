@@ -25,12 +25,14 @@ from paceline.async_ps.worker import Chunk, Servers
 from paceline.errors import InvalidArgumentError
 from paceline.hvd import timeline
 from paceline.hvd.world import current
+from paceline.torch.hvd.grouping import check_passes
 
 if TYPE_CHECKING:
     _Base = torch.optim.Optimizer
 else:
     _Base = object
 
+_PUSH_IN_STEP = "optimizer.push_in_step() before training"
 _NAMES = {getattr(torch, name): name for name in DTYPES}
 
 
@@ -78,6 +80,8 @@ class Exchange:
         self.parts: list[list[Part]] = []
         self.staging: list[Tensor | None] = []
         """By server: memory on the host, if a parameter is not there or not contiguous."""
+        self.flags: tuple[dict[str, bool], ...] = ()
+        """By parameter group: the options that servers have from the beginning."""
         self.pushes: list[int] = []
         """By server: gradients of this iteration."""
 
@@ -142,6 +146,7 @@ class Asynchronous(_Base):
             [each.spec for each in tensors], servers.count, exchange.settings.placement, exchange.placed
         )
         exchange.pushes = [0] * servers.count
+        exchange.flags = tuple(self._rule.flags_of(options) for options in self.param_groups)
         specs, digests, states, data = [], [], [], []
         for server, parts in enumerate(exchange.parts):
             for index, part in enumerate(parts):
@@ -154,7 +159,7 @@ class Asynchronous(_Base):
             specs.append(
                 ModelSpec(
                     rule=self._rule.name,
-                    flags=tuple(self._rule.flags_of(options) for options in self.param_groups),
+                    flags=exchange.flags,
                     tensors=tuple(each.spec for each in tensors),
                     parts=tuple(parts),
                     staleness=servers.staleness,
@@ -206,6 +211,11 @@ class Asynchronous(_Base):
                 f"async-ps: '{parameter.name}' was changed outside of the optimizer, and servers own it",
                 remedy="load weights before the first backward pass",
             )
+        if _NAMES.get(parameter.tensor.dtype) != parameter.spec.dtype or parameter.tensor.shape != parameter.spec.shape:
+            raise InvalidArgumentError(
+                f"async-ps: {parameter.spec} is {parameter.tensor.dtype}{list(parameter.tensor.shape)} now",
+                remedy="model.to(dtype) before hvd.DistributedOptimizer",
+            )
         grad = parameter.tensor.grad
         assert grad is not None, "backward has computed it"
         if grad.layout is not torch.strided:
@@ -247,13 +257,17 @@ class Asynchronous(_Base):
             with torch.enable_grad():
                 loss = closure()
         exchange = self._exchange
+        if getattr(self, "found_inf", None) is not None:
+            raise InvalidArgumentError(
+                "async-ps: GradScaler divides gradients that backward had pushed", remedy=_PUSH_IN_STEP
+            )
         if self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks:
             raise InvalidArgumentError(
                 "async-ps: hooks of step() do not run on servers", remedy="{strategy=ps}, or drop the hooks"
             )
         if exchange.pushes_in_step:
             for parameter in exchange.tensors:
-                if parameter.passes < exchange.passes:
+                if parameter.tensor.grad is not None:
                     self._push(parameter)
         self._start()
         for parameter in exchange.tensors:
@@ -290,7 +304,21 @@ class Asynchronous(_Base):
 
     def _check(self, parameter: _Parameter) -> None:
         """Raise InvalidArgumentError if what was pushed is not what the script has now."""
+        options = self.param_groups[parameter.spec.group]
+        if self._rule.flags_of(options) != self._exchange.flags[parameter.spec.group]:
+            raise InvalidArgumentError(
+                f"async-ps: {' or '.join(self._rule.flags)} of '{parameter.name}' was changed after the first step",
+                remedy="the option when the optimizer is made",
+            )
         if parameter.pushed is None:
+            own = parameter.tensor.grad
+            if self._exchange.pushes_in_step:
+                return
+            if parameter.passes == self._exchange.passes and own is not None and _has_values(own):
+                raise InvalidArgumentError(
+                    f"async-ps: '{parameter.name}' has a gradient that no backward pass has pushed",
+                    remedy=_PUSH_IN_STEP,
+                )
             if parameter.passes < self._exchange.passes:
                 raise InvalidArgumentError(
                     f"async-ps: step() after {self._exchange.passes - parameter.passes} of {self._exchange.passes} "
@@ -302,9 +330,9 @@ class Asynchronous(_Base):
         if grad._version != version or (parameter.tensor.grad is not None and parameter.tensor.grad is not grad):
             raise InvalidArgumentError(
                 f"async-ps: the gradient of '{parameter.name}' was changed after backward had pushed it",
-                remedy="optimizer.push_in_step() before training",
+                remedy=_PUSH_IN_STEP,
             )
-        if numbers != self._rule.numbers_of(self.param_groups[parameter.spec.group]):
+        if numbers != self._rule.numbers_of(options):
             raise InvalidArgumentError(
                 f"async-ps: the options of '{parameter.name}' were changed after backward had pushed its gradient",
                 remedy="a scheduler's step() after the optimizer's, or optimizer.push_in_step() before training",
@@ -354,7 +382,7 @@ class Asynchronous(_Base):
         if not self._exchange.pushes_in_step and any(each.pushed is not None for each in self._exchange.tensors):
             raise InvalidArgumentError(
                 "async-ps: gradients were pushed in the backward pass, so that clipping them has no effect",
-                remedy="optimizer.push_in_step() before training",
+                remedy=_PUSH_IN_STEP,
             )
 
     @contextlib.contextmanager
@@ -427,12 +455,21 @@ class Asynchronous(_Base):
         """Number of backward passes that are accumulated before gradients are pushed."""
         return self._exchange.passes
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether GradScaler leaves gradients to `step`, which refuses to divide what has been pushed."""
+        return not self._exchange.pushes_in_step
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes that are accumulated before gradients are pushed.
 
         Args:
             passes: The number.
+
+        Raises:
+            ValueError: It is no whole number above 0.
         """
+        check_passes(passes)
         self._exchange.passes = passes
         for parameter in self._exchange.tensors:
             parameter.passes = passes
@@ -444,6 +481,9 @@ class Asynchronous(_Base):
                 "optimizer.zero_grad() was called after backward, but before optimizer.step(): the gradients are being "
                 "pushed; call it after step()"
             )
+        if self._exchange.pushes_in_step:  # GradScaler may have skipped the step.
+            for each in self._exchange.tensors:
+                each.passes = self._exchange.passes
         super().zero_grad(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch's
@@ -495,6 +535,11 @@ class Asynchronous(_Base):
                 remedy="load_state_dict before the first backward pass",
             )
         super().load_state_dict(*args, **kwargs)
+
+
+def _has_values(gradient: Tensor) -> bool:
+    """Return whether a gradient is more than the zeros of zero_grad(set_to_none=False)."""
+    return gradient.layout is not torch.strided or bool(gradient.detach().any())
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from paceline.hvd import timeline
 from paceline.hvd.objects import broadcast_object
 from paceline.hvd.world import current
 from paceline.torch.hvd.gradients import Gradients, needed
-from paceline.torch.hvd.grouping import Groups, grouped, unnamed
+from paceline.torch.hvd.grouping import Groups, check_passes, grouped, unnamed
 from paceline.torch.hvd.pull import LayerPull
 
 if TYPE_CHECKING:
@@ -150,7 +150,11 @@ class Distributed(_Base):
 
         Args:
             passes: The number.
+
+        Raises:
+            ValueError: It is no whole number above 0.
         """
+        check_passes(passes)
         self._gradients.restart(passes)
 
     def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - as torch's

@@ -81,3 +81,9 @@ def grouped(groups: Groups, parameters: Sequence[Tensor]) -> list[tuple[Tensor, 
         named = {parameter for group in found for parameter in group}
         found += [(parameter,) for parameter in parameters if parameter not in named]
     return [group for group in found if group]
+
+
+def check_passes(passes: object) -> None:
+    """Raise ValueError unless a gradient can take so many backward passes."""
+    if isinstance(passes, bool) or not (isinstance(passes, int) and passes > 0):
+        raise ValueError(f"backward_passes_per_step is {passes}; give a whole number above 0")

@@ -20,7 +20,7 @@ from paceline.torch.hvd.asynchronous import Asynchronous, Exchange
 from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.distributed import Distributed
 from paceline.torch.hvd.gradients import Gradients
-from paceline.torch.hvd.grouping import checked_groups, checked_names
+from paceline.torch.hvd.grouping import check_passes, checked_groups, checked_names
 
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 Mixin = TypeVar("Mixin", Distributed, Asynchronous)
@@ -95,10 +95,7 @@ def DistributedOptimizer(
             f"compression is {compression!r}; give hvd.Compression.none, .fp16 or .bf16, or a class with compress and "
             "decompress"
         )
-    if isinstance(backward_passes_per_step, bool) or not (
-        isinstance(backward_passes_per_step, int) and backward_passes_per_step > 0
-    ):
-        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; give a whole number above 0")
+    check_passes(backward_passes_per_step)
     names = checked_names(optimizer, named_parameters)
     if current().job.settings.is_asynchronous:
         for argument, given in (
