@@ -8,6 +8,7 @@ that clip weights, belong to no update. In a graph all of them wait for all grad
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ METHODS = (
 class _Awaited:
     """Variables with gradients, by number, that are to be assigned; and those that are."""
 
-    tape: Any
+    tape: weakref.ref[Any] | None
+    """What computed the gradients, which nothing here keeps alive: a persistent tape holds activations."""
     numbers: frozenset[int]
     graph: Any
     """That in which the gradients were computed; None in eager execution."""
@@ -46,7 +48,7 @@ class _Awaited:
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.awaited: _Awaited | None = None
-        self.used: Any = None
+        self.used: weakref.ref[Any] | None = None
         """The tape whose variables were assigned last."""
         self.quiet = False
 
@@ -73,12 +75,13 @@ class Assignments:
     def await_all(self, tape: Any, numbers: Sequence[int], gradients: Sequence[Tensor]) -> None:  # noqa: ANN401
         """Note the variables that a tape has computed gradients of."""
         graph, before = marks.graph(), self._thread.awaited
-        if tape is self._thread.used:
+        used = self._thread.used
+        if used is not None and used() is tape:
             self._recorder.give_up(
                 "a tape computes gradients after variables of others were assigned, so a step has no one end",
                 remedy="tape.gradient(loss, variables) for all variables before the first is assigned",
             )
-        awaited = _Awaited(tape, frozenset(numbers), graph, list(gradients) if graph is not None else [])
+        awaited = _Awaited(weakref.ref(tape), frozenset(numbers), graph, list(gradients) if graph is not None else [])
         if before is not None and before.graph is graph and not before.assigned:
             awaited.numbers |= before.numbers
             awaited.gradients += before.gradients
