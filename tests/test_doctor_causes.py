@@ -4,6 +4,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
+from paceline.async_ps.report import ANSWER, applied_label
 from paceline.doctor import causes
 from paceline.doctor.analysis import Analysis, Interface
 from test_doctor_format import Ranks, ddp, diagnosed, names, training
@@ -352,5 +353,64 @@ def test_the_interface_is_that_of_most_bytes(metric, gradients, interface):
     """A metric that Horovod's calls average does not make remedies for DDP's gradients Horovod's."""
     named = [SimpleNamespace(operation=2)] if metric else []
     operations = [SimpleNamespace(number=1, size=gradients), SimpleNamespace(number=2, size=metric)]
-    recording = SimpleNamespace(ranks=[SimpleNamespace(tensors=named, operations=operations)])
+    ranks = [SimpleNamespace(tensors=named, operations=operations)]
+    recording = SimpleNamespace(ranks=ranks, is_asynchronous=False)
     assert Analysis.interface.fget(SimpleNamespace(recording=recording, has_steps=True)) is Interface[interface]
+
+
+def asynchronous(servers=1):
+    """Two workers of async-ps, of which one is twice as fast, so that steps with one number are not at one time."""
+    ranks = Ranks(2, servers=servers, name="a", processes=2 + servers, cores=8)
+    for rank in range(2):
+        for step in range(12):
+            at, length = 10 * (rank + 1) * step, 10 * (rank + 1)
+            ranks.mark(rank, "forward", at, at + 2)
+            ranks.mark(rank, "backward", at + 2, at + 4)
+            for number in range(3):
+                size = 1 << 20
+                ranks.operation(rank, at + 3, at + 4 + number, size, f"the gradient of '{number}'", call="send/recv")
+                if servers:
+                    label = applied_label(f"{number}", rank, staleness=(step + number) % 2)
+                    ranks.mark(2, "apply", at + 4, at + 4.5, label)
+                    ranks.message(rank, f"worker {rank}", "server 0", size, out=True)
+                    ranks.message(2, f"worker {rank}", "server 0", size, out=False)
+            ranks.operation(rank, at + 4, at + length - 1, 24, ANSWER, call="send/recv")
+            ranks.mark(rank, "wait", at + 4, at + length - 1, "wait for sums")
+            ranks.mark(rank, "optimizer", at + length - 1, at + length)
+    return ranks
+
+
+def test_asynchronous_training_stays_asynchronous():
+    report = diagnosed(asynchronous())
+    text = "\n".join(report.text(200))
+    assert "waiting for the servers" in report.headline
+    assert "Staleness    mean 0.5, largest 1" in text
+    assert report.to_dict()["staleness"] == {"mean": 0.5, "most": 1, "counts": {0: 36, 1: 36}}
+    assert "more --servers (share the load of server 0)" in text and "backward_passes_per_step=2" in text
+    for synchronous in (
+        "train together",
+        "--strategy",
+        "comm_hook",
+        "no_sync",
+        "DistributedDataParallel",
+        "straggler:",
+    ):
+        assert synchronous not in text
+
+
+def test_staleness_is_with_the_servers():
+    report = diagnosed(asynchronous(servers=0))
+    assert any("optimizer.staleness()" in note for note in report.analysis.notes)
+    assert report.to_dict()["staleness"] is None
+    assert diagnosed(training()).to_dict()["staleness"] is None
+
+
+@pytest.mark.parametrize("interface", Interface)
+def test_every_interface_has_its_remedies(interface):
+    analysis = SimpleNamespace(interface=interface, breakdowns={}, recording=None)
+    found = [
+        *(causes.less_often(analysis), causes.fewer_bytes(analysis)),
+        *(causes.larger_buckets(interface), causes.smaller_buckets(interface, "8 MB")),
+    ]
+    assert all(found)
+    assert any("DistributedDataParallel" in one for one in found) == (interface is Interface.DDP)

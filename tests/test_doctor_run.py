@@ -113,7 +113,7 @@ def test_the_json(tmp_path):
     found = json.loads(text)
     assert list(found) == [
         *["verdict", "world_size", "steps", "warm_up_steps", "slow_steps", "step_s", "step_quartiles_s"],
-        *["lis_window_share", "ranks", "diagnoses", "notes"],
+        *["lis_window_share", "staleness", "ranks", "diagnoses", "notes"],
     ]
     assert all(list(it) == ["name", "share", "seconds", "says", "evidence", "try"] for it in found["diagnoses"])
     assert found["ranks"][0]["medians_s"]["forward"] == pytest.approx(0.002)

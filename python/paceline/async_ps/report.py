@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from paceline.errors import JobError
+
+ANSWER = "the answer to a pull"
+"""Label of the message with which a server answers a worker that pulls."""
+
+_APPLIED = re.compile(r".* of rank \d{1,9}, staleness (\d{1,9})", re.DOTALL)
+
+
+def applied_label(part: str, worker: int, staleness: int) -> str:
+    """Return the name of a timeline's event: a server has applied a gradient."""
+    return f"{part} of rank {worker}, staleness {staleness}"
+
+
+def staleness_in(label: str) -> int:
+    """Return the staleness in updates from the name of such an event. Raises ValueError if it is another's."""
+    match = _APPLIED.fullmatch(label)
+    if match is None:
+        raise ValueError
+    return int(match[1])
 
 
 class Applied(NamedTuple):

@@ -34,6 +34,7 @@ from paceline.async_ps.protocol import (
     Request,
     difference,
 )
+from paceline.async_ps.report import ANSWER, applied_label
 from paceline.async_ps.store import Store, digest_of
 from paceline.errors import JobError
 from paceline.job.arrays import memory
@@ -269,7 +270,7 @@ class Service:
         staleness = store.apply(worker, request.part, request.iteration, request.numbers, gradient)
         model.buffers[request.part].append(gradient)
         if self._marks:
-            name = f"{store.name(request.part)} of rank {worker}, staleness {staleness}"
+            name = applied_label(store.name(request.part), worker, staleness)
             self._engine.mark("apply", name, since, time.monotonic_ns())
         self._release()
 
@@ -295,7 +296,7 @@ class Service:
     def _send_weights(self, worker: int, store: Store) -> None:
         copy = store.pull(worker)
         self._owing.discard(worker)
-        self._send(worker, REPLY, Reply(False).packed(), "the answer to a pull")
+        self._send(worker, REPLY, Reply(False).packed(), ANSWER)
         if copy.nbytes:
             self._send(worker, WEIGHTS, copy, "the parameters", partial(store.snapshots.give_back, copy))
 

@@ -25,6 +25,7 @@ from paceline.async_ps.protocol import (
     Request,
     State,
 )
+from paceline.async_ps.report import ANSWER
 from paceline.errors import JobError
 from paceline.job.arrays import Region, memory
 
@@ -115,7 +116,7 @@ class Servers:
         with self._turn():
             for server, request in enumerate(requests):
                 self._request(server, request)
-            replies = [self._receive_reply(server, "the answer to a pull") for server in range(len(requests))]
+            replies = [self._receive_reply(server, ANSWER) for server in range(len(requests))]
             # Posted at once, so that nothing has to be copied on its way.
             weights = [
                 self._receive(server, WEIGHTS, target, "the parameters")

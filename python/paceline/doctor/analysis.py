@@ -26,6 +26,7 @@ class Interface(Enum):
 
     HOROVOD = "hvd.DistributedOptimizer"
     DDP = "DistributedDataParallel"
+    SERVERS = "hvd.DistributedOptimizer whose servers apply each gradient (async-ps)"
     PLAIN = "operations on arrays"
 
 
@@ -62,6 +63,8 @@ class Analysis:
 
         Only tensors that ranks agree on by name, as by Horovod's calls, are recorded as such.
         """
+        if self.recording.is_asynchronous:
+            return Interface.SERVERS
         named = total = 0
         for rank in self.recording.ranks:
             numbers = {tensor.operation for tensor in rank.tensors}
@@ -120,7 +123,13 @@ def analyze(recording: Recording) -> Analysis:
     if fewest == 1:
         notes.append("there is only one step, which includes one-off work; record more")
     every = _breakdowns([rank for rank in recording.ranks if rank.rank in steps], steps, warm_up, fewest)
-    if not _together(every):
+    if recording.is_asynchronous:
+        if not recording.staleness:
+            notes.append(
+                "the servers of async-ps are not in this file, and they know how stale gradients were: print "
+                "optimizer.staleness()"
+            )
+    elif not _together(every):
         notes.append("steps with the same number do not overlap on all ranks: do these ranks train together?")
     durations = _durations(every)
     usual = median(durations)

@@ -61,7 +61,11 @@ def find_blocking(analysis: Analysis) -> Diagnosis | None:
         evidence={"operations_per_step": operations},
         tries=[
             "metrics summed on each rank, and reduced every 100 steps",
-            "DistributedDataParallel(broadcast_buffers=False) (if each rank may keep its own batch-norm buffers)",
+            *(
+                ["DistributedDataParallel(broadcast_buffers=False) (if each rank may keep its own batch-norm buffers)"]
+                if analysis.interface is not Interface.SERVERS
+                else []
+            ),
         ],
     )
 
@@ -385,11 +389,16 @@ def find_network(analysis: Analysis) -> Diagnosis | None:
         name="network-bound",
         seconds=found.network / 1e9,
         share=found.network / analysis.mean.step,
-        headline="moving gradients" if analysis.has_steps else "moving data",
+        headline=_moving(analysis),
         facts=[
             f"{units.size(found.bytes)}{_per_step(analysis)} in {operations(found.operations)}{rate}",
             *hidden,
             *([hot.words] if hot else []),
+            *(
+                ["includes the servers' updates and, with --staleness N, waiting for slower workers"]
+                if analysis.interface is Interface.SERVERS
+                else []
+            ),
         ],
         evidence={
             **_figures(found),
@@ -398,6 +407,12 @@ def find_network(analysis: Analysis) -> Diagnosis | None:
         },
         tries=_sending_remedies(analysis, hot, found.bus_bandwidth_bps),
     )
+
+
+def _moving(analysis: Analysis) -> str:
+    if analysis.interface is Interface.SERVERS:
+        return "waiting for the servers"
+    return "moving gradients" if analysis.has_steps else "moving data"
 
 
 _RATES_GBPS = (10, 25, 50, 100, 200, 400, 800)
@@ -414,7 +429,18 @@ def _sending_remedies(analysis: Analysis, hot: Busiest | None, reached_bps: floa
     faster = "paceline simulate allreduce:SIZE"
     if analysis.has_steps:
         faster = f"{_record(analysis.interface)} && paceline simulate mine.json"
+    asynchronous = analysis.interface is Interface.SERVERS
+    if asynchronous:
+        faster += f" --strategy async-ps --servers {max(1, len(analysis.recording.servers))}"
     faster += f" --workers {analysis.recording.world_size} --bandwidth {_faster_rates(reached_bps)}"
+    if asynchronous:
+        return [
+            *([f"more --servers (share the load of {hot.role})"] if hot else []),
+            less_often(analysis),
+            fewer_bytes(analysis),
+            "a larger --staleness, if one is given (workers may be further apart)",
+            *([] if here else ["more --streams, the fastest --interface", faster]),
+        ]
     return [
         *([f"--strategy ring, or more --servers (share the load of {hot.role})"] if hot else []),
         *([fewer_bytes(analysis)] if element_type(analysis) not in _HALVED else []),
@@ -599,6 +625,9 @@ def _record(interface: Interface) -> str:
     return "paceline run -np 1 --record mine.json -- python SCRIPT"
 
 
+LARGER_BATCH = "a larger batch per rank (as many messages and bytes for more compute)"
+
+
 def less_often(analysis: Analysis) -> str:
     """Suggest communicating half as often as now."""
     passes = int(2 * median([step.passes for steps in analysis.breakdowns.values() for step in steps] or [1]))
@@ -606,6 +635,7 @@ def less_often(analysis: Analysis) -> str:
     several = "two" if passes == 2 else str(passes)
     return {
         Interface.HOROVOD: f"DistributedOptimizer(…, backward_passes_per_step={passes}) (half as often)",
+        Interface.SERVERS: f"DistributedOptimizer(…, backward_passes_per_step={passes}) (half as often)",
         Interface.DDP: f"model.no_sync() for {before} of {several} batches (half as often)",
         Interface.PLAIN: "twice as much accumulated on each rank before it is reduced (half as often)",
     }[analysis.interface]
@@ -615,6 +645,7 @@ def fewer_bytes(analysis: Analysis) -> str:
     """Suggest communicating half as much; Horovod's operations do not say their element type."""
     return {
         Interface.HOROVOD: "DistributedOptimizer(…, compression=hvd.Compression.fp16) (half the bytes)",
+        Interface.SERVERS: LARGER_BATCH,
         Interface.DDP: "model.register_comm_hook(None, fp16_compress_hook) (half the bytes)",
         Interface.PLAIN: "float16 or bfloat16 arrays instead of float32 (half the bytes)",
     }[analysis.interface]
@@ -625,6 +656,7 @@ def larger_buckets(interface: Interface) -> str:
     return {
         Interface.HOROVOD: "HOROVOD_FUSION_THRESHOLD (bytes, default 128 MiB) or HOROVOD_CYCLE_TIME (ms, default 1) "
         "higher than it was (more tensors together)",
+        Interface.SERVERS: LARGER_BATCH,
         Interface.DDP: "DistributedDataParallel(…, bucket_cap_mb=…) higher than it was (MiB, default 25)",
         Interface.PLAIN: "one array that contains all the small ones",
     }[interface]
@@ -634,6 +666,7 @@ def smaller_buckets(interface: Interface, size: str) -> str:
     """Suggest sending the first gradients earlier; `size` is the current size per step."""
     return {
         Interface.HOROVOD: f"HOROVOD_FUSION_THRESHOLD of a tenth of {size} (sends the first gradients earlier)",
+        Interface.SERVERS: "no optimizer.push_in_step() (backward then pushes each gradient)",
         Interface.DDP: f"DistributedDataParallel(…, bucket_cap_mb=…) of a tenth of {size} (sends gradients earlier)",
         Interface.PLAIN: "async_=True, and handle.wait() when the result is needed",
     }[interface]

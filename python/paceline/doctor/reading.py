@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from paceline._internal import units
+from paceline.async_ps.report import staleness_in
 from paceline.doctor.events import RECORD, Event, events
 from paceline.doctor.timeline_model import AGREEMENT, MARKS, Host, Operation, Rank, Recording, Span, Tensor
 from paceline.errors import InvalidArgumentError
@@ -127,6 +128,8 @@ class _Reader:
             if rank.pipeline is None:
                 rank.pipeline = []
             rank.pipeline.append(span)
+        elif category == "apply":
+            self._rank(event).applied[staleness_in(span.name)] += 1
         elif category == "coordinator":
             rank = self._rank(event)
             rank.coordinator.setdefault(span.name, []).append(span)

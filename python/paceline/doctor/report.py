@@ -10,6 +10,7 @@ from typing import Any
 from paceline._internal import block, units
 from paceline._internal.block import Fact
 from paceline._internal.console import Column, render, wrapped
+from paceline.async_ps.report import Staleness
 from paceline.doctor.analysis import Analysis, analyze
 from paceline.doctor.causes import COMPUTE_BOUND, SLOW_STEPS, diagnoses
 from paceline.doctor.diagnosis import Diagnosis, percent
@@ -63,6 +64,10 @@ class Report:
         is_more = first is None or exposed > first.share * 1.1
         if len(analysis.ranks) > 1 and is_more and not (first and first.name == COMPUTE_BOUND):
             every.append(Fact("Exposed", f"{percent(exposed)} of the time is exposed communication"))
+        stale = self._staleness()
+        if stale is not None:
+            updates = f"mean {units.short(stale.mean)}, largest {stale.most:,}"
+            every.append(Fact("Staleness", updates, "others' updates since a gradient's pull"))
         window = self._window_share()
         if window is not None:
             every.append(
@@ -71,6 +76,11 @@ class Report:
         if slow:
             every.append(Fact("Slow steps", f"{percent(slow.share)} of the time is a few slow steps"))
         return every
+
+    def _staleness(self) -> Staleness | None:
+        """Return how stale the gradients of asynchronous training were; None if no server says it."""
+        counts = self.analysis.recording.staleness
+        return Staleness(counts, {}) if counts else None
 
     def _window_share(self) -> float | None:
         """Return the share of a step that is susceptible to load imbalance, if the input pipeline was watched."""
@@ -81,7 +91,7 @@ class Report:
     @property
     def verdict(self) -> str:
         """The headline, and what else takes time, in one line for `--json`."""
-        others = [fact.sentence for fact in self.facts if fact.label not in {"Run", "LIS window"}]
+        others = [fact.sentence for fact in self.facts if fact.label not in {"Run", "LIS window", "Staleness"}]
         first = next((it for it in self.diagnoses if it.name == COMPUTE_BOUND), None)
         return "; ".join([self.headline, *(first.facts if first else ()), *others])
 
@@ -89,6 +99,7 @@ class Report:
         """Return the report as `--json` prints it; times in seconds."""
         analysis = self.analysis
         middle, low, high = analysis.spread()
+        stale = self._staleness()
         return {
             "verdict": self.verdict,
             "world_size": analysis.recording.world_size,
@@ -98,6 +109,7 @@ class Report:
             "step_s": middle / 1e9 if analysis.has_steps else None,
             "step_quartiles_s": [low / 1e9, high / 1e9] if analysis.has_steps else None,
             "lis_window_share": self._window_share(),
+            "staleness": stale and {"mean": stale.mean, "most": stale.most, "counts": dict(stale.counts)},
             "ranks": [self._rank(rank) for rank in analysis.ranks],
             "diagnoses": [
                 {

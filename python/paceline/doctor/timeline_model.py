@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from paceline.async_ps.report import ANSWER
 from paceline.doctor.intervals import Interval, Intervals, clip, union
 
 MARKS = ("input", "forward", "backward", "wait", "optimizer")
@@ -109,6 +112,8 @@ class Rank:
     """Coordinator spans by activity: sleep, late wake-up, wait for votes, report, wait for the decision."""
     spun: int = 0
     """Nanoseconds in which a coordinator kept a core busy while waiting for votes."""
+    applied: Counter[int] = field(default_factory=Counter)
+    """Gradients that a server has applied one by one, by their staleness in updates."""
     moved: dict[tuple[int, str, bool], int] = field(default_factory=dict)
     """Bytes of messages by operation, role (`worker 0`, `server 2`) and direction (True: outgoing)."""
 
@@ -147,6 +152,17 @@ class Recording:
     def world_size(self) -> int:
         """Number of ranks that train, including those that were not recorded."""
         return len(self.ranks) + len(self.missing)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether servers applied each gradient when it arrived (`--strategy async-ps`)."""
+        return bool(self.staleness) or any(one.name == ANSWER for rank in self.ranks for one in rank.operations)
+
+    @property
+    def staleness(self) -> Mapping[int, int]:
+        """Gradients by staleness in updates, ascending, over all servers that were recorded."""
+        applied = sum((server.applied for server in self.servers), Counter[int]())
+        return dict(sorted(applied.items()))
 
     @property
     def is_on_one_host(self) -> bool:
