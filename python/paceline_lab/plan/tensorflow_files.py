@@ -102,6 +102,6 @@ def _outputs(content: Any, signature: str | None, path: Path) -> list[str]:  # n
     if signature not in signatures:
         raise InvalidArgumentError(
             f"{path}: has no signature '{signature}'",
-            remedy=f"--signature {next(iter(signatures), 'NAME')} (it has {known or 'none'})",
+            remedy=f"--signature {min(signatures, default='NAME')} (it has {known or 'none'})",
         )
     return [output.name for output in signatures[signature].outputs.values()]
