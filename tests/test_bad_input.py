@@ -273,6 +273,7 @@ def test_clusters_with_a_mistake(tmp_path):
         (["--samples-per-s", "0"], "--samples-per-s"),
         (["--samples-per-s", "inf"], "--samples-per-s"),
         (["--add-module", "compute"], "compute:"),
+        (["--add-module", "mine.json"], "try: --add-module mine.json:1"),
         (["--add-module", "convolution:3"], "convolution"),
         (["--add-module", "compute:-1"], "compute:"),
         (["--network", "tcp"], "--network"),
@@ -287,6 +288,34 @@ def test_clusters_with_a_mistake(tmp_path):
 )
 def test_options_with_a_mistake(words, named):
     assert named in refused("netop-vgg-16", *words)
+
+
+def test_a_rate_beside_a_gpu_names_what_was_given():
+    assert "try: drop --batch, or drop --gpu" in refused("resnet-50", "--gpu", "p100", "--batch", 64)
+    words = ("--samples-per-s", 400, "--batch", 64)
+    assert "try: drop --samples-per-s and --batch, or drop --device" in refused("resnet-50", "--device", "P100", *words)
+
+
+def test_a_gpu_with_published_rates_only_says_where_they_are():
+    said = cli.refused("list", "gpus", "p100")
+    assert "only published rates" in said and "paceline list traces" in said
+    assert "paceline list traces" in refused("resnet-50", "--gpu", "nothing")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "says", "remedy"),
+    [
+        ({"bytes": 404, "shape": [10, 10]}, "404 bytes of float32 are not the 100 elements", '"bytes": 400'),
+        ({"bytes": 402}, "402 bytes are not whole float32 elements", '"bytes": 404'),
+    ],
+)
+def test_a_modules_tensor_that_does_not_fit_is_named(tmp_path, tensor, says, remedy):
+    layer = {"layer": "conv", "forward_s": 0.001, "backward_s": 0.002, "tensors": [{"tensor": "kernel", **tensor}]}
+    path = tmp_path / "block.json"
+    path.write_text(json.dumps({"format": "paceline-module", "version": 1, "name": "block", "layers": [layer]}))
+    said = refused("netop-vgg-16", "--add-module", f"{path}:2")
+    assert f"{path}: layers[0].tensors[0]: 'kernel' of 'conv': {says}" in said
+    assert f"try: {remedy}" in said
 
 
 @pytest.mark.parametrize(

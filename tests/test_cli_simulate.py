@@ -341,6 +341,7 @@ def test_placement_by_hand(tmp_path):
         assert said in refused(*place(text)), text
     fused = refused(*place('{"fc.weight": 0, "conv.weight": 1, "conv.bias": 0}', "--bucket-size", "1GB"))
     assert "are one bucket, on servers 1 and 0" in fused
+    assert "try: --bucket-size none" in fused
     table.write_bytes(b"\xff\xfe\x00")
     assert "is not JSON" in refused(TINY, "--placement", table)
     assert "--placement: no such file" in refused(TINY, "--placement", tmp_path / "none.json")
@@ -423,7 +424,7 @@ def test_a_published_rate_of_a_device():
         assert f"note: {option}: 938 samples/s at batch 256 on one A100-80GB" in told.stderr
         [run] = json.loads(told.stdout)
         assert (run["batch"], run["samples_per_s"]) == (256, pytest.approx(938))
-        assert "drop --device" in refused("resnet-50", option, name, "--batch", 4)
+        assert f"drop --batch, or drop {option}" in refused("resnet-50", option, name, "--batch", 4)
     assert "no published rate of resnet-50 on 'T4'" in refused("resnet-50", "--device", "T4")
     assert "no published rate of tiny is known" in refused(TINY, "--device", "V100")
     assert "or paceline record --gpu v100-16gb " in refused(TINY, "--gpu", "v100")

@@ -87,3 +87,17 @@ def test_a_row_that_there_is_not_is_an_error(only, monkeypatch, capsys):
         publications.main()
     assert ended.value.code == 2
     assert f"no row or publication is {only.rpartition(',')[2]!r}; try: --only 000-1" in capsys.readouterr().err
+
+
+def test_a_live_part_that_cannot_run_here_keeps_the_pages_cell(tmp_path, monkeypatch):
+    row = publications.Row("000-1", "one | two", live="echo 3 | cat", shows="[0-9]", needs=["nowhere"])
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(publications, "PAGE", page)
+    lacking = publications.evaluate(row)
+    assert not publications.kept(lacking)
+    page.write_text(publications.page([publications.Outcome(row, live="3 | 4 ms")]))
+    assert publications.kept(lacking)
+    assert lacking.live == "3 | 4 ms"
+    assert "| 3 \\| 4 ms |" in publications.patched([lacking])
+    page.write_text(publications.page([publications.evaluate(row)]))
+    assert not publications.kept(publications.evaluate(row))

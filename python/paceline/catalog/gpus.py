@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from paceline._internal.nearest import like_gpu, named_gpus
 from paceline.catalog import channels, names
@@ -19,6 +19,7 @@ from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
 
 _FOLDER = Path(__file__).parent / "gpus"
+_RATES = Path(__file__).parent / "rates.json"
 PRECISIONS = get_args(names.Precision)
 """Precisions of matrix products that a device may have a peak for."""
 _PLAUSIBLE = {
@@ -146,14 +147,26 @@ def find_hardware(name: str) -> Hardware:
             setting="gpu",
             remedy=f"{{this={name.partition(',')[0]:.80}}}",
         )
+    if (rated := _rated(name)) is not None:
+        raise InvalidArgumentError(
+            f"{rated[0]} has no data sheet here, only published rates of traces",
+            setting="gpu",
+            remedy=f"paceline list traces {rated[1]} (its rates), or paceline list gpus (data sheets)",
+        )
     near = like_gpu(name, {device.name: (*own[device.name], *device.like) for device in all_hardware()})
     raise InvalidArgumentError(
         f"unknown GPU '{name[:80]}'",
         setting="gpu",
         remedy=f"{near} (list: paceline list gpus)"
         if near
-        else "paceline list gpus (or a file: paceline list gpus NAME --json)",
+        else "paceline list gpus (or a file: paceline list gpus NAME --json, or rates: paceline list traces NAME)",
     )
+
+
+def _rated(name: str) -> tuple[str, str] | None:
+    """Return a GPU of this name with a published rate, and a trace that has it; None if there is none."""
+    rates: list[dict[str, Any]] = json.loads(_RATES.read_text(encoding="utf-8"))
+    return next(((rate["device"], rate["model"]) for rate in rates if _key(rate["device"]) == _key(name)), None)
 
 
 def titled(title: str) -> Hardware | None:

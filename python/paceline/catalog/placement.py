@@ -57,7 +57,7 @@ def _server(path: Path, group: list[str], table: dict[str, Any]) -> int:
             raise InvalidArgumentError(
                 f"{path}: {_name(tensor)} and {_name(group[0])} are one bucket, on servers {table[tensor]} and "
                 f"{table[group[0]]}",
-                remedy=f"{_name(tensor)}: {table[group[0]]}",
+                remedy="{bucket_size=none}",
             )
     server: int = table[group[0]]
     return server

@@ -109,11 +109,12 @@ def adjusted(
     if dtype is not None:
         trace = trace.with_dtype(_on_wire(dtype))
     if device is not None:
-        if samples_per_s is not None or batch is not None:
+        given = {"samples_per_s": samples_per_s, "batch": batch}
+        if beside := [f"{{{name}}}" for name, value in given.items() if value is not None]:
             raise InvalidArgumentError(
                 "sets samples/s and batch to the published values",
                 setting="device",
-                remedy="drop {samples_per_s} and {batch}, or drop {device}",
+                remedy=f"drop {' and '.join(beside)}, or drop {{this}}",
             )
         return on_device(trace, device)
     if batch is not None:

@@ -23,6 +23,7 @@ from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
+from paceline.catalog.own_modules import with_modules
 from paceline.catalog.rates import adjusted, device_rate
 from paceline.catalog.recordings import is_published, refuse_on_recording
 from paceline.catalog.strategies import (
@@ -415,7 +416,7 @@ class Sweep:
     def _step(self, named: str | Path | Trace) -> Trace:
         workload = self.workload(named)
         trace = self.base(named)
-        for setting, change in (("add_module", Trace.with_modules), ("send_order", ordered)):
+        for setting, change in (("add_module", with_modules), ("send_order", ordered)):
             if self.get(setting) is not None:
                 try:
                     trace = change(trace, self.get(setting))

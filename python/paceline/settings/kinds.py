@@ -579,7 +579,8 @@ def _one_module(value: object) -> str:
     word = text(value).strip()
     kind, colon, number = word.rpartition(":")
     if not colon or not kind or not number:
-        raise InvalidArgumentError(f"'{shown(value)}' is not KIND:COUNT", remedy="{this=compute:25}")
+        counted = f"{word.rstrip(':')}:1" if word.rstrip(":").endswith(".json") else "compute:25"
+        raise InvalidArgumentError(f"'{shown(value)}' is not KIND:COUNT", remedy=f"{{this={counted:.200}}}")
     return word
 
 
