@@ -233,3 +233,14 @@ def test_a_launcher_without_servers_is_refused():
     done = ended(sys.executable, "-c", "import paceline.torch as hvd; hvd.init()", env=env)
     assert done.returncode != 0 and "needs server processes" in done.stderr, done.stderr
     assert "paceline run --strategy async-ps --servers 1" in done.stderr
+
+
+def test_recordings_of_asynchronous_workers(tmp_path):
+    """The recorder watches steps that servers run, and says whose time is not in the trace."""
+    path, example = tmp_path / "mine.json", Path(__file__).parent.parent / "examples" / "async_ps.py"
+    options = ["-np", 2, "--strategy", "async-ps", "--record", path, "--record-steps", 4]
+    done = launched(*options, "--", sys.executable, example, "--steps", 30, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trace = json.loads(path.read_text())
+    assert [len(worker["gradients"]) for worker in trace["workers"]] == [4, 4]
+    assert "servers ran the optimizer, so its updates are not in the trace" in trace["provenance"]

@@ -127,3 +127,14 @@ def test_steps_with_xla_train_as_without(way):
     # XLA has compiled something, and nothing in the steps without it.
     before, after = said.split("plain steps done", 1)
     assert "Compiled cluster using XLA" in after and "Compiled cluster using XLA" not in before, said[-3000:]
+
+
+@on_ranks("tensorflow")
+@pytest.mark.parametrize("front", ["tensorflow", "keras"])
+def test_init_refuses_servers_that_would_run_the_optimizer(front):
+    env = {**clean(), "PACELINE_STRATEGY": "async-ps"}
+    done = cli.ended(sys.executable, "-c", f"import paceline.{front} as hvd; hvd.init()", env=env)
+    assert done.returncode != 0
+    assert "torch's optimizers on servers, and TensorFlow has none" in done.stderr
+    assert "strategy='ps'" in done.stderr
+    assert "paceline.torch.DistributedOptimizer" not in done.stderr

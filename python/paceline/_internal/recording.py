@@ -162,6 +162,8 @@ class Summary:
     notes: tuple[str, ...]
     in_order: bool = True
     """Whether ranks compute gradients in the same order, one after another."""
+    why_no_overhead: str = "too few steps"
+    """Why `overhead` is None, if it is."""
     forecast_options: str = ""
     """Of `paceline simulate`, which a forecast of the script needs, such as `--sharding zero3`."""
 
@@ -181,7 +183,7 @@ class Summary:
             f"input {'not seen' if self.input_s is None else _ms(self.input_s)}"
             f"{'' if self.input_in_trace else ' (not in the trace)'}",
             f"{self.parameters:,} parameters, {self.gradients} gradients of {self.gradient_bytes:,} bytes",
-            f"{self.samples_per_s:.4g} samples/s; {self.overhead or 'overhead not measured: too few steps'}",
+            f"{self.samples_per_s:.4g} samples/s; {self.overhead or f'overhead not measured: {self.why_no_overhead}'}",
         ]
         lines += not_trained(self.unused, self.frozen, self.not_trained_bytes)
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,25 @@ def is_published(source: str | Path | Trace, gpu: str) -> bool:
     return rate_on(load_trace(source), gpu) is not None
 
 
+_WITH_TENSORFLOW = re.compile(r"\brecorded by paceline \S+ with tensorflow ")
+
+
+def is_of_tensorflow(trace: Trace) -> bool:
+    """Return whether a trace was recorded from TensorFlow or Keras, as its provenance says."""
+    return _WITH_TENSORFLOW.search(trace.provenance) is not None
+
+
 def _instead(source: str | Path | Trace, gpu: str) -> str:
     """Return what forecasts a recording on a GPU: a published rate, one that the user knows, or an estimate."""
     hardware = find_hardware(gpu)
-    rates = rates_of(load_trace(source).name)
+    trace = load_trace(source)
+    rates = rates_of(trace.name)
     near = like_gpu(hardware.name, {device: (device,) for device in rates})
     nodes = "{gpus_per_node=8}" if hardware.node is None else f"{{cluster={hardware.node}}}"
     ways = [] if near is None else [f"{{gpu={near}}}"]
     ways += [f"{nodes} {{samples_per_s=N}}, and drop {{gpu}}"]
-    ways += [f"paceline record --gpu {hardware.name} -o mine.json -- python train.py"]
+    if is_of_tensorflow(trace):  # TensorFlow's operators cannot be estimated for a GPU, only measured on it.
+        ways += ["a profile from that GPU: paceline import tensorflow"]
+    else:
+        ways += [f"paceline record --gpu {hardware.name} -o mine.json -- python train.py"]
     return ", or ".join(ways)

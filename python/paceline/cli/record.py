@@ -329,7 +329,7 @@ def _facts(summary: dict[str, Any]) -> list[Fact]:
             *_operator_facts(simulated),
             Fact("Steps", f"{summary['steps']} after {summary['warmup']} warm-up"),
         ]
-    overhead = "not measured"
+    overhead = f"not measured ({summary['why_no_overhead']})"
     if cost is not None:
         overhead = f"{(summary['overhead_ratio'] - 1) * 100:+.1f}%"
         if cost["bare_steps"] > 1:  # One step has no spread.

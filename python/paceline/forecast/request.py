@@ -25,7 +25,7 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
 from paceline.catalog.own_modules import with_modules
 from paceline.catalog.rates import adjusted, device_rate
-from paceline.catalog.recordings import is_published, refuse_on_recording
+from paceline.catalog.recordings import is_of_tensorflow, is_published, refuse_on_recording
 from paceline.catalog.strategies import (
     Strategy,
 )
@@ -197,7 +197,8 @@ class Sweep:
         """Return a library, or that of the trace if no name is given; see `libraries_of`."""
         under = self.has_coordinator if coordinated is None else coordinated
         if name is None:
-            recorded = trace.library if trace.library in library_names() else DEFAULT
+            usual = COORDINATED if is_of_tensorflow(trace) else DEFAULT
+            recorded = trace.library if trace.library in library_names() else usual
             if under and not find_library(recorded).coordinator:
                 recorded = COORDINATED
             name = recorded if trace.computes else NONE

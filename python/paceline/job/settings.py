@@ -140,13 +140,13 @@ class Settings(JobValues):
                 remedy="drop {this} (coordinators are for paceline.torch.hvd)",
             )
 
-    def refuse_asynchronous(self, who: str) -> None:
+    def refuse_asynchronous(self, who: str, instead: str = "paceline.torch.DistributedOptimizer, or {this=ps}") -> None:
         """Raise InvalidArgumentError if the strategy is asynchronous, and `who` has no optimizer that servers run."""
         if self.is_asynchronous:
             raise InvalidArgumentError(
                 f"{self.strategy} applies gradients by torch's optimizers on servers, and {who} has none",
                 setting="strategy",
-                remedy="paceline.torch.DistributedOptimizer, or {this=ps}",
+                remedy=instead,
             )
 
     @property

@@ -42,6 +42,7 @@ from paceline.tensorflow import (
     broadcast_global_variables,
     broadcast_object,
     broadcast_variables,
+    init,  # noqa: F401 - one of the names of `api.__all__`
 )
 
 __all__ = [

@@ -13,6 +13,7 @@ the memory of the host.
 | operations, reducing | allreduce, allgather, broadcast, alltoall, reducescatter, grouped ones, join |
 | compression | fp16 and bf16 |
 | gradients, tape, optimizer | DistributedGradientTape, DistributedOptimizer |
+| lifecycle | init |
 | functions | variables and Python objects |
 | marks | steps in the timeline |
 | queries | rank and size as tensors |
@@ -46,6 +47,7 @@ from paceline.tensorflow.functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
+from paceline.tensorflow.lifecycle import init  # noqa: F401 - one of the names of `api.__all__`
 from paceline.tensorflow.marks import StepMarks
 from paceline.tensorflow.operations import (
     allgather,

@@ -15,6 +15,7 @@ from paceline.hvd.world import current, is_initialized
 from paceline.tensorflow.compression import Compression, Compressor
 from paceline.tensorflow.execution import Tensor
 from paceline.tensorflow.gradients import Gradient, Groups, Reducer, Variable
+from paceline.tensorflow.lifecycle import refuse_asynchronous
 
 
 def reducer(
@@ -31,7 +32,7 @@ def reducer(
 ) -> Reducer:
     """Check the arguments of a tape or an optimizer. Raises ValueError, and NotImplementedError for Adasum."""
     if is_initialized():
-        current().job.settings.refuse_asynchronous("TensorFlow")
+        refuse_asynchronous(current().job.settings)
         current().job.settings.refuse_no_barrier(
             "TensorFlow applies all gradients of a step together",
             "paceline.torch's DistributedOptimizer, or drop {this}",

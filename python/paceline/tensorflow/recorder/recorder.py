@@ -205,6 +205,7 @@ class Recorder:
             parameters=self.table.elements(self._held | medians.left),
             notes=self._notes(medians),
             in_order=False,
+            why_no_overhead="marks stay in the graphs" if self.in_graph else "too few steps",
         )
 
     @property

@@ -154,5 +154,6 @@ def _notes(alike: Sequence[StepTimes], steps: int, table: Table, ready: Iterable
         notes.append(f"gradients of {', '.join(other)} are rounded up to whole {dtype} elements")
     sparse = [table.parameters[number].name for number in ready if table.parameters[number].sparse]
     if sparse:
-        notes.append(f"{units.count(len(sparse), 'sparse gradient')} count as dense, such as {sparse[0]}")
+        verb = "counts" if len(sparse) == 1 else "count"
+        notes.append(f"{units.count(len(sparse), 'sparse gradient')} {verb} as dense, such as {sparse[0]}")
     return notes

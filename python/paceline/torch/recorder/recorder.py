@@ -127,6 +127,8 @@ class Recorder:
         self._bare_before = 0
         self._logs: list[list[RawEvent]] = []
         self._remarks: list[str] = _remarks(model) if self._distributed else []
+        if getattr(optimizer, "steps_on_servers", False):
+            self._remarks.append("servers ran the optimizer, so its updates are not in the trace")
         self._library = synchronizing_library(model, optimizer) if simulation is None else ""
         if simulation is not None and isinstance(model, nn.parallel.DistributedDataParallel):
             self._library = "ddp"
