@@ -9,7 +9,7 @@ import pytest
 from paceline.catalog.builtin import load_trace
 from paceline.catalog.channels import constant
 from paceline.catalog.libraries import find_library
-from paceline_lab.studies import STUDIES, claims, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
+from paceline_lab.studies import STUDIES, claims, cuda_aware_mpi, ddl_nccl, ray_sgd, report, run_study
 from paceline_lab.studies.published.rows import forecast
 from paceline_lab.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps
 
@@ -147,3 +147,19 @@ def test_without_a_name_the_studies_are_listed():
         "try: paceline study network-operator (or ray-sgd, ddl-nccl, cuda-aware-mpi, load-imbalance, published, collect"
         in cli.refused("study")
     )
+
+
+def test_figures_that_differ_look_different():
+    figures = {"ResNet-50": 2.45228, "MobileNet": 2.45234}
+    assert report._figures({"one": 2.0, "same": 2.0}) == {"one": "2", "same": "2"}
+    study = report.Study("t, 10 Gbit/s", [], [report.ClaimResult("gains more at 10 Gbit/s", True, figures)])
+    text = "\n".join(study.text(100))
+    assert "ResNet-50 2.45228; MobileNet 2.45234" in text
+    assert "10 Gbps" in text and "Gbit/s" not in text
+    assert study.to_dict()["claims"][0]["claim"] == "gains more at 10 Gbit/s"
+
+
+def test_a_long_study_says_so_where_no_bar_does(monkeypatch):
+    monkeypatch.setattr("paceline_lab.studies.run_study", lambda *_, **__: report.Study("t", [], []))
+    assert "load-imbalance takes about 2 minutes" in cli.call("study", "load-imbalance").stderr
+    assert cli.call("study", "ddl-nccl").stderr == ""

@@ -80,11 +80,11 @@ def study(
     paceline study network-operator --workers 8,16 --bandwidth 10Gbps
     paceline study published --data mine.csv --anchor
     """
-    from paceline._internal.console import Bar
+    from paceline._internal.console import Bar, on_terminal, remark
     from paceline._internal.files import check_readable, make_folder
     from paceline.forecast.output.plotting import need_matplotlib
 
-    from paceline_lab.studies import STUDIES, run_study
+    from paceline_lab.studies import MINUTES, STUDIES, run_study
     from paceline_lab.studies.own import Own
 
     if name is None:
@@ -101,6 +101,8 @@ def study(
             check_readable(data)
     with naming(types.flags("simulate", {})):
         own = Own.of(workers, bandwidth, traces or ())
+    if own is None and name in MINUTES and not on_terminal():
+        remark(f"{name} takes about {MINUTES[name]} minutes")
     with Bar("simulating") as bar:
         result = run_study(name, plots, bar, data, anchor=anchor, own=own)
     if as_json:

@@ -32,6 +32,8 @@ STUDIES: dict[str, tuple[str, str]] = {
     "published": ("paceline_lab.studies.published", "Published measurements of public systems, 2017 to 2020"),
     "collectives": ("paceline_lab.studies.published.collectives", "Published bandwidths of NCCL's collectives"),
 }
+MINUTES = {"load-imbalance": 2}
+"""Of studies that take longer than half a minute."""
 # Studies that accept a file of measurements.
 WITH_DATA = frozenset({"published", "collectives"})
 # Studies that compare systems, which can be forecast with other values: their modules have a `COMPARISON`.

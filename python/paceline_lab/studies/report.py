@@ -132,7 +132,7 @@ class Study:
 
     def text(self, width: int) -> list[str]:
         """Return errors and claims that hold, tables, and the claims as lines for people."""
-        lines = [*block.headline(self.title, columns=width), "", *block.block(self._facts(), width), ""]
+        lines = [*block.headline(_spelled(self.title), columns=width), "", *block.block(self._facts(), width), ""]
         for calibrated in (True, False):
             for table in dict.fromkeys(row.table for row in self.rows if row.calibrated == calibrated):
                 rows = [row for row in self.rows if row.table == table and row.calibrated == calibrated]
@@ -144,7 +144,8 @@ class Study:
         while lines and not lines[-1]:
             lines.pop()
         wrote = [f"Wrote {figure}" for figure in self.figures]
-        return [*lines, *block.notes(self.notes, width), *([""] if wrote else []), *wrote]
+        lines += [*block.notes([_spelled(note) for note in self.notes], width), *([""] if wrote else [])]
+        return [*lines, *wrote]
 
     def _facts(self) -> list[Fact]:
         facts = []
@@ -198,7 +199,7 @@ def _table(title: str, rows: Sequence[Compared]) -> list[str]:
     for row in rows:
         group = groups.setdefault(row.row, [])
         numbers = [f"{row.published:g} {row.unit}".rstrip(), _number(row.simulated, row.unit), f"{row.error:+.1%}"]
-        group.append(["" if group else row.row, row.model, *numbers, *(_judged(row) if bounded else [])])
+        group.append(["" if group else _spelled(row.row), row.model, *numbers, *(_judged(row) if bounded else [])])
     return [click.style(title, bold=True), *render(columns, list(groups.values())), ""]
 
 
@@ -224,9 +225,27 @@ def _predictions(title: str, values: Sequence[Prediction]) -> list[str]:
     columns = [Column("row", left=True), *(Column(model) for model in models)]
     cells = {(it.row, it.model): _number(it.simulated, it.unit) for it in values}
     rows = [
-        [row, *(cells.get((row, model), "-") for model in models)] for row in dict.fromkeys(it.row for it in values)
+        [_spelled(row), *(cells.get((row, model), "-") for model in models)]
+        for row in dict.fromkeys(it.row for it in values)
     ]
     return [click.style(f"{title}, simulated", bold=True), *render(columns, [rows]), ""]
+
+
+_MOST_DIGITS = 7
+
+
+def _spelled(text: str) -> str:
+    """Return text with the unit of all other output; rows and claims keep their names in JSON and CSV."""
+    return text.replace("Gbit/s", "Gbps")
+
+
+def _figures(figures: Mapping[str, float]) -> dict[str, str]:
+    """Return the figures of a claim as text: three digits, or as many as tell the two of a comparison apart."""
+    digits = range(3, _MOST_DIGITS + 1)
+    short = [{name: units.short(value, count) for name, value in figures.items()} for count in digits]
+    if len(figures) != 2:
+        return short[0]
+    return next((texts for texts in short if len(set(texts.values())) == 2), short[0])
 
 
 def _claims(claims: Sequence[ClaimResult], width: int) -> list[str]:
@@ -235,8 +254,8 @@ def _claims(claims: Sequence[ClaimResult], width: int) -> list[str]:
     lines = [click.style("The paper's claims", bold=True)]
     for it in claims:
         color = "green" if it.holds else "red"
-        lines += ["", *wrapped(it.claim, width)]
-        figures = "; ".join(f"{name} {units.short(value)}" for name, value in it.figures.items())
+        lines += ["", *wrapped(_spelled(it.claim), width)]
+        figures = "; ".join(f"{_spelled(name)} {number}" for name, number in _figures(it.figures).items())
         found = wrapped(f"{it.verdict}: {figures}", width - 4)
         lines += ["    " + line for line in found]
         start = len(lines) - len(found)
