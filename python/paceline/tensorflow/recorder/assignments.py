@@ -34,7 +34,7 @@ class _Awaited:
     """Variables with gradients, by number, that are to be assigned; and those that are."""
 
     tape: weakref.ref[Any] | None
-    """What computed the gradients, which nothing here keeps alive: a persistent tape holds activations."""
+    """The computer of the gradients, which nothing here keeps alive: a persistent tape holds activations."""
     numbers: frozenset[int]
     graph: Any
     """That in which the gradients were computed; None in eager execution."""
