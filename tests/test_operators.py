@@ -168,10 +168,27 @@ def test_a_chain_reads_once_and_writes_what_others_read():
     matrix = contiguous((4096, 4096), "bfloat16")
     operators.append(Operator("mm", (matrix, matrix), (matrix,), {}, True, "forward", (2, -1)))
     fusion = Fusion(operators)
-    (run,) = fusion.chains()
-    assert (run, fusion.work_of(run, H200).bytes) == (range(3), 2 * size)
+    (run,) = fusion.chains
+    assert (run, fusion.work_of(run, H200).bytes) == ([0, 1, 2], 2 * size)
     eager = sum(work_of(operator, H200).seconds for operator in operators[:3])
     assert fusion.work_of(run, H200).seconds < eager / 2
+
+
+def test_gradients_that_are_added_up_do_not_end_a_chain():
+    operators = chain("mul", "mul", phase="backward")
+    vector = contiguous((1 << 24,), "bfloat16")
+    operators.insert(1, Operator("add_", (vector, vector), (vector,), {}, False, "backward", (-1, -1)))
+    operators[2] = replace(operators[2], sources=(0,))
+    assert Fusion(operators).chains == [[0, 2]]
+
+
+def test_sums_of_columns_are_kernels_of_their_own():
+    rows = contiguous((1 << 14, 1 << 10), "bfloat16")
+    total = Operator("sum", (rows,), (contiguous((1 << 10,), "bfloat16"),), {"dim": [0]}, True, "backward", (-1,))
+    alone = Fusion([total])
+    assert alone.work_of(alone.chains[0], H200).bytes == rows.bytes
+    both = Fusion([Operator("mul", (rows,), (rows,), {}, True, "backward", (-1,)), replace(total, sources=(0,))])
+    assert both.work_of(both.chains[0], H200).seconds > alone.work_of(alone.chains[0], H200).seconds
 
 
 def test_the_backward_pass_computes_again_what_is_not_stored():
@@ -183,7 +200,7 @@ def test_the_backward_pass_computes_again_what_is_not_stored():
     # It reads the result of gelu, which is not stored: the input of gelu is read instead.
     operators.append(Operator("mul", (vector, vector), (vector,), {}, True, "backward", (0, -1)))
     fusion = Fusion(operators)
-    _, back = fusion.chains()
+    _, back = fusion.chains
     assert fusion.work_of(back, H200).bytes == 2 * size
     assert [p for p in fusion._stored if p[0] == 0] == []
 

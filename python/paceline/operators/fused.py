@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from paceline.operators.kernels import Work, is_fusible
 from paceline.operators.machine import Machine, constant
@@ -36,48 +36,46 @@ class Fusion:
         self._operators = operators
         self._runs: list[int] = []
         """For each operator the number of its chain; -1 if it is in none."""
-        number = -1
+        self.chains: list[list[int]] = []
+        """The places of each chain's operators, in order."""
+        last: Operator | None = None
         for place, operator in enumerate(operators):
-            if not is_fusible(operator):
-                self._runs.append(-1)
-                continue
-            if place == 0 or self._runs[-1] == -1 or operators[place - 1].phase != operator.phase:
-                number += 1
-            self._runs.append(number)
+            if is_fusible(operator):
+                if last is None or last.phase != operator.phase:
+                    self.chains.append([])
+                self.chains[-1].append(place)
+                last = operator
+            elif not (operator.name == "add_" and operator.phase == "backward"):
+                # Gradients are added up after the whole graph, not within a chain.
+                last = None
+            self._runs.append(len(self.chains) - 1 if is_fusible(operator) else -1)
         self._stored = set(self._read_elsewhere())
 
-    def chains(self) -> Iterator[range]:
-        """Yield the places of each chain, in order."""
-        begin = 0
-        for place in range(1, len(self._runs) + 1):
-            if place == len(self._runs) or self._runs[place] != self._runs[begin]:
-                if self._runs[begin] >= 0:
-                    yield range(begin, place)
-                begin = place
-
-    def work_of(self, chain: range, machine: Machine) -> Work:
+    def work_of(self, chain: Sequence[int], machine: Machine) -> Work:
         """Return what the kernels of a chain cost."""
         read: dict[_Place, int] = {}
         again: dict[_Place, int] = {}
-        written, lanes, kernels = 0, 0.0, 1
+        members = set(chain)
+        written, lanes, kernels = 0, 0.0, 0
         largest = max((t.elements for p in chain for t in self._tensors(p)), default=0)
-        sizes = set()
+        sizes: set[int] = set()
         for place in chain:
             operator = self._operators[place]
             lanes += lanes_of(operator)
-            sources = dict(self._roots(place, chain))
-            read |= sources
-            if self._is_by_column(operator, largest):
+            sources = dict(self._roots(place, members))
+            by_column = self._is_by_column(operator, largest)
+            if by_column:
                 again |= sources or {(place, 0): operator.read}
                 kernels += 1
-            elif operator.name.startswith(("_log_softmax", "_softmax")) and operator.inputs[0].shape[-1] > _LONG_ROW:
+            if not by_column or operator.name in _BY_COLUMN:
+                read |= sources
+                sizes |= {t.elements for t in operator.outputs if t.elements * _SMALL > largest}
+            if operator.name.startswith(("_log_softmax", "_softmax")) and operator.inputs[0].shape[-1] > _LONG_ROW:
                 again |= {(place, 0): operator.inputs[0].bytes}
             for number, tensor in enumerate(operator.outputs):
                 if (place, number) in self._stored:
                     written += tensor.bytes
-                if tensor.elements * _SMALL > largest:
-                    sizes.add(tensor.elements)
-        kernels += max(0, len(sizes) - 1)
+        kernels = max(1, kernels + len(sizes))
         moved = sum(read.values()) + sum(again.values()) + written
         seconds = max(moved / machine.plain_rate, lanes / machine.lane_rate) + kernels * constant("kernel")
         return Work("memory", 0, moved, (seconds,))
@@ -107,7 +105,7 @@ class Fusion:
         outputs = self._operators[source].outputs
         return next((n for n, out in enumerate(outputs) if out.elements >= tensor.elements), 0)
 
-    def _roots(self, place: int, chain: range, depth: int = 0) -> Iterator[tuple[_Place, int]]:
+    def _roots(self, place: int, chain: Container[int], depth: int = 0) -> Iterator[tuple[_Place, int]]:
         """Yield what is read from memory so that an operator of a chain can be computed, and its bytes."""
         operator = self._operators[place]
         for number, tensor in enumerate(operator.inputs):
@@ -118,7 +116,7 @@ class Fusion:
             computed = source >= 0 and self._runs[source] >= 0 and (source, output) not in self._stored
             if computed and depth < _DEPTH:
                 # A chain of the forward pass, which is computed again.
-                yield from self._roots(source, range(0), depth + 1)
+                yield from self._roots(source, (), depth + 1)
             else:
                 key = (source, output) if source >= 0 else (-1 - number, place)
                 yield key, tensor.bytes

@@ -59,8 +59,8 @@ class SimulatedClock(Clock):
         fused: set[int] = set()
         if any(operator.compiled for operator in self.operators[begin:end]):
             fusion = Fusion(self.operators)
-            for chain in fusion.chains():
-                if chain.start >= begin:
+            for chain in fusion.chains:
+                if chain[0] >= begin:
                     work = fusion.work_of(chain, self.machine)
                     fused.update(chain)
                     for place in chain:
