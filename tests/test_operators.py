@@ -88,6 +88,17 @@ def test_the_alignment_of_a_product_is_that_of_its_worst_operand():
     assert slow > 2 * fast  # torch.compile fills it up.
 
 
+def test_experts_are_products_of_their_share_of_the_tokens():
+    tokens, weights = contiguous((4096, 1024), "bfloat16"), contiguous((8, 1024, 3584), "bfloat16")
+    out = contiguous((4096, 3584), "bfloat16")
+    forward = of("_grouped_mm", tokens, weights, out=out)
+    back = of("_grouped_mm", Tensor((1024, 4096), "bfloat16", (1, 1024)), out, out=weights)
+    for operator in (forward, back):
+        work = work_of(operator, H200)
+        assert (work.kind, work.flops) == ("matmul", 2 * 4096 * 1024 * 3584)
+        assert work.seconds > work.flops / H200.product_rate("bfloat16")
+
+
 def test_tf32_only_where_it_is_allowed():
     matrix = contiguous((4096, 4096), "float32")
     square = of("mm", matrix, matrix, out=matrix)
@@ -252,6 +263,7 @@ answers = {
     "dropout": attend(*heads(), dropout_p=0.1),
     "grouped": attend(*heads(kv=2), is_causal=True, enable_gqa=True),
     "masked": attend(*heads(), attn_mask=mask),
+    "biased": attend(*heads(), attn_mask=torch.zeros(1, 8, 256, 256, dtype=torch.bfloat16, requires_grad=True)),
     "fp32": attend(*heads(dtype=torch.float32)),
     "aligned": attend(*heads(size=60)),
 }
@@ -287,7 +299,11 @@ def test_a_script_dispatches_what_its_gpu_would_run(gpu, expected):
     done = cli.ended(sys.executable, "-c", SCRIPT.replace("GPU", gpu))
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
-    for case, kernel in {**expected, "fp32": "efficient"}.items():
+    for case, kernel in {
+        **expected,
+        "fp32": "efficient",
+        "biased": expected["masked"].replace("cudnn", "efficient"),
+    }.items():
         wanted = [] if kernel == "math" else [f"_scaled_dot_product_{kernel}_attention"]
         assert answers[case] == wanted, case
     assert answers["drop"] == ["native_dropout"]

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from paceline.operators import attention, convolutions, memory_bound
 from paceline.operators.machine import Machine, constant
 from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor
-from paceline.operators.products import product_of, product_s
+from paceline.operators.products import grouped_product_of, product_of, product_s
 
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
+_GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
 _CONVOLUTIONS = ("convolution", "convolution_backward")
 _UPDATES = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")
 
@@ -49,6 +50,9 @@ def work_of(operator: Operator, machine: Machine, previous: Tensor | None = None
             # inductor fills odd sizes up (torch/_inductor/fx_passes/pad_mm.py).
             product = replace(product, alignment=16)
         return Work("matmul", product.flops, moved, (product_s(machine, product),))
+    if name in _GROUPED:
+        product = grouped_product_of(operator)
+        return Work("matmul", product.flops, moved, (product_s(machine, product),))
     if name in _CONVOLUTIONS:
         seconds = convolutions.kernels(operator, machine, tf32=tf32)
         return Work("matmul", convolutions.flops(operator), moved, tuple(seconds))
@@ -60,6 +64,6 @@ def work_of(operator: Operator, machine: Machine, previous: Tensor | None = None
 
 def is_fusible(operator: Operator) -> bool:
     """Return whether torch.compile makes one kernel of it and its neighbors."""
-    products = operator.name in (*_PRODUCTS, *_CONVOLUTIONS) or attention.is_attention(operator.name)
+    products = operator.name in (*_PRODUCTS, *_GROUPED, *_CONVOLUTIONS) or attention.is_attention(operator.name)
     apart = operator.name == SYNCHRONIZE or operator.name.startswith(_UPDATES) or operator.name in memory_bound.SORTED
     return operator.compiled and not products and not apart

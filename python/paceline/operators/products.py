@@ -72,6 +72,24 @@ def product_s(machine: Machine, product: Product) -> float:
     return best + constant("kernel")
 
 
+def grouped_product_of(operator: Operator) -> Product:
+    """Return the products of `_grouped_mm`, as if the groups (experts) were equally large.
+
+    Rows of the left operand are grouped, or columns of the right one; or both, and their inner dimension with them.
+    """
+    left, right = operator.inputs[:2]
+    result = operator.outputs[0]
+    groups = next(t.shape[0] for t in (left, right, result) if len(t.shape) == 3)
+    (m, k), n = left.shape[-2:], right.shape[-1]
+    if len(left.shape) == len(right.shape) == 2:
+        k = -(-k // groups)
+    elif len(left.shape) == 2:
+        m = -(-m // groups)
+    elif len(right.shape) == 2:
+        n = -(-n // groups)
+    return Product(groups, m, n, k, left.dtype, left.bytes + right.bytes + result.bytes)
+
+
 def product_of(operator: Operator, *, tf32: bool) -> Product:
     """Return the product of `mm`, `addmm`, `bmm` or `baddbmm`."""
     left, right = operator.inputs[-2:]

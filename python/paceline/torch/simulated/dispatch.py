@@ -247,7 +247,17 @@ def backend_of(
         sixteenths = (dropout * 16).is_integer() or _CUDNN_TAKES_ANY_DROPOUT
         limit = 256 if sm[0] in (9, 10) and (size <= 128 or size == 256) else 128
         sizes = all(s <= limit and s % 8 == 0 for s in (size, value.shape[-1]))
-        return cuda.cudnn_sdp_enabled() and sm >= (8, 0) and half and sixteenths and sizes and rows and key.shape[2] > 1
+        differentiable = mask is None or not mask.requires_grad
+        return (
+            differentiable
+            and cuda.cudnn_sdp_enabled()
+            and sm >= (8, 0)
+            and half
+            and sixteenths
+            and sizes
+            and rows
+            and key.shape[2] > 1
+        )
 
     def flash() -> bool:
         square = not is_causal or query.shape[2] == key.shape[2]
