@@ -101,10 +101,8 @@ def test_an_unknown_gpu_is_answered_with_the_option_and_the_nearest(tmp_path):
 def test_help_says_that_no_gpu_is_needed_what_is_counted_and_what_is_estimated():
     words = " ".join(run("--help").stdout.split())
     assert "With --gpu, nothing is measured, and no GPU is needed." in words
-    assert (
-        "Its operators are counted with the shapes of their tensors, and a model of the GPU's kernels turns them into times."
-        in words
-    )
+    assert "Its operators are counted with the shapes of their tensors" in words
+    assert "and a model of the GPU's kernels turns them into times." in words
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch, tmp_path):
