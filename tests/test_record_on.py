@@ -504,3 +504,37 @@ def test_the_command_of_a_rank():
         ("python train.py a.py", "python train.py a.py"),
     ):
         assert _without_launcher(tuple(command.split())) == tuple(rank.split())
+
+
+LOSS_INSIDE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.loss = nn.Linear(64, 64), nn.Linear(64, 5000), nn.CrossEntropyLoss()
+
+    def forward(self, x, y):
+        logits = self.head(self.body(x))
+        return {"loss": self.loss(logits, y), "logits": logits}
+
+net = Net().cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(9):
+    out = net(torch.randn(32, 64, device="cuda"), torch.zeros(32, dtype=torch.long, device="cuda"))
+    out["loss"].backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@recorded_in_ci
+def test_memory_of_a_loss_inside_the_model(tmp_path):
+    (tmp_path / "train.py").write_text(LOSS_INSIDE)
+    _, trace = recorded(tmp_path, "train.py", options=("--gpu", "h200", "--batch", "32"))
+    last = trace["workers"][0]["forward"][-1]
+    logits = 5000 * 4
+    # The logarithms and the returned logits are kept; the gradients of both are made in the backward pass only.
+    assert 2 * logits <= last["activation_bytes"] < 2.1 * logits
+    assert last["backward_bytes"] == 2 * logits

@@ -256,6 +256,8 @@ class Recorder:
         layers: list[int] = []
         bytes_of: list[tuple[int, int]] = []
         loss, seen = (0, 0), 0
+        around = 0
+        """Of modules around all layers: their own operators are, in the backward pass, those of a loss in the model."""
         for module, size, only in calls:
             if module is None:
                 loss = (loss[0] + size, max(loss[1], only))
@@ -266,6 +268,10 @@ class Recorder:
             seen += 1
             if bytes_of:
                 bytes_of[-1] = (bytes_of[-1][0] + size, max(bytes_of[-1][1], only))
+            else:
+                around = max(around, only)
+        if bytes_of:
+            bytes_of[-1] = (bytes_of[-1][0], max(bytes_of[-1][1], around))
         self._kept = (tuple(layers), (*bytes_of, loss))
 
     def _with_activations(self, worker: dict[str, Any], batch: int) -> dict[str, Any]:
@@ -273,9 +279,15 @@ class Recorder:
         layers = [layer for layer in worker["forward"] if not layer["layer"].startswith("(")]
         if self._kept is None or len(layers) != len(self._kept[0]) or len(worker["forward"]) > len(layers) + 1:
             return worker
+        *kept, loss = self._kept[1]
+        if len(worker["forward"]) > len(kept):
+            kept.append(loss)
+        elif kept:
+            # The model computes its loss itself, after its last layer.
+            kept[-1] = (kept[-1][0] + loss[0], max(kept[-1][1], loss[1]))
         forward = [
             {**layer, "activation_bytes": -(-size // batch), "backward_bytes": -(-only // batch)}
-            for layer, (size, only) in zip(worker["forward"], self._kept[1], strict=False)
+            for layer, (size, only) in zip(worker["forward"], kept, strict=True)
         ]
         return {**worker, "forward": forward}
 

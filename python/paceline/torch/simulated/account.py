@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._pytree import tree_leaves
 
 from paceline.operators.kernels import Work
 from paceline.torch.recorder.backward import inside_backward
@@ -233,10 +234,15 @@ class Account:
             self._calls.append((id(module), 0))
         self._note()
 
-    def _leave(self, module: nn.Module, _args: object, _output: object) -> None:
+    def _leave(self, module: nn.Module, _args: object, output: object) -> None:
         if self._running and self._running[-1] == id(module):
             self._running.pop()
             self.compiled.leave(counts=not inside_backward())
+        if not self._running and not inside_backward() and torch.is_grad_enabled():
+            # The script holds what the model returns until its next step.
+            for tensor in tree_leaves(output):
+                if isinstance(tensor, torch.Tensor):
+                    self._keep(tensor)
         if not self._running and not inside_backward():
             self._calls.append((0, 0))
         self._note()
