@@ -19,6 +19,8 @@ _START = r"(?:^|[\s:>\])])"
 """The start of a line, or the end of a prefix."""
 _STEP = re.compile(rf"{_START}(\d+)\s+images/sec: (\S+)(?: \+/- (\S+) \(jitter = ([^)]*)\))?(?:\s+[-+.\dnaife]+)*\s*$")
 _TOTAL = re.compile(r"total images/sec: (\S+)")
+_REMAINDER = re.compile(r"\d*\.\d{1,2}|\d{1,2}")
+"""The end of a number whose line another worker has torn."""
 _WHOLE_TOTAL = re.compile(r"\d+\.\d\d(?=total images/sec:|-{8}|\d+\t|[A-Z])")
 """A total, which has two decimals, where the next worker's text follows without a line end."""
 _GLOBAL, _EACH = re.compile(rf"{_START}Batch size:\s+(\S+) global"), re.compile(r"(\S+) per device\s*$")
@@ -27,6 +29,8 @@ _NEXT_HEADING = re.compile(r"[A-Z][A-Za-z ]*:")
 _ALIKE = 1.05
 """Totals of one run's workers are of the same images, and differ by when their clocks started and stopped."""
 _WORTH_A_NOTE = 1.01
+_SAME = 1.005
+"""Where lines are torn, totals that differ more may be made of two."""
 
 
 @dataclass
@@ -46,6 +50,8 @@ class _Run:
     """Totals without two decimals: of another program, or cut by another worker's text."""
     broken: list[ReadError] = field(default_factory=list)
     """Lines that cannot be read, as workers wrote into each other's lines."""
+    torn: int | None = None
+    """A line with the rest of a number, if workers wrote into each other's lines."""
 
     @property
     def heading(self) -> tuple[object, ...]:
@@ -99,6 +105,8 @@ def read(lines: list[str], *, ended: bool) -> list[Read]:
                 run.own += _totals(run, line, at, is_cut=is_cut)
             elif "images/sec:" in line:
                 _step(run, line, at)
+            elif _REMAINDER.fullmatch(line.strip()):
+                run.torn = at
             else:
                 _heading(run, line, at)
         except ReadError as error:
@@ -175,6 +183,7 @@ def _by_run(runs: list[_Run]) -> list[_Run]:
         else:
             first.totals, first.headers = totals, sum(max(1, run.headers) for run in group)
             first.rough = [total for run in group for total in run.rough]
+            first.torn = next((run.torn for run in group if run.torn), None)
             first.broken = [error for run in group for error in run.broken]
         found.append(first)
         runs = runs[len(group) :]
@@ -197,7 +206,14 @@ def _check(run: _Run, last: int) -> None:
             remedy="the log of a benchmark that was not interrupted",
         )
     middle = statistics.median(totals)
-    alike = [one for one in totals if middle / _ALIKE <= one <= middle * _ALIKE] or totals
+    near = [one for one in totals if middle / _ALIKE <= one <= middle * _ALIKE]
+    if run.torn and (not run.totals or not near or max(near) > _SAME * min(near)):
+        raise ReadError(
+            run.torn,
+            "workers wrote into each other's lines, and what is left of their totals differs",
+            remedy="a log of one worker, or the launcher's output with a prefix for each line",
+        )
+    alike = near or totals
     run.read.total_images_per_s, run.read.totals_images_per_s = alike[0], alike
     if run.globally and run.read.batch:
         if run.globally % run.read.batch:
