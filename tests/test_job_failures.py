@@ -8,7 +8,7 @@ import time
 
 import cli
 import pytest
-from job_workers.launch import Ranks, left_over
+from job_workers.launch import Ranks, left_over, outcomes_where_rank_1_forks
 
 pytestmark = [
     pytest.mark.waits,
@@ -233,15 +233,7 @@ def test_ranks_that_call_different_things_all_say_what(tmp_path):
 
 
 def test_a_forked_child_is_no_rank_and_does_not_hide_a_death(tmp_path):
-    with Ranks(tmp_path, 3, "failures", "fork") as ranks:
-        for rank in (0, 2):
-            ranks.wait_for(rank, '"error"')
-        outcomes = ranks.outcomes(30)
-        # The second child sleeps on.
-        end = time.monotonic() + 10
-        while left_over(ranks.mark, 0):
-            assert time.monotonic() < end
-            time.sleep(0.1)
+    outcomes = outcomes_where_rank_1_forks(tmp_path, limit_s=30)
     refusals = [said for said in outcomes[1].said if said.get("child")]
     assert len(refusals) == 2
     assert all("this process was forked from rank 1, and is not itself a rank" in said["error"] for said in refusals)

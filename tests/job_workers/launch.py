@@ -153,12 +153,12 @@ def errors_where_rank_1_is_stopped(folder, env):
     return [next(said for said in outcomes[rank].said if "error" in said)["error"] for rank in (0, 2)]
 
 
-def outcomes_where_rank_1_forks(folder, env):
+def outcomes_where_rank_1_forks(folder, env=None, limit_s=40):
     """The outcomes of three ranks, once the child that sleeps on after rank 1's death has ended, too."""
     with Ranks(folder, 3, "failures", "fork", env=env) as ranks:
         for rank in (0, 2):
             ranks.wait_for(rank, '"error"')
-        outcomes = ranks.outcomes(40)
+        outcomes = ranks.outcomes(limit_s)
         end = time.monotonic() + 10
         while left_over(ranks.mark, 0):
             assert time.monotonic() < end

@@ -47,7 +47,8 @@ _LINKS = {
 """By architecture, the link of a file that names none: without and with NVLink."""
 
 
-_CLOCK_HZ = 1.7e9
+_CLOCK_HZ, _L2_BYTES = 1.7e9, 6e6
+"""Of a file that names none; they are assumed."""
 _FLOPS_PER_CLOCK = {
     "maxwell": 256,
     "pascal": 256,
@@ -224,7 +225,7 @@ def read_hardware(path: Path) -> Hardware:
     clock = optional("clock_hz") or _CLOCK_HZ
     # FLOPs of a multiprocessor in a clock, by which a file that names none has as many as its peak needs.
     multiprocessors = optional("multiprocessors") or max(1.0, round(peak / clock / _FLOPS_PER_CLOCK[architecture]))
-    l2 = optional("l2_bytes") or 6e6
+    l2 = optional("l2_bytes") or _L2_BYTES
     has_nvlink = link is not None and bus is not None
     inside = document.pop("link", _LINKS[architecture][has_nvlink])
     if inside not in channels.inside():

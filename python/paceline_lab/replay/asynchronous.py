@@ -157,11 +157,11 @@ class ServersExchange:
 
         Raises JobError.
         """
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for server in range(self._servers.count):
             order = parsed(self._servers.report(server, self._model, order=True))[1]
-            found.update(steady(order, self._job.size, first, self.iteration))
-        return dict(sorted(found.items()))
+            counts.update(steady(order, self._job.size, first, self.iteration))
+        return dict(sorted(counts.items()))
 
     def _push(self, tensor: _Tensor) -> None:
         self._end()
