@@ -82,8 +82,8 @@ def test_products_come_in_waves_and_deep_ones_are_split():
 def test_the_alignment_of_a_product_is_that_of_its_worst_operand():
     left, right = contiguous((8192, 1024), "bfloat16"), Tensor((1024, 50257), "bfloat16", (1, 1024))
     whole = of("mm", left, right, out=contiguous((8192, 50257), "bfloat16"))
-    assert product_of(whole, tf32=False).alignment == 2
-    assert product_of(of("mm", left, right, out=contiguous((8192, 50304), "bfloat16")), tf32=False).alignment == 16
+    assert product_of(whole).alignment == 2
+    assert product_of(of("mm", left, right, out=contiguous((8192, 50304), "bfloat16"))).alignment == 16
     slow, fast = work_of(whole, H200).seconds, work_of(replace(whole, compiled=True), H200).seconds
     assert slow > 2 * fast  # torch.compile fills it up.
 
@@ -102,7 +102,7 @@ def test_experts_are_products_of_their_share_of_the_tokens():
 def test_tf32_only_where_it_is_allowed():
     matrix = contiguous((4096, 4096), "float32")
     square = of("mm", matrix, matrix, out=matrix)
-    assert work_of(square, H200, tf32=True).seconds < work_of(square, H200).seconds / 4
+    assert work_of(replace(square, tf32=True), H200).seconds < work_of(square, H200).seconds / 4
 
 
 def heads(length, size, kv=8):

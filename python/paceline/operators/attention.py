@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline.operators.machine import Machine, constant
 from paceline.operators.operator import Operator, Tensor
 
-_KERNELS = {"flash": "flash", "efficient": "efficient", "cudnn": "cudnn"}
+_KERNELS = ("flash", "efficient", "cudnn")
 _OVERHEAD = {
     ("forward", True): 350,
     ("forward", False): 200,

@@ -31,11 +31,11 @@ def _flops(weight: Tensor, result: Tensor) -> int:
     return 2 * result.elements * math.prod(weight.shape[1:])
 
 
-def kernels(operator: Operator, machine: Machine, *, tf32: bool) -> list[float]:
+def kernels(operator: Operator, machine: Machine) -> list[float]:
     """Return the seconds of each kernel."""
     if operator.name == "convolution":
         image, weight = operator.inputs[:2]
-        return [_kernel(operator, machine, (image, weight, operator.outputs[0]), "forward", tf32=tf32)]
+        return [_kernel(operator, machine, (image, weight, operator.outputs[0]), "forward")]
     gradient, image, weight = operator.inputs[:3]
     mask = _list(operator, "output_mask")
     seconds = []
@@ -44,9 +44,9 @@ def kernels(operator: Operator, machine: Machine, *, tf32: bool) -> list[float]:
         copy = 2 * gradient.bytes / machine.plain_rate
         seconds.append(max(copy, 80 * gradient.elements / machine.lane_rate) + constant("kernel"))
     if mask[0]:
-        seconds.append(_kernel(operator, machine, (image, weight, gradient), "data", tf32=tf32))
+        seconds.append(_kernel(operator, machine, (image, weight, gradient), "data"))
     if mask[1]:
-        seconds.append(_kernel(operator, machine, (image, weight, gradient), "weight", tf32=tf32))
+        seconds.append(_kernel(operator, machine, (image, weight, gradient), "weight"))
     if mask[2]:
         seconds.append(gradient.bytes / (machine.plain_rate * constant("memory.reduction")) + constant("kernel"))
     return seconds
@@ -56,9 +56,7 @@ def _list(operator: Operator, name: str) -> Sequence[int]:
     return cast("Sequence[int]", operator.attributes[name])
 
 
-def _kernel(
-    operator: Operator, machine: Machine, tensors: tuple[Tensor, Tensor, Tensor], part: str, *, tf32: bool
-) -> float:
+def _kernel(operator: Operator, machine: Machine, tensors: tuple[Tensor, Tensor, Tensor], part: str) -> float:
     image, weight, result = tensors
     groups = cast("int", operator.attributes["groups"])
     moved = image.bytes + weight.bytes + result.bytes
@@ -79,4 +77,4 @@ def _kernel(
     elif part == "weight":
         m, n, k = channels // groups, filled * window, pixels
     share = constant("product.implicit")
-    return product_s(machine, Product(groups, m, n, k, image.dtype, moved, share=share, tf32=tf32))
+    return product_s(machine, Product(groups, m, n, k, image.dtype, moved, share=share, tf32=operator.tf32))

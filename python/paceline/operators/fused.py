@@ -7,7 +7,6 @@ What only the backward pass reads is computed again there from what is stored, a
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 
@@ -40,7 +39,8 @@ class Fusion:
         """The places of each chain's operators, in order."""
         last: Operator | None = None
         for place, operator in enumerate(operators):
-            if is_fusible(operator):
+            fusible = is_fusible(operator)
+            if fusible:
                 if last is None or last.phase != operator.phase:
                     self.chains.append([])
                 self.chains[-1].append(place)
@@ -48,7 +48,7 @@ class Fusion:
             elif not (operator.name == "add_" and operator.phase == "backward"):
                 # Gradients are added up after the whole graph, not within a chain.
                 last = None
-            self._runs.append(len(self.chains) - 1 if is_fusible(operator) else -1)
+            self._runs.append(len(self.chains) - 1 if fusible else -1)
         self._stored = set(self._read_elsewhere())
 
     def work_of(self, chain: Sequence[int], machine: Machine) -> Work:
@@ -132,7 +132,7 @@ class Fusion:
         dimensions = operator.attributes.get("dim") or ()
         last = len(image.shape) - 1
         along = {d % (last + 1) for d in dimensions} if isinstance(dimensions, list | tuple) and image.shape else set()
-        return image.elements * _SMALL > largest and bool(along) and last not in along and math.prod(image.shape) > 1
+        return image.elements * _SMALL > largest and bool(along) and last not in along
 
 
 _DEPTH = 12

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 
 from paceline.operators import attention, convolutions, memory_bound
 from paceline.operators.machine import Machine, constant
-from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor
+from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, is_multi_tensor
 from paceline.operators.products import grouped_product_of, product_of, product_s
 
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 _GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
 _CONVOLUTIONS = ("convolution", "convolution_backward")
-_UPDATES = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")
 
 
 @dataclass(frozen=True)
@@ -32,20 +31,19 @@ class Work:
         return sum(self.kernels)
 
 
-def work_of(operator: Operator, machine: Machine, previous: Tensor | None = None, *, tf32: bool = False) -> Work:
+def work_of(operator: Operator, machine: Machine, previous: Tensor | None = None) -> Work:
     """Return the cost of an operator on a GPU.
 
     Args:
         operator: What is dispatched.
         machine: The GPU.
         previous: The result of the operator before, which L2 may hold.
-        tf32: Whether products in FP32 may use TF32.
     """
     name, moved = operator.name, operator.read + operator.written
     if name == SYNCHRONIZE:
         return Work("wait", 0, 0, (constant("kernel"),))
     if name in _PRODUCTS and len(operator.inputs) > 1:
-        product = product_of(operator, tf32=tf32)
+        product = product_of(operator)
         if operator.compiled:
             # inductor fills odd sizes up (torch/_inductor/fx_passes/pad_mm.py).
             product = replace(product, alignment=16)
@@ -54,16 +52,16 @@ def work_of(operator: Operator, machine: Machine, previous: Tensor | None = None
         product = grouped_product_of(operator)
         return Work("matmul", product.flops, moved, (product_s(machine, product),))
     if name in _CONVOLUTIONS:
-        seconds = convolutions.kernels(operator, machine, tf32=tf32)
+        seconds = convolutions.kernels(operator, machine)
         return Work("matmul", convolutions.flops(operator), moved, tuple(seconds))
     if attention.is_attention(name):
         return Work("attention", attention.flops(operator), moved, tuple(attention.kernels(operator, machine)))
-    kind = "optimizer" if name.startswith(_UPDATES) else "memory"
+    kind = "optimizer" if is_multi_tensor(name) else "memory"
     return Work(kind, 0, moved, tuple(memory_bound.kernels(operator, machine, previous)))
 
 
 def is_fusible(operator: Operator) -> bool:
     """Return whether torch.compile makes one kernel of it and its neighbors."""
     products = operator.name in (*_PRODUCTS, *_GROUPED, *_CONVOLUTIONS) or attention.is_attention(operator.name)
-    apart = operator.name == SYNCHRONIZE or operator.name.startswith(_UPDATES) or operator.name in memory_bound.SORTED
+    apart = operator.name == SYNCHRONIZE or is_multi_tensor(operator.name) or operator.name in memory_bound.SORTED
     return operator.compiled and not products and not apart

@@ -45,7 +45,6 @@ _UNITS = {
 }
 _LANES = 128
 """FP32 lanes of a multiprocessor."""
-_CLOCK_HZ = 1.7e9
 _CONSUMER = ("turing", "ada")
 _LATER = ("hopper", "blackwell")
 

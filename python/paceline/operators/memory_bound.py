@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from paceline.operators.machine import Machine, constant
-from paceline.operators.operator import Operator, Tensor
+from paceline.operators.operator import Operator, Tensor, is_multi_tensor
 
 _ARITHMETIC = {
     "gelu": 35,
@@ -97,7 +97,7 @@ def kernels(operator: Operator, machine: Machine, previous: Tensor | None) -> li
     rule = _RULES.get(operator.name)
     if rule is not None:
         return rule(operator, timer, read)
-    if operator.name.startswith("_foreach_") or operator.name.startswith("_fused_"):
+    if is_multi_tensor(operator.name):
         return _optimizer(operator, timer)
     if operator.name.endswith("_") and not operator.outputs:
         return [timer.pass_over(read + operator.inputs[0].bytes if operator.inputs else 0)]
@@ -114,8 +114,7 @@ def _pointwise(operator: Operator, timer: _Timer, read: float) -> list[float]:
 
 
 def _optimizer(operator: Operator, timer: _Timer) -> list[float]:
-    written = sum(t.bytes for t in operator.outputs)
-    moved = float(cast("int", operator.attributes.get("moved", operator.read + written)))
+    moved: float = operator.read + operator.written
     if operator.name.startswith("_fused_adam"):
         # Parameters, gradients and both moments are read, and all but gradients written: 7 of 4 passes.
         moved = operator.read * 7 / 4

@@ -92,6 +92,8 @@ class Operator:
     """`forward`, `backward` or `update`."""
     sources: tuple[int, ...] = ()
     """For each input, the place in the list of the operator that wrote it last; -1 if none did."""
+    tf32: bool = False
+    """Whether products in FP32 may use TF32."""
 
     @cached_property
     def read(self) -> int:
@@ -106,3 +108,8 @@ class Operator:
 
 SYNCHRONIZE = "synchronize"
 """The name of an operator with which the host waits for the GPU (`.item()`)."""
+
+
+def is_multi_tensor(name: str) -> bool:
+    """Return whether an operator is an optimizer's, over many tensors at once."""
+    return name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad"))

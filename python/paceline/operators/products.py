@@ -90,7 +90,7 @@ def grouped_product_of(operator: Operator) -> Product:
     return Product(groups, m, n, k, left.dtype, left.bytes + right.bytes + result.bytes)
 
 
-def product_of(operator: Operator, *, tf32: bool) -> Product:
+def product_of(operator: Operator) -> Product:
     """Return the product of `mm`, `addmm`, `bmm` or `baddbmm`."""
     left, right = operator.inputs[-2:]
     result = operator.outputs[0]
@@ -99,4 +99,4 @@ def product_of(operator: Operator, *, tf32: bool) -> Product:
     rows = [max(t.strides[-2:]) * t.item_bytes for t in (left, right, result) if max(t.strides[-2:]) > 1]
     alignment = min((math.gcd(row, _ROW_BYTES) for row in rows), default=_ROW_BYTES)
     moved = operator.read + operator.written
-    return Product(batch, m, n, k, left.dtype, moved, alignment, tf32=tf32)
+    return Product(batch, m, n, k, left.dtype, moved, alignment, tf32=operator.tf32)

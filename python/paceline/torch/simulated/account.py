@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._pytree import tree_leaves
 
 from paceline.operators.kernels import Work
 from paceline.torch.recorder.backward import inside_backward
+from paceline.torch.simulated.calls import tensors_in
 from paceline.torch.simulated.compiled import Compiled
 
 
@@ -238,13 +238,12 @@ class Account:
         if self._running and self._running[-1] == id(module):
             self._running.pop()
             self.compiled.leave(counts=not inside_backward())
-        if not self._running and not inside_backward() and torch.is_grad_enabled():
-            # The script holds what the model returns until its next step.
-            for tensor in tree_leaves(output):
-                if isinstance(tensor, torch.Tensor):
-                    self._keep(tensor)
         if not self._running and not inside_backward():
             self._calls.append((0, 0))
+            if torch.is_grad_enabled():
+                # The script holds what the model returns until its next step.
+                for tensor in tensors_in(output):
+                    self._keep(tensor)
         self._note()
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:

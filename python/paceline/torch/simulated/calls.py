@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from paceline.operators.operator import Operator, Tensor
+from paceline.operators.operator import Operator, Tensor, is_multi_tensor
 
 _NOTHING = ("empty", "new_empty", "lift_fresh", "_local_scalar_dense", "_unsafe_view", "detach", "alias", "sym_", "is_")
 
@@ -21,6 +22,7 @@ def operator_of(
     *,
     compiled: bool = False,
     phase: str = "forward",
+    tf32: bool = False,
     writers: Mapping[int, int],
 ) -> Operator | None:
     """Return a call as an operator; None if it runs no kernel.
@@ -32,26 +34,26 @@ def operator_of(
         out: Its result.
         compiled: Whether torch.compile may fuse it.
         phase: `forward`, `backward` or `update`.
+        tf32: Whether products in FP32 may use TF32.
         writers: The places of operators by the storages that they have written last.
     """
     name = func._schema.name.partition("::")[2]
     if func.namespace != "aten" and func.namespace.startswith(("prim", "profiler")):
         return None
-    outputs = list(_tensors(out))
+    outputs = tensors_in(out)
     if not outputs and not func._schema.is_mutable:
         return None
     if name.startswith(_NOTHING) or is_view(func):
         return None
-    inputs = list(_tensors((args, kwargs)))
+    inputs = tensors_in((args, kwargs))
     if func.overloadpacket not in flop_registry:
         inputs = list({id(tensor): tensor for tensor in inputs}.values())  # x * x reads x once.
+    if not outputs and is_multi_tensor(name):
+        outputs = list(_written(func, args, kwargs))
     attributes = _attributes(func, args, kwargs)
-    if name.startswith(("_foreach_", "_fused_")):
-        written = outputs or list(_written(func, args, kwargs))
-        attributes["moved"] = sum(map(_bytes, inputs)) + sum(map(_bytes, written))
     sources = tuple(writers.get(storage_of(tensor), -1) for tensor in inputs)
     described = tuple(map(_tensor, inputs)), tuple(map(_tensor, outputs))
-    return Operator(name, *described, attributes, compiled, phase, sources)
+    return Operator(name, *described, attributes, compiled, phase, sources, tf32)
 
 
 def storage_of(tensor: torch.Tensor) -> int:
@@ -61,7 +63,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[torch.Tensor]:  # noqa: ANN401
     """Return the tensors that a call has written."""
-    return [*_tensors(out), *_written(func, args, kwargs)]
+    return [*tensors_in(out), *_written(func, args, kwargs)]
 
 
 def _tensor(tensor: torch.Tensor) -> Tensor:
@@ -79,19 +81,9 @@ def _attributes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return attributes
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def tensors_in(tree: object) -> list[torch.Tensor]:
+    """Return the tensors of nested lists, tuples, dictionaries and what torch registers as such."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def is_view(func: Any) -> bool:  # noqa: ANN401
@@ -104,4 +96,4 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ite
     """Yield the tensors that an operator without a result writes (`_foreach_add_`, `_fused_adamw_`)."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from _tensors(args[index] if index < len(args) else kwargs.get(argument.name))
+            yield from tensors_in(args[index] if index < len(args) else kwargs.get(argument.name))

@@ -22,15 +22,13 @@ class SimulatedClock(Clock):
         self.operators: list[Operator] = []
         self.works: list[Work] = []
         """The cost of each operator; in a chain of fused ones, the last one has the costs of all."""
-        self._tf32: list[bool] = []
         self._queues = Queues()
         self._times: list[float] = [0.0]
         """When the device is done with so many operators."""
 
-    def run(self, operator: Operator, *, tf32: bool = False) -> int:
+    def run(self, operator: Operator) -> int:
         """Dispatch an operator, and return its place."""
         self.operators.append(operator)
-        self._tf32.append(tf32)
         return len(self.operators) - 1
 
     def synchronize(self) -> None:
@@ -55,7 +53,7 @@ class SimulatedClock(Clock):
             last = self.operators[place - 1] if place else None
             previous = last.outputs[0] if last is not None and last.outputs else None
             operator = self.operators[place]
-            self.works.append(work_of(operator, self.machine, previous, tf32=self._tf32[place]))
+            self.works.append(work_of(operator, self.machine, previous))
         fused: set[int] = set()
         if any(operator.compiled for operator in self.operators[begin:end]):
             fusion = Fusion(self.operators)

@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import paceline
 from paceline._internal.recording import RecordingError
@@ -27,7 +26,7 @@ from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.operators.machine import Machine
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.simulated.account import Account
-from paceline.torch.simulated.calls import is_view, operator_of, storage_of, written_by
+from paceline.torch.simulated.calls import is_view, operator_of, storage_of, tensors_in, written_by
 from paceline.torch.simulated.clock import SimulatedClock
 from paceline.torch.simulated.dispatch import dispatch_as, stand_in_for_transformers
 from paceline.torch.simulated.distributed import stand_in_for_distributed
@@ -65,10 +64,12 @@ class Simulation:
         account = self.account
         compiled = not self.updating and account.fuses()
         phase = "update" if self.updating else "backward" if inside_backward() else "forward"
-        operator = operator_of(func, args, kwargs, out, compiled=compiled, phase=phase, writers=self._writers)
+        operator = operator_of(
+            func, args, kwargs, out, compiled=compiled, phase=phase, tf32=self.tf32(), writers=self._writers
+        )
         place = -1
         if operator is not None:
-            place = self.clock.run(operator, tf32=self.tf32())
+            place = self.clock.run(operator)
             account.count(place)
         elif is_view(func):
             return
@@ -158,12 +159,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in (torch.ops.aten.all.default, torch.ops.aten.all.dim):
             out._paceline_holds = True
         if inside_backward():
-            simulation.account.made(_tensors((args, given)), _tensors(out))
+            simulation.account.made(tensors_in((args, given)), tensors_in(out))
         return out
-
-
-def _tensors(tree: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _value_of(dtype: torch.dtype) -> bool | int | float:
