@@ -28,7 +28,10 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _SECTIONS = {
     "Basic options": ("gpu", "batch", "seq", "gpus", "as_json"),
-    "Details": ("dtype", "checkpointing", "attention", "kernels", "constants"),
+    "Details": (
+        *("dtype", "precision", "checkpointing", "attention", "kernels"),
+        *("optimizer_impl", "loss_chunks", "constants"),
+    ),
 }
 
 
@@ -187,10 +190,13 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
     return {
         "gpu": workload.hardware.name,
         "dtype": workload.precision,
+        "precision": workload.recipe.name,
         "batch": workload.batch,
         "checkpointing": workload.checkpointing,
         "attention": workload.attention,
         "kernels": workload.kernels,
+        "optimizer_impl": workload.optimizer_impl,
+        "loss_chunks": workload.loss_chunks,
         "forward_s": workload.forward_s,
         "backward_s": workload.backward_s,
         "optimizer_s": workload.optimizer_s,

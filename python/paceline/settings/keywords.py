@@ -123,6 +123,9 @@ class TraceChanges(TypedDict, total=False):
     checkpointing: names.Checkpointing | None
     attention: names.Attention | None
     kernels: names.Kernels | None
+    precision: names.Recipe | None
+    optimizer_impl: names.OptimizerImpl | None
+    loss_chunks: int | None
     tensor_parallel: int | None
     expert_parallel: int | None
     context_parallel: int | None

@@ -473,6 +473,30 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
+        name="precision",
+        kind=kinds.RECIPE,
+        help="Recipe of precision: bf16, amp-bf16, amp-fp16, fsdp-mixed, megatron, o2, fp8, fp32.",
+        default_words="o2; of --dtype fp8: fp8, of fp32: fp32",
+        part="trace",
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+    ),
+    Setting(
+        name="optimizer_impl",
+        kind=kinds.OPTIMIZER_IMPL,
+        help="Optimizer kernels: fused, foreach, loop.",
+        default_words="fused with FP32 masters, else foreach",
+        part="trace",
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+    ),
+    Setting(
+        name="loss_chunks",
+        kind=kinds.whole(1, 4096),
+        help="Chunks of tokens in which logits and loss are computed, as by Liger.",
+        default_words="1",
+        part="trace",
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+    ),
+    Setting(
         name="tensor_parallel",
         kind=kinds.whole(1, 1024),
         help="Tensor-parallel degree, within a node.",
@@ -1330,7 +1354,7 @@ SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Trace or model": ("dtype", "device", "samples_per_s", "compute_speedup", "add_module", "send_order"),
-    "Model details": ("checkpointing", "attention", "kernels"),
+    "Model details": ("precision", "checkpointing", "attention", "kernels", "optimizer_impl", "loss_chunks"),
     "Parallelism": (
         *("tensor_parallel", "pipeline_parallel", "virtual_stages", "microbatches"),
         *("context_parallel", "expert_parallel"),

@@ -17,6 +17,7 @@ from paceline.catalog.models.layers import Model
 from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.roofline import Links
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.recipes import precision_of, recipe_of
 from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
 
@@ -28,11 +29,12 @@ _PARALLEL = (
     "expert_parallel",
     "context_parallel",
 )
-OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer", *_PARALLEL)
+_RECIPE = ("precision", "optimizer_impl", "loss_chunks")
+OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer", *_RECIPE, *_PARALLEL)
 """Settings that make a workload of a model."""
 _IN_WORDS = OPTIONS[1 : -len(_PARALLEL)]
 """Options in a word: the parallel ones change the cluster, too, which a word does not know."""
-ONLY_MODELS = ("gpu", "seq", "checkpointing", "attention", "kernels", *_PARALLEL)
+ONLY_MODELS = ("gpu", "seq", "checkpointing", "attention", "kernels", *_RECIPE, *_PARALLEL)
 """Those that have no effect on a recording."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LONGEST = 2**24
@@ -89,6 +91,9 @@ def workload_of(  # noqa: PLR0917
     attention: str | None = None,
     kernels: str | None = None,
     optimizer: str | None = None,
+    precision: str | None = None,
+    optimizer_impl: str | None = None,
+    loss_chunks: int | None = None,
     tensor_parallel: int | None = None,
     pipeline_parallel: int | None = None,
     microbatches: int | None = None,
@@ -109,6 +114,9 @@ def workload_of(  # noqa: PLR0917
         attention: `flash` or `unfused`.
         kernels: `eager`, `fused` or `compiled`.
         optimizer: `adam`, `momentum` or `sgd`.
+        precision: A recipe of `paceline.catalog.recipes`, which `dtype` may not contradict.
+        optimizer_impl: `fused`, `foreach` or `loop`; by default fused with FP32 masters, and foreach without.
+        loss_chunks: Chunks of tokens in which logits and loss are computed.
         tensor_parallel: GPUs that share every layer.
         pipeline_parallel: Stages of a pipeline.
         microbatches: Of an iteration, each of `batch` samples, with a pipeline.
@@ -121,8 +129,14 @@ def workload_of(  # noqa: PLR0917
         InvalidArgumentError: A value is unknown, or contradicts the model or the GPU.
     """
     hardware = gpu if isinstance(gpu, Hardware) else find_hardware(gpu)
-    precision = _PRECISIONS.get(dtype, dtype) if dtype else _default_precision(hardware)
-    hardware.peak(_one_of(precision, get_args(names.Precision), "dtype"))
+    computed = _one_of(_PRECISIONS.get(dtype, dtype), get_args(names.Precision), "dtype") if dtype else None
+    named: names.Recipe | None = None
+    if precision is not None:
+        named = _one_of(precision, get_args(names.Recipe), "precision")
+        computed = precision_of(precision, computed, [*hardware.peak_flops])
+    computed = computed or _default_precision(hardware)
+    hardware.peak(computed)
+    recipe = recipe_of(named, computed)
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
     _check_parallel(model, hardware, tensor, pipeline, microbatches=microbatches, parts=virtual_stages)
     expert = expert_parallel or 1
@@ -134,7 +148,7 @@ def workload_of(  # noqa: PLR0917
         model,
         hardware,
         batch or 1,
-        precision,
+        computed,
         _one_of(attention or "flash", get_args(names.Attention), "attention"),
         _one_of(checkpointing or "none", get_args(names.Checkpointing), "checkpointing"),
         _one_of(kernels or "fused", get_args(names.Kernels), "kernels"),
@@ -146,8 +160,34 @@ def workload_of(  # noqa: PLR0917
         expert,
         context_parallel or 1,
         links,
+        recipe=recipe,
+        optimizer_impl=_one_of(
+            optimizer_impl or ("fused" if recipe.masters else "foreach"),
+            get_args(names.OptimizerImpl),
+            "optimizer_impl",
+        ),
+        loss_chunks=_checked_chunks(model, loss_chunks),
         source=config.source or config.where,
     )
+
+
+def _checked_chunks(model: Model, chunks: int | None) -> int:
+    """Return the chunks of the loss. Raises InvalidArgumentError without tokens, or with fewer than chunks."""
+    if chunks is None or chunks == 1:
+        return 1
+    if not any(layer.logits for layer in model.layers) or model.family == "vit":
+        raise InvalidArgumentError(
+            f"has no effect on {model.name}, whose loss is not of tokens",
+            setting="loss_chunks",
+            remedy="drop {this}",
+        )
+    if chunks > model.sequence:
+        raise InvalidArgumentError(
+            f"{chunks} chunks are more than the {model.sequence} tokens of a sample",
+            setting="loss_chunks",
+            remedy=f"{{this={min(8, model.sequence)}}}",
+        )
+    return chunks
 
 
 def unknown_workload(named: str) -> InvalidArgumentError:
@@ -301,7 +341,7 @@ def split_word(text: str) -> tuple[str, dict[str, Any]]:
             )
         if option in options:
             raise InvalidArgumentError(f"'{text[:80]}': {option} is given twice", remedy=f"one {option}")
-        options[option] = _whole(text, option, value) if option in ("seq", "batch") else value
+        options[option] = _whole(text, option, value) if option in ("seq", "batch", "loss_chunks") else value
     return named, options
 
 

@@ -22,10 +22,10 @@ from paceline.catalog.models.memory import (
 )
 from paceline.catalog.models.pipeline import blocks_of_parts, in_flight
 from paceline.catalog.models.roofline import AttentionKind, Kernels, Links, Roofline, element_bytes
+from paceline.catalog.names import OptimizerImpl
+from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 
-_WIRE = {"fp8": "bfloat16", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32"}
-"""Element type of parameters and gradients on the wire, by the precision of the computation."""
 _UPDATE_BYTES = {"adam": 30, "momentum": 22, "sgd": 14}
 """Bytes per parameter of one update in 16 bits: the gradient (2) and the FP32 states are read, the states and the
 16-bit copy (2) written; Adam has 3 states with the master copy, momentum 2, SGD 1, of 8 bytes each to and fro, and
@@ -77,6 +77,11 @@ class Workload:
     """Data-parallel ranks that share every sample, each with a part of its tokens."""
     links: Links | None = None
     """Over which tokens come to experts, and keys and values to queries; None: to none on other GPUs."""
+    recipe: Recipe = field(default_factory=lambda: recipe_of(None, "bf16"))
+    """Types of parameters, gradients and optimizer states; its computation is that of `precision`."""
+    optimizer_impl: OptimizerImpl = "fused"
+    loss_chunks: int = 1
+    """Chunks of tokens in which logits and loss are computed, one at a time."""
     source: str = field(default="", compare=False)
 
     @property
@@ -438,14 +443,20 @@ class Workload:
     def assumed(self) -> str:
         """Assumptions of the compute times: the GPU, and options with their defaults."""
         words = [f"sequences of {self.tokens} tokens"] if self.is_text else [f"images of {self.tokens} patches"]
-        words += [self.precision, f"{self.attention} attention", f"{self.kernels} kernels"]
+        words += [*self.precision_words, f"{self.attention} attention", f"{self.kernels} kernels"]
         words += [f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"]
         words += [f"{self.tensor} tensor-parallel GPUs"] if self.tensor > 1 else []
         words += [f"samples shared by {self.context} ranks"] if self.context > 1 else []
         words += [f"experts on {self.expert} GPUs"] if self.expert > 1 else []
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
+        words += [f"loss in {self.loss_chunks} chunks"] if self.loss_chunks > 1 else []
         return f"{self.hardware.title}, {', '.join(words)}, {self.optimizer}"
+
+    @property
+    def precision_words(self) -> list[str]:
+        """The precision, and its recipe if that is not the usual one, for prose."""
+        return [self.precision] + ([] if self.recipe.is_usual else [f"recipe {self.recipe.name}"])
 
     @property
     def provenance(self) -> str:
@@ -455,7 +466,7 @@ class Workload:
 
     def _worker(self, stage: int) -> Worker:
         timed = self.stages[stage]
-        size = element_bytes(self.precision)
+        size = dtype_bytes(self.recipe.reduction)
         forward = [_core.Layer("model.pipeline", _seconds(self.before_s))] if self.before_s > 0 else []
         layers = [one.layer for one in timed]
         only = backward_bytes(layers, self.computed)
@@ -498,7 +509,7 @@ class Workload:
             return Trace(
                 self.model.name,
                 self.samples,
-                _WIRE[self.precision],
+                self.recipe.reduction,
                 [self._worker(self.slowest if stage is None else stage)],
                 provenance=self.provenance,
                 device=self.hardware.name,
@@ -521,7 +532,7 @@ class Workload:
             return f"an iteration takes longer than a day on {self.hardware.title}"
         elements = sum(tensor.size for layer in self.model.layers for tensor in layer.tensors)
         is_about_bytes = (error.place or "").endswith("bytes")
-        if is_about_bytes or elements * element_bytes(self.precision) > _PETABYTE:
+        if is_about_bytes or elements * dtype_bytes(self.recipe.reduction) > _PETABYTE:
             return "its tensors and activations take more than a petabyte"
         return ""
 

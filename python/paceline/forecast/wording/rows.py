@@ -276,12 +276,13 @@ def _computation(workload: Workload) -> list[str]:
     order = f"1F1B, {workload.virtual_stages} virtual stages" if workload.virtual_stages > 1 else "1F1B"
     return [
         f"{workload.tokens:,} {'tokens' if workload.is_text else 'patches'}",
-        workload.precision,
+        *workload.precision_words,
         f"{workload.attention} attention",
         f"{workload.kernels} kernels",
         f"{'no' if workload.checkpointing == 'none' else workload.checkpointing} checkpointing",
         *([f"experts on {workload.expert} GPUs"] if workload.expert > 1 else []),
         *([order] if workload.pipeline > 1 else []),
+        *([f"loss in {workload.loss_chunks} chunks"] if workload.loss_chunks > 1 else []),
         _OPTIMIZERS.get(workload.optimizer, workload.optimizer),
         workload.hardware.title,
     ]
