@@ -1,0 +1,55 @@
+"""Measured training steps, time and memory, beside their forecasts: docs/results/compute.md.
+
+Every row of rows.csv has the command that forecasts it, or the reason why none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from paceline.errors import PacelineError
+
+from paceline_lab.studies.compute.data import Row, read
+from paceline_lab.studies.compute.forecast import Answer, Forecast, answer_of
+from paceline_lab.studies.compute.result import Computed
+
+
+def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Computed:
+    """Forecast every row; draw the figure if a folder is given."""
+    rows = read()
+    forecasts, skipped = forecast_each(rows, progress)
+    drawn: list[str] = []
+    if plots is not None:
+        from paceline_lab.studies.compute.figures import draw
+
+        drawn = [str(draw(forecasts, plots / "compute.png"))]
+    return Computed(forecasts, skipped, drawn)
+
+
+def forecast_each(
+    rows: list[Row], progress: Callable[[int, int], None] | None = None
+) -> tuple[list[Forecast], list[tuple[Row, str]]]:
+    """Return the forecasts, and the rows without one, each with the reason. A command is executed once."""
+    answers: dict[str, Answer | str] = {}
+    commands = list(dict.fromkeys(row.command for row in rows if not row.left_out))
+    first = {row.command: row for row in reversed(rows)}
+    for done, command in enumerate(commands):
+        if progress is not None:
+            progress(done, len(commands))
+        try:
+            answers[command] = answer_of(first[command].words)
+        except (PacelineError, click.ClickException) as error:
+            answers[command] = str(error)
+    if progress is not None:
+        progress(len(commands), len(commands))
+    forecasts: list[Forecast] = []
+    skipped: list[tuple[Row, str]] = []
+    for row in rows:
+        answer = answers.get(row.command, row.left_out) if not row.left_out else row.left_out
+        if isinstance(answer, str):
+            skipped.append((row, answer))
+        else:
+            forecasts.append(Forecast(row, answer))
+    return forecasts, skipped

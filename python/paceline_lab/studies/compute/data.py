@@ -1,0 +1,121 @@
+"""The measured steps: rows.csv, and the models and recordings that its commands name."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+GROUPS = {
+    "steps": "eight models on an H200, by their recordings",
+    "steps-catalog": "language models on an H200, by their configurations",
+    "neusight": "NeuSight's labels",
+    "practitioners": "practitioners, on one node",
+    "practitioners-nodes": "practitioners, on several nodes",
+    "finetune": "full fine-tuning",
+}
+"""What the rows of each group are, in the order of the output."""
+UNITS = {
+    "": 1.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "%": 1e-2,
+    "MB": 1e6,
+    "GB": 1e9,
+    "GiB": 2.0**30,
+    "TFLOP/s/GPU": 1e12,
+    **dict.fromkeys(("tokens/s", "tokens/s/GPU", "samples/s", "seq/s", "img/s"), 1.0),
+}
+"""The SI value of each unit of rows.csv."""
+
+
+class Metric(StrEnum):
+    """The quantity that a row measured."""
+
+    STEP_TIME = "step_time"
+    FORWARD_BACKWARD_TIME = "forward_backward_time"
+    SAMPLES_PER_S = "samples_per_s"
+    """Of all GPUs."""
+    TOKENS_PER_S = "tokens_per_s"
+    """Of all GPUs."""
+    TOKENS_PER_S_PER_GPU = "tokens_per_s_per_gpu"
+    MODEL_TFLOPS_PER_GPU = "model_tflops_per_gpu"
+    HFU = "hfu"
+    """The share of the GPU's peak, recomputation included."""
+    ALLOCATED = "allocated"
+    ACTIVE = "active"
+    RESERVED = "reserved"
+    NVIDIA_SMI = "nvidia_smi"
+    UNSPECIFIED = "unspecified"
+    """Memory, of a kind that the source does not state; only of rows that are left out."""
+    FITS = "fits"
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it says how long a step takes."""
+        return self in _TIMES or self.is_rate
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether more is faster."""
+        return self in _RATES
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether it is bytes on a GPU."""
+        return not self.is_time and self is not Metric.FITS
+
+
+_TIMES = (Metric.STEP_TIME, Metric.FORWARD_BACKWARD_TIME)
+_RATES = (
+    *(Metric.SAMPLES_PER_S, Metric.TOKENS_PER_S, Metric.TOKENS_PER_S_PER_GPU),
+    *(Metric.MODEL_TFLOPS_PER_GPU, Metric.HFU),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measurement of a training step."""
+
+    id: str
+    group: str
+    source: str
+    model: str
+    gpu: str
+    metric: Metric
+    measured: float
+    """In `unit`; of `fits`: 1 or 0."""
+    unit: str
+    command: str
+    """The words after `paceline simulate`, with paths from the folder of rows.csv; empty if it is left out."""
+    assumed: str
+    """What the command assumes where the source is silent."""
+    left_out: str
+    """Why there is no forecast."""
+
+    @property
+    def words(self) -> list[str]:
+        """The command's words, with whole paths."""
+        return [str(FOLDER / word) if word.startswith(("configs/", "traces/")) else word for word in self._split]
+
+    @property
+    def kernels(self) -> str:
+        """The kernels that the command names; those of a recording are its own."""
+        words = self._split
+        return words[words.index("--kernels") + 1] if "--kernels" in words else "as recorded"
+
+    @property
+    def _split(self) -> list[str]:
+        return shlex.split(self.command)
+
+
+def read() -> list[Row]:
+    """Return all rows."""
+    with (FOLDER / "rows.csv").open(encoding="utf-8", newline="") as file:
+        return [
+            Row(**{**cells, "metric": Metric(cells["metric"]), "measured": float(cells["measured"])})
+            for cells in csv.DictReader(file)
+        ]

@@ -1,0 +1,117 @@
+"""The forecast of a row: its command, as `paceline simulate` executes it, in the row's own metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.catalog.models.workload import Workload
+from paceline.cli.simulate import simulate
+from paceline.errors import PacelineError
+from paceline.forecast.execute import execute
+from paceline.forecast.prepare import prepare
+from paceline.forecast.request import Sweep
+from paceline.forecast.result import Result
+
+from paceline_lab.studies.compute.data import UNITS, Metric, Row
+
+_OTHERS = frozenset(
+    (
+        *("traces", "configs", "jobs", "everything", "explain", "detail"),
+        *("as_json", "csv", "plan_json", "timeline", "plot"),
+    )
+)
+"""Parameters of `paceline simulate` that are no settings of a forecast."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command forecasts."""
+
+    result: Result
+    workload: Workload | None
+    """The model; None if it is a recording."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A row and its forecast, in SI: a time in seconds, a rate per second, memory in bytes, a verdict as 1 or 0."""
+
+    row: Row
+    answer: Answer
+
+    @property
+    def measured(self) -> float:
+        """The measured value."""
+        return self.row.measured * UNITS[self.row.unit]
+
+    @property
+    def value(self) -> float:
+        """The forecast value."""
+        return _value(self.row.metric, self.answer)
+
+    @property
+    def error(self) -> float:
+        """Forecast over measured time or memory, minus 1; of a rate, measured over forecast: above 0 is too slow."""
+        ratio = self.value / self.measured
+        return (1 / ratio if self.row.metric.is_rate else ratio) - 1
+
+    @property
+    def residual(self) -> float:
+        """The logarithm of measured over forecast time or memory."""
+        return -math.log1p(self.error)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the job fits into the GPU's memory by the forecast.
+
+        None if it does not say, and without an optimizer, which the forecast has.
+        """
+        sharded = self.answer.result.sharded
+        return None if sharded is None or self.row.metric is Metric.FORWARD_BACKWARD_TIME else sharded.fits
+
+    @property
+    def is_right(self) -> bool | None:
+        """Whether the verdict on memory is right: what was measured at all has fitted. None without a verdict."""
+        return None if self.fits is None else self.fits == (self.row.metric is not Metric.FITS or self.row.measured > 0)
+
+
+def answer_of(words: Sequence[str]) -> Answer:
+    """Return what `paceline simulate` forecasts of one scenario. Raises PacelineError, as the command does."""
+    options: dict[str, Any] = dict(simulate.make_context("simulate", list(words)).params)
+    traces = [*options["traces"], *options["configs"]]
+    settings = {name: value for name, value in options.items() if name not in _OTHERS}
+    sweep = Sweep.of(traces, settings, "simulate", "flag")
+    scenarios = prepare(sweep).scenarios
+    if len(scenarios) != 1:
+        raise PacelineError(f"{len(scenarios)} scenarios instead of one: {' '.join(words)}")
+    return Answer(execute(scenarios)[0], scenarios[0].workload)
+
+
+def _value(metric: Metric, answer: Answer) -> float:
+    result, workload = answer.result, answer.workload
+    rate = result.samples_per_s or 0.0
+    match metric:
+        case Metric.STEP_TIME:
+            return result.iteration_s
+        case Metric.FORWARD_BACKWARD_TIME:
+            return result.forward_s + result.backward_s
+        case Metric.SAMPLES_PER_S:
+            return rate
+        case Metric.FITS:
+            assert result.sharded is not None
+            return float(bool(result.sharded.fits))
+    if metric.is_memory:
+        assert result.sharded is not None
+        return float(result.sharded.memory.peak_bytes)
+    assert workload is not None
+    gpus = result.workers * workload.gpus
+    per_gpu = rate / gpus
+    if metric in (Metric.TOKENS_PER_S_PER_GPU, Metric.TOKENS_PER_S):
+        return (result.tokens_per_s_per_gpu or 0.0) * (gpus if metric is Metric.TOKENS_PER_S else 1)
+    if metric is Metric.MODEL_TFLOPS_PER_GPU:
+        return per_gpu * workload.model.flops
+    assert metric is Metric.HFU
+    return per_gpu * workload.hardware_flops / workload.hardware.peak(workload.precision)

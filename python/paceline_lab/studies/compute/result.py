@@ -1,0 +1,176 @@
+"""Measured steps and their forecasts, as JSON, as CSV and as text."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline._internal import block, units
+from paceline._internal.block import Fact
+from paceline._internal.console import Column, render, wrapped
+
+from paceline_lab.studies.compute.data import GROUPS, UNITS, Metric, Row
+from paceline_lab.studies.compute.forecast import Forecast
+from paceline_lab.studies.report import csv_of
+
+_TITLE = "Measured training steps and their forecasts. Error: forecast / measured - 1, of times and of memory"
+_KINDS: dict[str, Callable[[Row], bool]] = {
+    "time": lambda row: row.metric.is_time,
+    "memory": lambda row: row.metric.is_memory,
+}
+_BY: dict[str, Callable[[Row], str]] = {
+    "gpu": lambda row: row.gpu,
+    "model": lambda row: row.model,
+    "kernels": lambda row: row.kernels,
+    "metric": lambda row: row.metric.value,
+}
+_MOST = 0.9
+"""The share of rows whose error `p90` does not fall below."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The output of the study."""
+
+    rows: Sequence[Forecast]
+    skipped: Sequence[tuple[Row, str]]
+    figures: Sequence[str] = ()
+
+    def of(self, kind: str, group: str | None = None) -> list[Forecast]:
+        """Return the rows of time or of memory, of one group or of all."""
+        return [it for it in self.rows if _KINDS[kind](it.row) and group in (None, it.row.group)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `--json` prints it. Values are in the unit of the row."""
+        return {
+            "rows": [_plain(it) for it in self.rows],
+            "skipped": [{**_named(row), "measured": row.measured, "reason": why} for row, why in self.skipped],
+            "summary": {
+                group: {
+                    **{kind: numbers(rows) for kind in _KINDS if (rows := self.of(kind, group))},
+                    "fits": verdicts([it for it in self.rows if it.row.group == group]),
+                }
+                for group in GROUPS
+            },
+            "by": {
+                name: {
+                    kind: {value: numbers(rows) for value, rows in _parted(self.of(kind), column).items()}
+                    for kind in _KINDS
+                }
+                for name, column in _BY.items()
+            },
+            "figures": list(self.figures),
+        }
+
+    def to_csv(self) -> str:
+        """Return the rows as CSV."""
+        return csv_of([_plain(it) for it in self.rows], ["id"])
+
+    def text(self, width: int) -> list[str]:
+        """Return the errors of each group, every row, and the rows without a forecast as lines for people."""
+        import click
+
+        lines = [*block.headline(_TITLE, columns=width), "", *block.block(self._facts(), width), ""]
+        for group, title in GROUPS.items():
+            rows = [it for it in self.rows if it.row.group == group]
+            if rows:
+                lines += [click.style(title[0].upper() + title[1:], bold=True), *_table(rows), ""]
+        if self.skipped:
+            lines.append(click.style("Not forecast", bold=True))
+            for reason in dict.fromkeys(why for _, why in self.skipped):
+                names = units.listed([row.id for row, why in self.skipped if why == reason])
+                lines += wrapped(f"{names}: {reason}", width)
+        return lines + [f"Wrote {figure}" for figure in self.figures]
+
+    def _facts(self) -> list[Fact]:
+        facts = []
+        for group, title in GROUPS.items():
+            for kind in _KINDS:
+                if rows := self.of(kind, group):
+                    facts.append(Fact(f"{title}, {kind}", sentence(numbers(rows))))
+            verdict = verdicts([it for it in self.rows if it.row.group == group])
+            if verdict["rows"]:
+                facts.append(Fact(f"{title}, fits", f"{verdict['right']} of {verdict['rows']} verdicts are right"))
+        return facts
+
+
+def numbers(rows: Sequence[Forecast]) -> dict[str, Any]:
+    """Return rows, mean, median, 90th percentile and worst size of the error, and the bias: the mean logarithm."""
+    sizes = sorted(abs(it.error) for it in rows)
+    return {
+        "rows": len(sizes),
+        "mean": statistics.fmean(sizes),
+        "median": statistics.median(sizes),
+        "p90": sizes[math.ceil(_MOST * len(sizes)) - 1],
+        "worst": sizes[-1],
+        "bias": math.expm1(-statistics.fmean(it.residual for it in rows)),
+    }
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """Return the numbers in words."""
+    each = ", ".join(f"{name} {found[name]:.1%}" for name in ("mean", "median", "p90", "worst"))
+    return f"{units.count(found['rows'], 'row')}: {each}; bias {found['bias']:+.1%}"
+
+
+def verdicts(rows: Sequence[Forecast]) -> dict[str, int]:
+    """Return how many commands have a verdict on memory, how many are right, and how the others are wrong."""
+    first = {it.row.command: it for it in rows if it.is_right is not None}
+    wrong = [it for it in first.values() if not it.is_right]
+    too_hopeful = sum(bool(it.fits) for it in wrong)
+    return {
+        "rows": len(first),
+        "right": len(first) - len(wrong),
+        "fits_but_did_not": too_hopeful,
+        "does_not_fit_but_did": len(wrong) - too_hopeful,
+    }
+
+
+def _parted(rows: Sequence[Forecast], column: Callable[[Row], str]) -> dict[str, list[Forecast]]:
+    parts: dict[str, list[Forecast]] = {}
+    for it in rows:
+        parts.setdefault(column(it.row), []).append(it)
+    return parts
+
+
+def _named(row: Row) -> dict[str, Any]:
+    names = ("id", "group", "source", "model", "gpu", "metric", "unit")
+    return {name: str(getattr(row, name)) for name in names}
+
+
+def _plain(it: Forecast) -> dict[str, Any]:
+    row = it.row
+    return {
+        **_named(row),
+        "measured": row.measured,
+        "forecast": it.value / UNITS[row.unit],
+        "error": None if not (row.metric.is_time or row.metric.is_memory) else it.error,
+        "fits": it.fits,
+        "kernels": row.kernels,
+        "assumed": row.assumed,
+        "command": f"paceline simulate {row.command}",
+    }
+
+
+def _table(rows: Sequence[Forecast]) -> list[str]:
+    columns = [Column("row", left=True), Column("model", left=True), Column("GPU", left=True)]
+    columns += [Column("", left=True), Column("measured"), Column("forecast"), Column("error")]
+    return render(columns, [[cells(it) for it in rows]])
+
+
+def cells(it: Forecast) -> list[str]:
+    """Return the cells of a row's line in a table."""
+    row = it.row
+    # Remarks in brackets and the owner of a repository are in `--json`.
+    names = [row.id, row.model.rpartition("/")[2].partition(" (")[0], row.gpu.partition(" (")[0]]
+    if row.metric is Metric.FITS:
+        words = ("does not fit", "fits")
+        verdict = "right" if it.is_right else "wrong"
+        return [*names, "memory", words[row.measured > 0], words[it.value > 0], verdict]
+    unit = row.unit.partition("/GPU")[0]
+    values = [f"{row.measured:g} {unit}", f"{units.digits(it.value / UNITS[row.unit])} {unit}", f"{it.error:+.1%}"]
+    kind = "time" if row.metric.is_time else row.metric.value.replace("_", "-")
+    return [*names, kind, *values]
