@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 from paceline.errors import PacelineError
 
 from paceline_lab.studies.compute.data import Row, read
@@ -40,7 +39,7 @@ def forecast_each(
             progress(done, len(commands))
         try:
             answers[command] = answer_of(first[command].words)
-        except (PacelineError, click.ClickException) as error:
+        except PacelineError as error:
             answers[command] = str(error)
     if progress is not None:
         progress(len(commands), len(commands))

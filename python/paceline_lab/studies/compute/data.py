@@ -116,6 +116,6 @@ def read() -> list[Row]:
     """Return all rows."""
     with (FOLDER / "rows.csv").open(encoding="utf-8", newline="") as file:
         return [
-            Row(**{**cells, "metric": Metric(cells["metric"]), "measured": float(cells["measured"])})
+            Row(metric=Metric(cells.pop("metric")), measured=float(cells.pop("measured")), **cells)
             for cells in csv.DictReader(file)
         ]

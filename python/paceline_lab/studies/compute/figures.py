@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _DPI = 100
 _BAND = 0.1
-"""The error of the grey band."""
+"""The error of the gray band."""
 
 
 def draw(rows: Sequence[Forecast], path: Path) -> Path:
