@@ -181,7 +181,7 @@ def test_what_is_assumed_is_said():
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        *[(word, None) for word in ("mi300x", "mi250", "gaudi3", "tpu-v5e", "h20", "a30", "gtx-1080", "m300", "")],
+        *[(word, None) for word in ("mi300x", "mi250", "gaudi3", "tpu-v5e", "h30", "a30", "gtx-1080", "m300", "")],
         *[("h100-nvl", "h100-96gb"), ("gh200", "h200"), ("b100", "b200"), ("b300", "gb300")],
         ("a100-pcie", "a100-80gb-pcie"),
         *[("rtx-4090-ti", "rtx-4090"), ("rxt4090", "rtx-4090"), ("4090", "rtx-4090"), ("hh100", "h100")],
@@ -256,7 +256,7 @@ def test_a_title_is_a_name(device):
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "a100-40gb"),
         *[
             (name, None)
-            for name in ("Quadro P6000", "NVIDIA H20", "NVIDIA TITAN Xp", "Tesla P100-SXM2-16GB", "Tesla K80", "96gb")
+            for name in ("Quadro P6000", "NVIDIA A30", "NVIDIA TITAN Xp", "Tesla P100-SXM2-16GB", "Tesla K80", "96gb")
         ],
         ("NVIDIA GeForce RTX 5090", None),
     ],

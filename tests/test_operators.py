@@ -54,7 +54,7 @@ def test_every_gpu_reaches_less_than_its_peaks(hardware):
     machine = Machine(hardware)
     large = replace(product(8192, 8192, 8192), dtype="bfloat16" if "bf16" in hardware.peak_flops else "float16")
     seconds = product_s(machine, large)
-    assert machine.half_peak * 0.4 < large.flops / seconds < machine.half_peak
+    assert machine.half_peak * 0.35 < large.flops / seconds < machine.half_peak * hardware.boost_hz / hardware.clock_hz
     plain = of("add", *[contiguous((1 << 26,), "bfloat16")] * 2, out=contiguous((1 << 26,), "bfloat16"))
     rate = (plain.read + plain.written) / work_of(plain, machine).seconds
     assert 0.6 * hardware.memory_bandwidth < rate < hardware.memory_bandwidth

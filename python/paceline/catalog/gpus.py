@@ -31,6 +31,9 @@ _PLAUSIBLE = {
     "launch_s": (1e-12, 1.0, "seconds"),
     "multiprocessors": (1, 1e5, "streaming multiprocessors"),
     "clock_hz": (1e6, 1e11, "hertz"),
+    "boost_hz": (1e6, 1e11, "hertz"),
+    "power_w": (1, 1e5, "watts"),
+    "power_limit_w": (1, 1e5, "watts"),
     "l2_bytes": (1e3, 1e12, "bytes"),
 }
 """Least, most and unit of a device's numbers: far beyond any hardware's, so that what is outside is a wrong unit."""
@@ -49,7 +52,7 @@ _LINKS = {
 
 _CLOCK_HZ, _L2_BYTES = 1.7e9, 6e6
 """Of a file that names none; they are assumed."""
-_FLOPS_PER_CLOCK = {
+FLOPS_PER_CLOCK = {
     "maxwell": 256,
     "pascal": 256,
     "volta": 1024,
@@ -88,12 +91,29 @@ class Hardware:
     clock_hz: float
     """The clock at which the peaks are stated."""
     l2_bytes: int
+    boost_hz: float
+    """The clock that it reaches where power does not limit it: at least `clock_hz`."""
     sources: tuple[str, ...]
+    power_w: float | None = None
+    """Watts that the board may draw; None: not known."""
+    power_limit_w: float | None = None
+    """A lower limit that is set; None: the board's own."""
     node: str | None = None
     """The cluster whose nodes are assumed if none is named: a built-in name."""
     aliases: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
     """GPUs that are not among the known ones and that it resembles most: the error about them suggests it."""
+
+    @property
+    def limit_w(self) -> float | None:
+        """The watts that limit its clock; None: not known."""
+        return self.power_w if self.power_limit_w is None else self.power_limit_w
+
+    @property
+    def half_peak(self) -> float:
+        """The peak in 16 bits, or the next one."""
+        peaks = self.peak_flops
+        return peaks.get("bf16") or peaks.get("fp16") or peaks.get("fp32") or max(peaks.values())
 
     @property
     def label(self) -> str:
@@ -224,8 +244,13 @@ def read_hardware(path: Path) -> Hardware:
     peak = max(peak_flops.get(name, 0.0) for name in ("bf16", "fp16", "fp32")) or max(peak_flops.values())
     clock = optional("clock_hz") or _CLOCK_HZ
     # FLOPs of a multiprocessor in a clock, by which a file that names none has as many as its peak needs.
-    multiprocessors = optional("multiprocessors") or max(1.0, round(peak / clock / _FLOPS_PER_CLOCK[architecture]))
+    multiprocessors = optional("multiprocessors") or max(1.0, round(peak / clock / FLOPS_PER_CLOCK[architecture]))
     l2 = optional("l2_bytes") or _L2_BYTES
+    boost, power, limit = optional("boost_hz") or clock, optional("power_w"), optional("power_limit_w")
+    if boost < clock:
+        raise wrong("boost_hz", "is below clock_hz", 'drop "boost_hz"')
+    if limit is not None and (power is None or limit > power):
+        raise wrong("power_limit_w", "needs power_w, the watts of the board, which is no less", f'"power_w": {limit:g}')
     has_nvlink = link is not None and bus is not None
     inside = document.pop("link", _LINKS[architecture][has_nvlink])
     if inside not in channels.inside():
@@ -256,6 +281,9 @@ def read_hardware(path: Path) -> Hardware:
         multiprocessors=int(multiprocessors),
         clock_hz=clock,
         l2_bytes=int(l2),
+        boost_hz=boost,
+        power_w=power,
+        power_limit_w=limit,
         sources=sources,
         node=node,
         aliases=aliases,

@@ -13,12 +13,14 @@ A layer takes at least as long as the host needs to launch its kernels.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from paceline._core import Cluster
 from paceline.catalog import names
 from paceline.catalog.efficiency import TRANSFORMER_ENGINE, efficiency, matmul_share
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.nccl import constant
+from paceline.operators.power import cores_clock, relative_clock
 
 AttentionKind = names.Attention
 Kernels = names.Kernels
@@ -72,7 +74,13 @@ class Roofline:
     def matmul_rate(self, hidden: float) -> float:
         """Return the FLOP/s of matrix products in a model of this hidden size."""
         share = matmul_share(self.hardware.architecture, self.precision, self.kernels)
-        return self.hardware.peak(self.precision) * share * hidden / (hidden + efficiency("matmul.fill"))
+        rate = self.hardware.peak(self.precision) * share * self._clock
+        return rate * hidden / (hidden + efficiency("matmul.fill"))
+
+    @cached_property
+    def _clock(self) -> float:
+        """The clock of products under the power limit, relative to that at which shares of the peak were measured."""
+        return (cores_clock if self.precision == "fp32" else relative_clock)(self.hardware)
 
     @property
     def memory_rate(self) -> float:

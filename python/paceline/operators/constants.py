@@ -1,0 +1,56 @@
+"""The constants of the model of operators, from constants.json, each with unit, source and uncertainty."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from paceline.catalog.constants import Constant, checked_constants, read_document, value_of
+
+_FILE = Path(__file__).parent / "constants.json"
+_PEAK, _PLAIN, _PRODUCT = "share of the peak", "share of the plain rate", "share of a product's rate"
+_ATTENTION = {
+    f"attention.{kernel}.{phase}.{size}": _PRODUCT
+    for kernel in ("cudnn", "flash")
+    for phase in ("forward", "backward")
+    for size in (64, 128)
+}
+_UNITS = {
+    **dict.fromkeys(
+        (f"power.{kind}" for kind in ("hopper", "blackwell", "ampere", "ampere.small", "ada", "volta")),
+        "picojoules per FLOP at 1 GHz",
+    ),
+    "power.static": "share of the power that products need at the stated clock",
+    "power.floor": "share of the stated clock",
+    "product.issue": _PEAK,
+    "product.cores": _PEAK,
+    "product.tf32": "share of the 16-bit share",
+    "product.tile": "seconds",
+    "product.feed": "bytes per clock and multiprocessor",
+    "product.unaligned": _PEAK,
+    "product.implicit": _PRODUCT,
+    "depthwise": "share of the FP32 peak",
+    "memory.plain": "share of the bandwidth",
+    "memory.reduction": _PLAIN,
+    "memory.batch-norm": _PLAIN,
+    "memory.optimizer": _PLAIN,
+    "memory.l2": "times the plain rate",
+    "lanes": "share of the lanes' peak",
+    "row": "seconds per row",
+    "kernel": "seconds",
+    **_ATTENTION,
+    "attention.flash.later": "times the share on Ampere",
+    "attention.efficient": "times flash attention's rate",
+    "attention.dropout": "times",
+}
+
+
+@lru_cache(maxsize=1)
+def all_constants() -> dict[str, Constant]:
+    """Return the constants by name, in the order of the file."""
+    return checked_constants(read_document(_FILE, "operators").get("constants"), _FILE.name, _UNITS)
+
+
+def constant(name: str) -> float:
+    """Return a constant of the file."""
+    return value_of(all_constants()[name])
