@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import cli
+import paceline
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from paceline.operators.memory_bound import instructions
 from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, contiguous
 from paceline.operators.products import Product, product_of, product_s
 from paceline.operators.queues import Queues, dispatch_s
+from paceline.operators.steps import Step
 
 H200 = Machine(find_hardware("h200"))
 sizes = st.integers(1, 8192)
@@ -231,6 +233,76 @@ def test_small_kernels_are_bound_by_the_host():
         waits.dispatch([1e-3], dispatch_s(add))
         waits.dispatch([1e-6], dispatch_s(Operator(SYNCHRONIZE)), waits=True)
     assert waits.device_s > long.device_s
+
+
+dtypes = st.sampled_from(["bfloat16", "float32", "int64"])
+tensors = st.builds(
+    lambda shape, dtype, stride: replace(contiguous(shape, dtype), strides=tuple(stride * s for s in shape)),
+    st.lists(st.integers(1, 64), max_size=4),
+    dtypes,
+    st.integers(0, 3),
+) | st.builds(contiguous, st.lists(st.integers(1, 64), max_size=4), dtypes)
+attributes = st.dictionaries(
+    st.sampled_from(["dim", "p", "is_causal", "mode"]),
+    st.booleans() | st.integers(-(2**31), 2**31) | st.floats(allow_nan=False, allow_infinity=False) | st.just("x"),
+    max_size=3,
+)
+
+
+@st.composite
+def steps(draw):
+    count, fused = draw(st.integers(1, 12)), draw(st.booleans())
+    operators = []
+    for place in range(count):
+        inputs = tuple(draw(st.lists(tensors, max_size=3)))
+        compiled = fused and (place == 0 or draw(st.booleans()))
+        sources = tuple(draw(st.integers(-1, place - 1)) for _ in inputs) if fused else ()
+        operator = Operator(
+            draw(st.sampled_from(["add", "mul", "exp", SYNCHRONIZE])),
+            inputs,
+            tuple(draw(st.lists(tensors, min_size=1, max_size=2))),
+            draw(attributes),
+            compiled,
+            draw(st.sampled_from(["forward", "backward", "update"])),
+            sources,
+            draw(st.booleans()),
+        )
+        operators.append(operator)
+    a, b = sorted((draw(st.integers(0, count)), draw(st.integers(0, count))))
+    return Step(tuple(operators), ((0, a),), {"w": draw(st.integers(0, b - a))}, (a, b), (b, count))
+
+
+@given(steps())
+def test_a_trace_keeps_the_operators_of_its_step(step):
+    trace = paceline.Trace.from_dict(
+        {
+            "format": "paceline-trace",
+            "version": 2,
+            "name": "one",
+            "batch": 1,
+            "dtype": "float32",
+            "workers": [
+                {
+                    "forward": [{"layer": "l", "duration_s": 0.1, "tensors": ["w"]}],
+                    "gradients": [{"tensor": "w", "ready_s": 0.1, "bytes": 4}],
+                }
+            ],
+            "operators": step.document(),
+        }
+    )
+    kept = Step.of(paceline.Trace.from_json(trace.to_json()).operators())
+    assert kept == step
+    assert kept.times(H200) == step.times(H200)
+
+
+def test_a_step_that_follows_another_takes_as_long_again():
+    add = of("add", contiguous((1 << 24,), "float32"), out=contiguous((1 << 24,), "float32"))
+    step = Step((add, add, add), ((0, 1),), {"w": 1}, (1, 2), (2, 3))
+    times = step.times(H200)
+    each = work_of(add, H200, add.outputs[0]).seconds
+    assert times.forward_s == pytest.approx((each,), rel=1e-6)
+    assert times.ready_s["w"] == times.backward_s
+    assert times.optimizer_s == pytest.approx(each, rel=1e-6)
 
 
 def test_constants_have_sources():

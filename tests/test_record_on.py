@@ -8,7 +8,9 @@ from pathlib import Path
 import cli
 import paceline
 import pytest
+from paceline.catalog.gpus import find_hardware
 from paceline.cli.record import _print_summary, _without_launcher
+from paceline.operators.steps import retimed
 
 pytest.importorskip("torch")
 
@@ -77,6 +79,27 @@ def test_a_gpt_on_an_h100(gpt):
     assert only["(loss)"] == 2 * sequence * vocabulary * 4
     result = paceline.simulate(path, workers=8, bandwidth="100Gbps")
     assert result.iteration_s > summary["forward_s"] + summary["backward_s"]
+
+
+@shared
+def test_one_recording_is_enough_for_every_gpu(gpt):
+    *_, path = gpt
+    trace = paceline.load_trace(path)
+    assert trace.has_operators
+    again = retimed(trace, find_hardware("h100"))
+    # The first layer waits for the operators before the step, which are not in it.
+    assert again.workers[0].forward[1:] == trace.workers[0].forward[1:]
+    assert (again.backward_s, again.optimizer_s) == (trace.backward_s, trace.optimizer_s)
+    faster, slower = (retimed(trace, find_hardware(name)) for name in ("b200", "a100"))
+    assert faster.backward_s < trace.backward_s < slower.backward_s
+    results = paceline.sweep(path, gpu=["h100", "b200"], workers=8, strategy="ring")
+    assert [result.gpu for result in results] == ["h100", "b200"]
+    assert results[0].backward_s == trace.backward_s
+    assert results[1].backward_s == faster.backward_s
+    with pytest.raises(paceline.InvalidArgumentError, match="has no bfloat16"):
+        paceline.simulate(path, gpu="v100", workers=8)
+    notes = cli.notes(cli.output("simulate", path, "--gpu", "h100,b200", "--gpus", "8"))
+    assert "--gpu: operators recorded for H100 SXM5 80 GB are timed on B200 SXM 180 GB" in notes
 
 
 @shared
@@ -304,6 +327,31 @@ print(json.dumps(times))
 WHOLE = ["model", "model in place", "model's forward", "model decorated", "function around the model", "in a wrapper"]
 BLOCKS = ["blocks", "blocks in place", "blocks' forwards", "blocks decorated"]
 EAGER = ["as it is", "not fused", "something else"]
+
+
+TWO_PASSES = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 512)).cuda()
+model.compile()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(6):
+    for _ in range(3):
+        model(torch.randn(4096, 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@recorded_in_ci
+def test_operators_of_several_passes_and_of_fused_chains(tmp_path):
+    (tmp_path / "script.py").write_text(TWO_PASSES)
+    _, document = recorded(tmp_path, tmp_path / "script.py")
+    trace = paceline.Trace.from_dict(document)
+    layers = {layer.name: layer.duration_s for layer in trace.workers[0].forward}
+    assert layers["(accumulation)"] > trace.backward_s
+    assert retimed(trace, find_hardware("h100")).workers == trace.workers
 
 
 @recorded_in_ci

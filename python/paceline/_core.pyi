@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 __version__: str
 
@@ -111,6 +111,8 @@ class Trace:
     optimizer_s: float
     computes: bool
     """Whether these are not all zero."""
+    has_operators: bool
+    """Whether it can be timed again for another GPU."""
     accumulates: bool
     """Whether a step was recorded with several passes."""
 
@@ -249,7 +251,8 @@ class Trace:
 
         Args:
             **fields: `name`, `provenance`, `batch`, `dtype`, `device`, `library`, `workers`, `distribution`,
-                `frozen`, `optimizer_bytes` or `backward_spread`.
+                `frozen`, `optimizer_bytes` or `backward_spread`; `operators`, which only None can replace. Other
+                `workers` have no operators.
 
         Raises:
             InvalidArgumentError: A value is not allowed (docs/reference/trace-format.md).
@@ -267,6 +270,8 @@ class Trace:
         """Return the trace in its file format."""
     def to_dict(self) -> dict[str, object]:
         """Return the content of the trace's file, to be changed and loaded again by `from_dict`."""
+    def operators(self) -> dict[str, Any] | None:
+        """Return the content of the field `operators`; None if the trace has none."""
     def buckets(self, bucket_size: int | None = None) -> list[list[str]]:
         """Return the names of the gradients of each fused bucket, in the order in which they become ready.
 
@@ -283,6 +288,7 @@ class _OtherTraceFields(TypedDict, total=False):
     frozen: Sequence[tuple[str, int]]
     optimizer_bytes: int | None
     backward_spread: float
+    operators: None
 
 class _TraceFields(_OtherTraceFields, total=False):
     name: str

@@ -184,7 +184,11 @@ fn set(file: &mut TraceFile, field: &str, value: &Bound<'_, PyAny>) -> PyResult<
         "dtype" => file.dtype = named_dtype(&value.extract::<String>()?)?,
         "device" => file.device = value.extract()?,
         "library" => file.library = value.extract()?,
-        "workers" => file.workers = described(value.extract()?)?,
+        "workers" => {
+            file.workers = described(value.extract()?)?;
+            file.operators = None;
+        }
+        "operators" if value.is_none() => file.operators = None,
         "distribution" => {
             let order: Vec<Distributed> = value.extract()?;
             let one = |Distributed { tensor, bytes }| ModelDistributed { tensor, bytes };
@@ -235,6 +239,8 @@ getters! { Trace, self {
     /// Whether anything is computed.
     computes: bool = self.first().compute_time() > Time::ZERO;
     /// Whether passes before the last one were recorded, which `paceline record` writes as a layer of this name.
+    /// Whether it can be timed again for another GPU.
+    has_operators: bool = self.0.operators.is_some();
     accumulates: bool = self.first().forward.iter().any(|layer| layer.name == "(accumulation)");
     workers: Vec<Worker> = TraceFile::from(&self.0).workers.into_iter().map(Worker::of).collect();
     /// In the order in which servers distribute them.
@@ -401,6 +407,12 @@ getters! { Trace, self {
             "recorded_workers": self.worker_count(),
         });
         Ok(totals.to_string())
+    }
+
+    /// The content of the field `operators`; None if the trace has none.
+    fn operators<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(operators) = &self.0.operators else { return Ok(None) };
+        py.import("json")?.call_method1("loads", (operators.to_json(),)).map(Some)
     }
 
     /// Names of the tensors of each bucket, in the order of bucket numbers.

@@ -257,6 +257,7 @@ mod tests {
                 backward: Time(backward),
                 optimizer: Time(optimizer * unit),
             }],
+            operators: None,
             backward_spread: 0.0,
         }
     }

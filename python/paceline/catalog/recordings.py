@@ -20,7 +20,7 @@ from paceline.errors import InvalidArgumentError
 def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> None:
     """Raise InvalidArgumentError for options that only models from a configuration have."""
     for option in ONLY_MODELS:
-        if given.get(option) is not None and not (option == "gpu" and is_published(source, given["gpu"])):
+        if given.get(option) is not None and not (option == "gpu" and is_known(source, given["gpu"])):
             if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
                 cluster = (find_hardware(given["gpu"]).node if option == "gpu" else None) or "dgx-h100"
                 raise InvalidArgumentError(
@@ -42,6 +42,18 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
                 setting=option,
                 remedy="drop {this} (models: paceline list models)",
             )
+
+
+def is_known(source: str | Path | Trace, gpu: str) -> bool:
+    """Return whether there are times of a recording on a GPU: by its operators, a published rate, or data sheets."""
+    return has_operators(source) or is_published(source, gpu)
+
+
+def has_operators(source: str | Path | Trace) -> bool:
+    """Return whether a trace can be timed on any GPU."""
+    if isinstance(source, str) and not is_recorded(source) and not is_file(source):
+        return False
+    return load_trace(source).has_operators
 
 
 def is_published(source: str | Path | Trace, gpu: str) -> bool:

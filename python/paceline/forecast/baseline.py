@@ -24,6 +24,7 @@ Value = Callable[[Scenario, Result], object]
 _CIRCUMSTANCES: Mapping[str, Value] = {
     "add_module": lambda _, result: result.add_module,
     "send_order": lambda _, result: result.send_order,
+    "gpu": lambda _, result: result.gpu,
     "library": lambda _, result: result.library,
     "workers": lambda _, result: result.workers * (result.gpus_per_worker or 1),
     "bandwidth": lambda _, result: result.bandwidth_bps,

@@ -176,7 +176,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     return Prepared(scenarios, list(every), frozenset(requested_extras), "worker" if is_of_workers else "GPU")
 
 
-CHANGES = ("add_module", "send_order")
+CHANGES = ("add_module", "send_order", "gpu")
 """Settings that change traces."""
 
 

@@ -16,7 +16,7 @@ from paceline.catalog.builtin import fields_given, load_cluster, load_trace
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.distribution import ordered
-from paceline.catalog.gpus import find_hardware, titled
+from paceline.catalog.gpus import Hardware, find_hardware, titled
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.models.roofline import Links, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
@@ -25,13 +25,14 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
 from paceline.catalog.own_modules import with_modules
 from paceline.catalog.rates import adjusted, device_rate
-from paceline.catalog.recordings import is_of_tensorflow, is_published, refuse_on_recording
+from paceline.catalog.recordings import has_operators, is_of_tensorflow, is_published, refuse_on_recording
 from paceline.catalog.strategies import (
     Strategy,
 )
 from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
 from paceline.forecast.wording import notes
+from paceline.operators.steps import retimed
 from paceline.settings.keywords import ClusterFields
 from paceline.settings.table import DEFAULT_WORKERS, EACH, SETTINGS, SWEPT, by_current_names
 
@@ -248,7 +249,7 @@ class Sweep:
             return nodes_of(workload.hardware)
         if (device := self._device(self.trace)) is not None:
             return nodes_of_device(device_rate(load_trace(self.trace), device).device)
-        hardware = titled(load_trace(self.trace).device)
+        hardware = self._computed_on(self.trace) or titled(load_trace(self.trace).device)
         return None if hardware is None or self.get("samples_per_s") is not None else nodes_of(hardware)
 
     @property
@@ -412,7 +413,17 @@ class Sweep:
     def base(self, named: str | Path | Trace) -> Trace:
         """Return a trace before the options change it. Raises InvalidArgumentError."""
         workload = self.workload(named)
-        return load_trace(named) if workload is None else workload.trace()
+        if workload is not None:
+            return workload.trace()
+        trace, hardware = load_trace(named), self._computed_on(named)
+        return trace if hardware is None else retimed(trace, hardware)
+
+    def _computed_on(self, named: str | Path | Trace) -> Hardware | None:
+        """Return the GPU on which a trace's operators are timed again; None if it has none, or no GPU is named."""
+        gpu = self.get("gpu")
+        if gpu is None or self.workload(named) is not None or not has_operators(named):
+            return None
+        return find_hardware(gpu)
 
     def _step(self, named: str | Path | Trace) -> Trace:
         workload = self.workload(named)
@@ -460,6 +471,8 @@ class Sweep:
 
     def device_note(self, named: str | Path | Trace) -> list[str]:
         """Return the source of the named device's rate."""
+        if (hardware := self._computed_on(named)) is not None and hardware.title != load_trace(named).device:
+            return [notes.computed_again(self.spelling("gpu"), load_trace(named).device, hardware.title)]
         device = self._device(named)
         if device is None:
             return []
@@ -472,7 +485,9 @@ class Sweep:
     def _device(self, named: str | Path | Trace) -> str | None:
         """Return the GPU whose published rate a recording gets, if one is named."""
         gpu: str | None = self.get(self._device_setting)
-        if gpu is None or (self._device_setting == "gpu" and (self.workload(named) or not is_published(named, gpu))):
+        if gpu is None or self._computed_on(named) is not None:
+            return None
+        if self._device_setting == "gpu" and (self.workload(named) or not is_published(named, gpu)):
             return None
         return gpu
 

@@ -40,7 +40,7 @@ MODELED = (
 
 REQUESTED = (
     *("chunk", "placement", "distribution", "add_module", "modules", "send_order"),
-    *("baseline", "speedup"),
+    *("gpu", "baseline", "speedup"),
 )
 """Fields of a result that it has if they were asked for, or if its strategy has the choice."""
 
@@ -218,6 +218,8 @@ class Result:
     """How many these are."""
     send_order: str | None = None
     """The order of tensors in which servers distribute them, if it was asked for."""
+    gpu: str | None = None
+    """The GPU whose times the trace has, if it was asked for."""
     baseline: str | None = None
     """The row with which `speedup` compares, if it was asked for."""
     speedup: float | None = None

@@ -112,6 +112,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         add_module=module,
         modules=None if module is None else int(module.rpartition(":")[2]),
         send_order=_order(changes.get("send_order")),
+        gpu=changes.get("gpu"),
         sharded=sharded,
         compression=scenario.options.get("compression"),
         sync_every=scenario.options.get("sync_every"),

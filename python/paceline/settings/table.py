@@ -423,10 +423,11 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="gpu",
         kind=kinds.TEXT,
-        help="GPU type: h100, a100, …; rescales a trace to its published rate.",
+        help="GPU types: h100, a100, …; computes a trace again, or takes its published rate.",
         part="trace",
         uses=_in(
-            *("simulate", "report", SIMULATE, SWEEP),
+            **{SIMULATE: Use(help="GPU type: h100, a100, …")},
+            **_lists(Use(kind=kinds.names_of(str))),
             advise=Use(help="GPU type: h100, a100, …", default_words=f"{REQUIRED}, or MODEL@h100"),
             models=Use(help="GPU type: h100, a100, …"),
             explore=Use(help="GPU type the sliders start from, for models.", default_words="h100"),
@@ -1382,7 +1383,9 @@ SWEPT: Sequence[str] = tuple(
 )
 """Those of which a sweep takes several values."""
 EACH: Sequence[str] = tuple(
-    one.name for one in _ALL if SWEEP in one.uses and one.kind_of(SWEEP).is_list and one.part in ("cluster", "each")
+    one.name
+    for one in _ALL
+    if SWEEP in one.uses and one.kind_of(SWEEP).is_list and one.part in ("cluster", "trace", "each")
 )
 """Those of which each value makes a sweep of its own: it changes the traces or the cluster."""
 LEAST_START_S = 60.0

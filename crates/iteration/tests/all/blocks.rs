@@ -50,6 +50,7 @@ pub fn model(blocks: u32, elements: u64, layer_ps: u64) -> Trace {
             backward: Time(2 * layer_ps * u64::from(count)),
             optimizer: Time(layer_ps),
         }],
+        operators: None,
         backward_spread: 0.0,
     }
 }

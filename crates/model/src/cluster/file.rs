@@ -17,7 +17,7 @@ use crate::document::{DocumentError, Format, Problem, parse, read, shown, with_v
 use crate::nearest;
 use crate::units::{Rate, Time};
 
-const FORMAT: Format = Format { name: "paceline-cluster", version: 1, hint };
+const FORMAT: Format = Format { name: "paceline-cluster", version: 1, latest: 1, hint };
 
 impl Cluster {
     /// Reads the JSON of a cluster; `source` is its name in errors. Without folder and extension, it is also the

@@ -11,8 +11,10 @@ use super::{DocumentError, MAX_BYTES, shorten, with_remedy, with_value};
 pub(crate) struct Format {
     /// The value of the field `format`.
     pub name: &'static str,
-    /// The only supported version.
+    /// The version of most documents, the oldest that is read.
     pub version: u64,
+    /// The latest that is read.
+    pub latest: u64,
     /// The expected value of a field, for errors.
     pub hint: fn(&str) -> Option<&'static str>,
 }
@@ -104,7 +106,7 @@ fn check_header(text: &str, source: &str, format: &Format) -> Result<(), Documen
     let Ok(header) = serde_json::from_str::<Header>(text) else { return Ok(()) };
     let wrong =
         |place: &str, message: &str, value: &str| Err(DocumentError::at(source, place, &with_value(message, value)));
-    let (name, version) = (format.name, format.version);
+    let (name, version, latest) = (format.name, format.version, format.latest);
     let Some(found) = header.format.map(RawValue::get) else {
         return wrong("format", "is missing", &quoted(name));
     };
@@ -120,9 +122,9 @@ fn check_header(text: &str, source: &str, format: &Format) -> Result<(), Documen
         return wrong("version", "is missing", &version.to_string());
     };
     match serde_json::from_str::<u64>(found) {
-        Ok(found) if found == version => Ok(()),
-        Ok(found) if found > version => {
-            let message = format!("is {found}, newer than this paceline, which reads {version}");
+        Ok(found) if (version..=latest).contains(&found) => Ok(()),
+        Ok(found) if found > latest => {
+            let message = format!("is {found}, newer than this paceline, which reads {latest}");
             Err(DocumentError::at(source, "version", &with_remedy(message, "a newer paceline")))
         }
         _ => wrong("version", &format!("must be {version}, not {}", shorten(found, 60)), &version.to_string()),

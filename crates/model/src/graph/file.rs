@@ -11,7 +11,7 @@ use crate::document::strict::{list, names, object, objects};
 use crate::document::{DocumentError, Format, Problem, parse, quoted, read, shown, with_remedy, with_value};
 use crate::nearest;
 
-const FORMAT: Format = Format { name: "paceline-graph", version: 1, hint };
+const FORMAT: Format = Format { name: "paceline-graph", version: 1, latest: 1, hint };
 
 impl Graph {
     /// Reads the JSON of a graph; `source` is its name in errors. Without folder and extension, it is also the graph's

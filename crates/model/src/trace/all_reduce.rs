@@ -57,6 +57,7 @@ impl Trace {
             tensors: all.iter().map(|&index| tensor(index)).collect(),
             workers: vec![WorkerTrace { forward: vec![layer], gradients, backward: Time::ZERO, optimizer: Time::ZERO }],
             distribution: all,
+            operators: None,
             backward_spread: 0.0,
             variables: Vec::new(),
             optimizer_bytes: None,

@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem;
 
 use super::file::{Distributed, GradientFile, LayerFile, SizedTensor, TraceFile, WorkerFile};
-use super::{Dtype, Gradient, Layer, Tensor, Trace, Variable, WorkerTrace};
+use super::{Dtype, Gradient, Layer, Operators, Tensor, Trace, Variable, WorkerTrace};
 use crate::document::fields::MAX_TENSOR_BYTES;
 use crate::document::{MAX_ENTRIES, Problem, quoted, seconds, shown, with_remedy};
 use crate::units::Time;
@@ -42,6 +42,9 @@ impl TraceFile {
         let distribution = check_distribution(&self.distribution, self.dtype, &mut tensors)?;
         tensors.all_have_bytes(first)?;
         let variables = check_variables(self.variables, &tensors)?;
+        if let Some(operators) = &self.operators {
+            check_operators(operators, self.version, &workers, &tensors)?;
+        }
         Ok(Trace {
             name: self.name,
             provenance: self.provenance,
@@ -54,9 +57,27 @@ impl TraceFile {
             distribution,
             variables,
             optimizer_bytes: self.optimizer_bytes,
+            operators: self.operators,
             backward_spread: self.variation.map_or(0.0, |variation| variation.backward_spread),
         })
     }
+}
+
+fn check_operators(
+    operators: &Operators,
+    version: u64,
+    workers: &[WorkerTrace],
+    tensors: &Tensors,
+) -> Result<(), Problem> {
+    if version < 2 {
+        return Err(Problem::new("operators", "need version 2").remedy("\"version\": 2"));
+    }
+    let [worker] = workers else {
+        return Err(Problem::new("operators", format!("are one worker's, and there are {}", workers.len()))
+            .remedy("one worker, or no operators"));
+    };
+    let names = worker.gradients.iter().map(|gradient| tensors.list[gradient.tensor as usize].name.as_str());
+    operators.check(worker.forward.len(), names)
 }
 
 /// Tensors by index and by name.

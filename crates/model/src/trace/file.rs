@@ -1,10 +1,11 @@
 //! The fields of a trace as written: names instead of indices, without defaults.
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
-use super::{Dtype, Trace};
+use super::{Dtype, Operators, Trace};
 use crate::document::fields::{
     MAX_DIMENSIONS, MAX_SPREAD, check_name, name, number, optional_time, plausible_bytes, tensor_bytes, text, time,
     whole,
@@ -21,7 +22,7 @@ pub struct TraceFile {
     #[serde(rename = "format")]
     pub(super) _format: IgnoredAny,
     #[serde(rename = "version")]
-    pub(super) _version: IgnoredAny,
+    pub(super) version: u64,
     /// The name for tables.
     #[serde(deserialize_with = "name")]
     pub name: String,
@@ -58,6 +59,9 @@ pub struct TraceFile {
     /// How workers differ.
     #[serde(default, deserialize_with = "object")]
     pub variation: Option<VariationFile>,
+    /// The operators of a computed step.
+    #[serde(default, deserialize_with = "operators")]
+    pub operators: Option<Arc<Operators>>,
 }
 
 /// One recorded worker.
@@ -163,6 +167,10 @@ impl<'de> Deserialize<'de> for Distributed {
     }
 }
 
+fn operators<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Operators>>, D::Error> {
+    object(deserializer).map(|operators| operators.map(Arc::new))
+}
+
 fn batch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     whole(deserializer, 1..=u32::MAX)
 }
@@ -245,7 +253,7 @@ impl From<&Trace> for TraceFile {
         };
         TraceFile {
             _format: IgnoredAny,
-            _version: IgnoredAny,
+            version: 1 + u64::from(trace.operators.is_some()),
             name: trace.name.clone(),
             provenance: trace.provenance.clone(),
             batch: trace.batch,
@@ -287,6 +295,7 @@ impl From<&Trace> for TraceFile {
                 .collect(),
             optimizer_bytes: trace.optimizer_bytes,
             variation: Some(VariationFile { backward_spread: trace.backward_spread }),
+            operators: trace.operators.clone(),
         }
     }
 }

@@ -98,7 +98,7 @@ pub fn import_sends(aggregation: &str, distribution: &str, options: ImportOption
     let workers = workers.map_err(|problem| problem.of(for_aggregation))?;
     let file = TraceFile {
         _format: IgnoredAny,
-        _version: IgnoredAny,
+        version: 1,
         name: options.name,
         provenance: options.provenance,
         batch: options.batch,
@@ -111,6 +111,7 @@ pub fn import_sends(aggregation: &str, distribution: &str, options: ImportOption
         variables: Vec::new(),
         optimizer_bytes: None,
         variation: None,
+        operators: None,
     };
     file.checked().map_err(|problem| problem.of(for_aggregation))
 }

@@ -7,12 +7,14 @@
 //! | `values` | checks of values that were not read from a file |
 //! | [`import`] | makes traces from the sends that a network operator sees |
 //! | [`all_reduce`] | the trace without a model, `allreduce:100MB` |
+//! | [`operators`] | what a computed step was computed of |
 //! | [`modules`], `own_module`, `rate` | makes traces from others: with added modules, also of a file, at a measured rate |
 pub mod all_reduce;
 mod check;
 mod file;
 pub mod import;
 pub mod modules;
+pub mod operators;
 mod own_module;
 mod parse;
 mod rate;
@@ -26,7 +28,10 @@ pub use all_reduce::parse_all_reduce;
 pub use file::{Distributed, GradientFile, LayerFile, SizedTensor, TraceFile, VariationFile, WorkerFile};
 pub use import::{ImportOptions, import_sends, read_sends};
 pub use modules::{Module, ModuleKind, read_modules};
+pub use operators::Operators;
 pub use own_module::OwnModule;
+
+use std::sync::Arc;
 
 use crate::units::Time;
 
@@ -187,6 +192,8 @@ pub struct Trace {
     pub variables: Vec<Variable>,
     /// Bytes of the optimizer's states, of all parameters that it trains; `None`: unknown.
     pub optimizer_bytes: Option<u64>,
+    /// The operators of its only worker's step; `None`: unknown. What changes layers or times leaves them out.
+    pub operators: Option<Arc<Operators>>,
     /// How much workers differ: worker i's backward pass is longer by the factor 1 + `backward_spread` * u_i, with u_i
     /// evenly spaced in [0, 1] in a fixed shuffle. 0: they do not differ.
     pub backward_spread: f64,

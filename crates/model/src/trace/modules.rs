@@ -263,6 +263,7 @@ impl Trace {
             own.check_count(&self, count)?;
         }
         let mut file = TraceFile::from(&self);
+        file.operators = None;
         file.name = format!("{name}+{}:{count}", module.name());
         let mut added = Added { layers: Vec::new(), count, first: first_free(&self) };
         // All workers have the same tensors; if their layers differ, the first decides when servers send them.

@@ -20,7 +20,7 @@ use crate::document::strict::{list, objects};
 use crate::document::{DocumentError, Format, MAX_ENTRIES, Problem, parse, read, shown, with_remedy};
 use crate::units::{MAX_SECONDS, Time};
 
-const FORMAT: Format = Format { name: "paceline-module", version: 1, hint };
+const FORMAT: Format = Format { name: "paceline-module", version: 1, latest: 1, hint };
 
 /// A layer of a module.
 pub(super) struct AddedLayer {

@@ -5,7 +5,7 @@ use super::Trace;
 use super::file::{TraceFile, hint};
 use crate::document::{DocumentError, Format, parse, read};
 
-const FORMAT: Format = Format { name: "paceline-trace", version: 1, hint };
+const FORMAT: Format = Format { name: "paceline-trace", version: 1, latest: 2, hint };
 
 impl Trace {
     /// Reads the JSON of a trace; `source` is its name in errors.

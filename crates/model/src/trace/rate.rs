@@ -81,6 +81,7 @@ impl Trace {
     }
 
     fn scale(&mut self, passes: f64, optimizer: f64) {
+        self.operators = None;
         for worker in &mut self.workers {
             for layer in &mut worker.forward {
                 layer.duration = layer.duration.scaled(passes);

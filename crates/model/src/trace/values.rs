@@ -14,7 +14,7 @@ impl TraceFile {
     pub fn new(name: String, batch: u32, dtype: Dtype, workers: Vec<WorkerFile>) -> TraceFile {
         TraceFile {
             _format: IgnoredAny,
-            _version: IgnoredAny,
+            version: 1,
             name,
             provenance: String::new(),
             batch,
@@ -27,6 +27,7 @@ impl TraceFile {
             variables: Vec::new(),
             optimizer_bytes: None,
             variation: None,
+            operators: None,
         }
     }
 

@@ -11,7 +11,8 @@ impl Trace {
     #[must_use]
     pub fn to_json(&self) -> String {
         let workers: Vec<String> = self.workers.iter().map(|worker| self.worker(worker)).collect();
-        let mut out = String::from("{\n  \"format\": \"paceline-trace\",\n  \"version\": 1,\n");
+        let version = 1 + u8::from(self.operators.is_some());
+        let mut out = format!("{{\n  \"format\": \"paceline-trace\",\n  \"version\": {version},\n");
         // Writing to a string cannot fail.
         let _ = write!(
             out,
@@ -53,6 +54,9 @@ impl Trace {
         if self.backward_spread != 0.0 {
             // {:?} writes an exponent where {} would write hundreds of zeros; both are exact.
             let _ = write!(out, ",\n  \"variation\": {{\"backward_spread\": {:?}}}", self.backward_spread);
+        }
+        if let Some(operators) = &self.operators {
+            let _ = write!(out, ",\n  \"operators\": {}", operators.to_json());
         }
         out.push_str("\n}\n");
         out
@@ -113,7 +117,7 @@ impl Trace {
 }
 
 /// A list with one entry per line; the closing bracket is indented like the line that opens it.
-fn block(entries: &[String], indent: &str) -> String {
+pub(super) fn block(entries: &[String], indent: &str) -> String {
     match entries {
         [] => "[]".into(),
         _ => {

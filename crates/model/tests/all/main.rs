@@ -1,4 +1,5 @@
 //! Documents of traces, clusters and graphs: one binary, which links once.
 mod graphs;
+mod operators;
 mod properties;
 mod refusals;

@@ -50,6 +50,7 @@ fn one_tensor(bytes: u64, forward_us: u64, backward_us: u64) -> Trace {
         }],
         optimizer_bytes: None,
         variables: Vec::new(),
+        operators: None,
         backward_spread: 0.0,
     }
 }

@@ -54,6 +54,7 @@ pub(super) fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
         }],
         variables: Vec::new(),
         optimizer_bytes: None,
+        operators: None,
         backward_spread: spread,
     }
 }

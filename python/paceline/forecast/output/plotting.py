@@ -44,10 +44,11 @@ _AXES: tuple[Axis, ...] = (
     ("gpus_per_node", "GPUs per node", 1.0, lambda value: f"{units.count(value, 'GPU')} per node"),
     ("kind_of_modules", "", 1.0, lambda value: f"{value} modules"),
     ("send_order", "", 1.0, lambda value: f"{value or 'recorded'} order"),
+    ("gpu", "", 1.0, str),
     ("library", "", 1.0, str),
     ("base_trace", "", 1.0, str),
 )
-_NAMES = ("library", "base_trace", "kind_of_modules", "send_order")
+_NAMES = ("library", "base_trace", "kind_of_modules", "send_order", "gpu")
 """Those whose values are no numbers."""
 
 

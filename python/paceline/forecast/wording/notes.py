@@ -62,6 +62,11 @@ def recorded_over_gloo(library: str) -> str:
     return f"Assumed Gloo, as it was recorded ({library} forecasts NCCL, which GPUs use)"
 
 
+def computed_again(setting: str, recorded: str, title: str) -> str:
+    """Return that a trace's times are not those that it was recorded with."""
+    return f"{setting}: operators recorded for {recorded} are timed on {title}"
+
+
 def one_rank_a_node(rate: str, settings: Mapping[str, str]) -> str:
     """Return that every rank has a node, because only the rate of one is known."""
     more = f"{settings['gpus_per_node']} or {settings['cluster']}"

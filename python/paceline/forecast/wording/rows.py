@@ -319,4 +319,6 @@ def differing(result: Result, results: Sequence[Result]) -> list[str]:
         words.append(f"{units.count(result.gpus_per_node, 'GPU')} per node")
     if varies([other.send_order for other in results]) and result.send_order is not None:
         words.append(f"order {result.send_order}")
+    if varies([other.gpu for other in results]) and result.gpu is not None and result.assumed is None:
+        words.append(result.gpu)
     return words

@@ -19,10 +19,12 @@ from paceline._internal.recording import (
     RecordingError,
     Summary,
     check_writable,
+    of_the_usual_shape,
     overhead,
     summary_of,
     write_json,
 )
+from paceline.operators.steps import step_of
 from paceline.torch.recorder.clock import Clock, Mark, clock_for
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 from paceline.torch.recorder.communication_hooks import RankStepHooks
@@ -226,9 +228,10 @@ class Recorder:
         if batch < 1:
             raise RecordingError("the batch size cannot be inferred from the model's arguments", remedy="batch=32")
         worker = self._with_activations(medians.worker, batch)
+        operators = self._operators(worker)
         return {
             "format": "paceline-trace",
-            "version": 1,
+            "version": 1 if operators is None else 2,
             "name": self.name,
             "provenance": self._provenance(medians),
             "batch": batch,
@@ -238,7 +241,27 @@ class Recorder:
             "workers": [worker],
             **({"frozen": list(medians.not_trained)} if medians.not_trained else {}),
             **({} if self._state_size is None else {"optimizer_bytes": round(self._state_size * medians.trained)}),
+            **({} if operators is None else {"operators": operators}),
         }
+
+    def _operators(self, worker: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the operators of the last usual step, if the device is simulated: there, marks are their places.
+
+        Args:
+            worker: The trace's, whose layers and gradients they are divided among.
+        """
+        if self._simulation is None or self._hooks is None:
+            return None
+        table, taken = self._hooks.table, []
+        for log in self._logs:
+            begin = log[0][2]
+            step = take_apart([Event(kind, key, float(place - begin)) for kind, key, place in log], table)
+            if step is not None:
+                taken.append((step, log[-1][2]))
+        last = of_the_usual_shape([step for step, _ in taken])[-1]
+        end = next(end for step, end in taken if step is last)
+        counted = combine([last], table, self._hooks.gradients, with_input=self._input_in_trace()).worker
+        return step_of(worker, counted, self._simulation.clock.operators[:end]).document()
 
     def keep_activations(self, kept: Sequence[tuple[int, int]], passing: Mapping[int, int]) -> None:
         """Add to the layers the bytes that a simulated step kept for its backward pass, and what only that needed.

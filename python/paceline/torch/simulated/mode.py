@@ -24,6 +24,7 @@ import paceline
 from paceline._internal.recording import RecordingError
 from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.operators.machine import Machine
+from paceline.operators.operator import is_multi_tensor
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.simulated.account import Account
 from paceline.torch.simulated.calls import is_view, operator_of, storage_of, tensors_in, written_by
@@ -73,8 +74,10 @@ class Simulation:
             account.count(place)
         elif is_view(func):
             return
+        # An optimizer's outputs are too many to be told apart, and nothing is fused with it.
+        writer = -1 if operator is not None and is_multi_tensor(operator.name) else place
         for tensor in written_by(func, args, kwargs, out):
-            self._writers[storage_of(tensor)] = place
+            self._writers[storage_of(tensor)] = writer
 
     def note(self, text: str) -> None:
         """Keep a note for the summary, once."""

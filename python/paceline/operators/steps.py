@@ -1,0 +1,244 @@
+"""The operators of one step in a trace, and its times on another GPU.
+
+A trace that was computed without a device holds what it was computed of (`operators` in
+docs/reference/trace-format.md): the operators in their order, and where layers, gradients and passes end among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline import _core
+from paceline._core import Trace
+from paceline._internal.recording import ACCUMULATION_LAYER, INPUT_LAYER, seconds
+from paceline.catalog.gpus import Hardware
+from paceline.errors import InvalidArgumentError
+from paceline.operators.machine import Machine
+from paceline.operators.operator import Operator, Tensor, contiguous
+from paceline.operators.schedule import Schedule
+
+Span = tuple[int, int]
+"""The place of the first operator, and the one after the last."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The operators of a step, and how they are divided."""
+
+    operators: tuple[Operator, ...]
+    forward: tuple[Span, ...]
+    """Operators of each forward layer."""
+    gradients: Mapping[str, int]
+    """Operators of the backward pass that precede each gradient, by the tensor's name."""
+    backward: Span
+    optimizer: Span
+
+    def document(self) -> dict[str, Any]:
+        """Return the content of a trace's field `operators`: tensors and operators that differ, each once."""
+        tensors: dict[Tensor, int] = {}
+        kinds: dict[str, int] = {}
+        described: list[dict[str, Any]] = []
+        order = []
+        # Only fusion asks who wrote an input.
+        sourced = any(operator.compiled for operator in self.operators)
+        for place, operator in enumerate(self.operators):
+            kind = _described(operator, place, tensors, sourced=sourced)
+            key = repr(kind)
+            if key not in kinds:
+                kinds[key] = len(described)
+                described.append(kind)
+            order.append(kinds[key])
+        return {
+            "tensors": [_described_tensor(tensor) for tensor in tensors],
+            "kinds": described,
+            "order": order,
+            "forward": [list(span) for span in self.forward],
+            "gradients": dict(self.gradients),
+            "backward": list(self.backward),
+            "optimizer": list(self.optimizer),
+        }
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Step:
+        """Return the step of a trace's field `operators`, which the trace has checked."""
+        tensors = [_tensor(one) for one in document["tensors"]]
+        kinds = [
+            Operator(
+                one["name"],
+                tuple(tensors[index] for index in one.get("inputs", ())),
+                tuple(tensors[index] for index in one.get("outputs", ())),
+                one.get("attributes", {}),
+                one.get("compiled", False),
+                one.get("phase", "forward"),
+                tuple(one.get("sources", ())),
+                one.get("tf32", False),
+            )
+            for one in document["kinds"]
+        ]
+        operators = tuple(_placed(kinds[kind], place) for place, kind in enumerate(document["order"]))
+        return cls(
+            operators,
+            tuple((begin, end) for begin, end in document["forward"]),
+            document["gradients"],
+            tuple(document["backward"]),
+            tuple(document["optimizer"]),
+        )
+
+    def times(self, machine: Machine) -> Times:
+        """Return the seconds of the step on a GPU, as it follows another one."""
+        own = list(self.operators)
+        schedule = Schedule(machine)
+        schedule.extend(own)
+        count = len(own)
+        schedule.extend([*own, *(_later(operator, count) for operator in own)])
+        done = schedule.done_s[count:]
+
+        def lasts(span: Span) -> float:
+            return done[span[1]] - done[span[0]]
+
+        first = self.backward[0]
+        return Times(
+            tuple(map(lasts, self.forward)),
+            {name: lasts((first, first + before)) for name, before in self.gradients.items()},
+            lasts(self.backward),
+            lasts(self.optimizer),
+        )
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a step's parts."""
+
+    forward_s: tuple[float, ...]
+    ready_s: Mapping[str, float]
+    """By tensor, since the start of the backward pass."""
+    backward_s: float
+    optimizer_s: float
+
+
+def step_of(worker: Mapping[str, Any], counted: Mapping[str, Any], operators: Sequence[Operator]) -> Step:
+    """Return the step of a trace's worker.
+
+    Args:
+        worker: The worker, as in the trace's file.
+        counted: The same with numbers of operators instead of seconds. It may have layers of operators that take no
+            time, which the worker has not: they belong to the layer before.
+        operators: Operators, of which the step's are the last.
+    """
+    layers = [(layer["layer"], round(layer["duration_s"])) for layer in counted["forward"]]
+    # The passes before the last one come first, although a trace has them after its layers.
+    layers.sort(key=lambda layer: (INPUT_LAYER, ACCUMULATION_LAYER, layer[0]).index(layer[0]))
+    backward, optimizer = round(counted["backward_s"]), round(counted["optimizer_s"])
+    begin = len(operators) - sum(count for _, count in layers) - backward - optimizer
+    kept = {layer["layer"] for layer in worker["forward"]}
+    spans: dict[str, Span] = {}
+    last, end = "", 0
+    for name, count in layers:
+        last = name if name in kept else last
+        spans[last] = (spans.get(last, (end, end))[0], end + count)
+        end += count
+    own = [replace(it, sources=tuple(max(-1, source - begin) for source in it.sources)) for it in operators[begin:]]
+    ready = {gradient["tensor"]: round(gradient["ready_s"]) for gradient in counted["gradients"]}
+    forward = tuple(spans[layer["layer"]] for layer in worker["forward"])
+    return Step(tuple(own), forward, ready, (end, end + backward), (end + backward, len(own)))
+
+
+def _described(operator: Operator, place: int, tensors: dict[Tensor, int], *, sourced: bool) -> dict[str, Any]:
+    def indices(those: Sequence[Tensor]) -> list[int]:
+        return [tensors.setdefault(one, len(tensors)) for one in those]
+
+    kind: dict[str, Any] = {"name": operator.name}
+    if operator.inputs:
+        kind["inputs"] = indices(operator.inputs)
+    if operator.outputs:
+        kind["outputs"] = indices(operator.outputs)
+    if sourced and operator.sources:
+        # Distances are alike in blocks that are alike.
+        kind["sources"] = [place - source if 0 <= source < place else 0 for source in operator.sources]
+    if operator.attributes:
+        kind["attributes"] = dict(operator.attributes)
+    if operator.phase != "forward":
+        kind["phase"] = operator.phase
+    if operator.compiled:
+        kind["compiled"] = True
+    if operator.tf32:
+        kind["tf32"] = True
+    return kind
+
+
+def _described_tensor(tensor: Tensor) -> dict[str, Any]:
+    described = {"dtype": tensor.dtype, "shape": list(tensor.shape)}
+    plain = contiguous(tensor.shape, tensor.dtype).strides == tensor.strides
+    return described if plain else described | {"strides": list(tensor.strides)}
+
+
+def _tensor(document: Mapping[str, Any]) -> Tensor:
+    shape, dtype = tuple(document["shape"]), document["dtype"]
+    strides = document.get("strides")
+    return contiguous(shape, dtype) if strides is None else Tensor(shape, dtype, tuple(strides))
+
+
+def _placed(operator: Operator, place: int) -> Operator:
+    if not operator.sources:
+        return operator
+    return replace(operator, sources=tuple(place - back if back else -1 for back in operator.sources))
+
+
+def _later(operator: Operator, count: int) -> Operator:
+    if not operator.sources:
+        return operator
+    return replace(operator, sources=tuple(it + count if it >= 0 else it for it in operator.sources))
+
+
+def retimed(trace: Trace, hardware: Hardware) -> Trace:
+    """Return a trace with the times of its operators on another GPU.
+
+    Args:
+        trace: A trace that has operators.
+        hardware: The GPU.
+
+    Raises:
+        InvalidArgumentError: The GPU has no units for a dtype of the operators, or a step takes longer than a day.
+    """
+    document = trace.operators()
+    assert document is not None
+    step = Step.of(document)
+    lacking = _lacking(step, hardware)
+    if lacking is not None:
+        raise InvalidArgumentError(
+            f"{hardware.title} has no {lacking}, in which {trace.name} computes",
+            setting="gpu",
+            remedy="paceline record --gpu … --dtype fp16 -- …, another recording",
+        )
+    times = step.times(Machine(hardware))
+    (worker,) = trace.workers
+    forward = [
+        _core.Layer(
+            layer.name,
+            seconds(duration_s),
+            layer.tensors,
+            activation_bytes=layer.activation_bytes,
+            backward_bytes=layer.backward_bytes,
+        )
+        for layer, duration_s in zip(worker.forward, times.forward_s, strict=True)
+    ]
+    gradients = [
+        _core.Gradient(it.tensor, seconds(times.ready_s[it.tensor]), it.bytes, it.shape) for it in worker.gradients
+    ]
+    own = _core.Worker(
+        forward,
+        gradients,
+        backward_s=seconds(times.backward_s),
+        optimizer_s=seconds(times.optimizer_s),
+    )
+    provenance = f"{trace.provenance}; computed again for {hardware.title}"
+    return trace.replace(workers=[own], device=hardware.title, provenance=provenance)
+
+
+def _lacking(step: Step, hardware: Hardware) -> str | None:
+    """Return a 16-bit dtype of the step's tensors that a GPU has no peak for."""
+    dtypes = {tensor.dtype for operator in step.operators for tensor in operator.inputs}
+    missing = {"bfloat16": "bf16", "float16": "fp16"}
+    return next((name for name, short in missing.items() if name in dtypes and short not in hardware.peak_flops), None)
