@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Writes how far published measurements are from forecasts made without their source, into python/paceline/forecast/.
+"""Writes how far measurements are from forecasts made without their source, into python/paceline/forecast/.
 
-python scripts/write_residuals.py                 # residuals.json, of `paceline study published`: some minutes
-python scripts/write_residuals.py ROWS.csv …      # residuals-models.json, of training of transformers: a minute
+python scripts/write_residuals.py                 # both files, in about two minutes
+python scripts/write_residuals.py published       # residuals.json: public systems (paceline study published)
+python scripts/write_residuals.py models          # residuals-models.json: training steps whose times are computed
 
-The files have the columns of `paceline study published --data`. Models whose shape is assumed, and tensor and pipeline
-parallelism, do not count.
+The cases of models are published rates of training transformers (published/training.csv, docs/results/torchtitan.csv),
+and the times of `paceline study compute` whose computation is computed. Models whose shape is assumed do not count.
+
+A file also has the factor by which intervals are widened so that they hold 80 % of the cases of sources that they do
+not know (paceline.forecast.likeness). What is printed at the end is how such intervals do.
 """
 
 from __future__ import annotations
@@ -13,27 +17,38 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from paceline.catalog import channels
 from paceline.catalog.libraries import find_library
+from paceline.forecast import evidence
+from paceline.forecast.evidence import Coverage
+from paceline.forecast.likeness import LEVEL, conditions_of
+from paceline_lab.studies import compute
+from paceline_lab.studies.compute.data import GROUPS
+from paceline_lab.studies.compute.forecast import Forecast
+from paceline_lab.studies.priors import publication
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.published.crossvalidation import leave_one_source_out
 from paceline_lab.studies.published.data import BUILT_IN, read
 from paceline_lab.studies.published.engines import engine_of
 
-Cases = list[dict[str, object]]
-FOLDER = Path(__file__).parent.parent / "python/paceline/forecast"
-FILE = FOLDER / "residuals.json"
+Cases = list[dict[str, Any]]
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "python/paceline/forecast"
+FILES = {"published": FOLDER / "residuals.json", "models": FOLDER / "residuals-models.json"}
+TRAINING = (BUILT_IN.with_name("training.csv"), ROOT / "docs/results/torchtitan.csv")
 
 
-def cases() -> Cases:
-    found: Cases = []
+def published_cases() -> Cases:
+    cases: Cases = []
     for left in leave_one_source_out(read(BUILT_IN)):
         row, engine = left.forecast.row, engine_of(left.forecast.row)
         if row.metric is not None and row.metric.collectives_only:  # Not comparable with training.
             continue
-        found.append(
+        cases.append(
             {
                 "source": row.id,
                 "family": find_library(engine.library).family,
@@ -44,39 +59,74 @@ def cases() -> Cases:
                 "residual": round(left.residual, 4),
             }
         )
-    return found
+    return cases
 
 
-def model_cases(data: list[Path]) -> Cases:
-    rows = [row for path in data for row in transformers.read_rows(path)]
-    return [
+def model_cases() -> Cases:
+    rows = [row for path in TRAINING for row in transformers.read_rows(path)]
+    cases = [
         {
-            # `owner/repository@commit page "table"`: tables of one repository are of one kind of software and clusters.
-            "source": it.case.group.partition("@")[0].rpartition("/")[2],
-            "architecture": it.case.workload.hardware.architecture,
-            "sharded": it.sharding != "none",
+            "source": publication(it.case.group),
+            **asdict(conditions_of(it.case.workload, it.case.gpus, it.nodes)),
             "gpus": it.case.gpus,
             "nodes": it.nodes,
             "link_bps": it.link_bps,
             "residual": round(math.log1p(it.error), 4),
         }
         for it in training.leave_one_source_out(rows)
-        if it.case.has_shape and it.case.workload.gpus == 1
+        if it.case.has_shape
     ]
+    steps = compute.leave_one_source_out([row for row in compute.read() if row.metric.is_time and row.is_computed])
+    # A step that is forecast in two ways is one case.
+    kept: dict[tuple[str, str, float], Forecast] = {}
+    for it in sorted(steps, key=lambda it: list(GROUPS).index(it.row.group)):
+        kept.setdefault((it.row.source, it.row.model, it.row.measured), it)
+    for it in kept.values():
+        result, workload = it.answer.result, it.answer.workload
+        assert workload is not None
+        gpus = result.workers * workload.gpus
+        nodes = -(-gpus // (result.gpus_per_node * workload.tensor))
+        cases.append(
+            {
+                "source": publication(it.row.source),
+                **asdict(conditions_of(workload, gpus, nodes)),
+                "gpus": gpus,
+                "nodes": nodes,
+                "link_bps": result.bandwidth_bps,
+                "residual": round(it.residual, 4),
+            }
+        )
+    return cases
 
 
-def text(found: Cases, arguments: str = "") -> str:
-    lines = ",\n".join(f"    {json.dumps(case)}" for case in found)
-    return f'{{\n  "command": "python scripts/write_residuals.py{arguments}",\n  "cases": [\n{lines}\n  ]\n}}\n'
+def write(name: str, cases: Cases, factor: float) -> None:
+    lines = ",\n".join(f"    {json.dumps(case)}" for case in cases)
+    head = f'{{\n  "command": "python scripts/write_residuals.py {name}",\n  "factor": {factor:.4f},\n'
+    FILES[name].write_text(f'{head}  "cases": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
+    evidence.forget()
 
 
-def main() -> None:
-    if data := [Path(name) for name in sys.argv[1:]]:
-        models = text(model_cases(data), " ROWS.csv docs/results/torchtitan.csv")
-        (FOLDER / "residuals-models.json").write_text(models, encoding="utf-8")
-    else:
-        FILE.write_text(text(cases()), encoding="utf-8")
+def rewrite(name: str) -> None:
+    cases = published_cases() if name == "published" else model_cases()
+    write(name, cases, 1.0)
+    write(name, cases, COVERAGE[name]().factor)
+    print(f"{name}: {len(cases)} cases, {sentence(COVERAGE[name]())}")
 
+
+def sentence(found: Coverage) -> str:
+    share = found.inside / found.known
+    return (
+        f"{found.known} with an interval, which holds {share:.0%} (of {LEVEL:.0%}); {found.outside} have none; mean "
+        f"width {found.width:.2f} times the smallest one width for all"
+    )
+
+
+COVERAGE = {"published": evidence.coverage, "models": evidence.coverage_of_models}
 
 if __name__ == "__main__":
-    main()
+    names = sys.argv[1:] or list(FILES)
+    if not set(names) <= set(FILES):
+        sys.exit(__doc__)
+    for name in names:
+        rewrite(name)
+    print(f"all: {sentence(evidence.coverage_of_all())}")

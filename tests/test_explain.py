@@ -72,10 +72,13 @@ def test_the_interval_is_of_comparable_measurements():
     told, _ = explained(*words)
     likely = told["interval"]
     assert likely["low_s"] < told["iteration_s"] < likely["high_s"]
-    assert (likely["level"], likely["cases"]) == (0.8, 7)
-    assert told["evidence"] == likely["basis"] == "NCCL over TCP: HVD16, I779"
+    assert likely["level"] == 0.8 and likely["cases"] >= 7
+    assert told["evidence"] == likely["basis"] == "NCCL over TCP and the like: HVD16, I779, DDP, P28X and 2 more"
     text = " ".join(call(*words, "--explain").split())
-    assert "samples/s (80%" in text and "from 7 published errors (NCCL over TCP: HVD16, I779)" in text
+    assert (
+        "samples/s (80%" in text
+        and f"from {likely['cases']} published errors (NCCL over TCP and the like: HVD16" in text
+    )
 
 
 def test_one_of_explain_and_csv():

@@ -113,7 +113,7 @@ STAGES = {
     "coordinator_model wording.terms wording.notes",
     "request": "request",
     "prepare": "prepare lowering compression beyond memory coordinator_model.options jobs jobs.spec",
-    "run": "run evidence execute ray_executor nccl.request baseline",
+    "run": "run evidence likeness execute ray_executor nccl.request baseline",
     "verdict": "verdict jobs.model advisor",
     "wording": "wording",
     "output": "output advisor.report jobs.table jobs.plot nccl.table",

@@ -330,7 +330,6 @@ def test_transformer_engine_is_as_fast_as_published(row):
     options |= {"gpu": gpu, "seq": tokens, "batch": batch, "dtype": "fp8", "kernels": "transformer-engine"}
     result = paceline.simulate(model, None, "native", workers=gpus, **options)
     assert result.tokens_per_s_per_gpu == pytest.approx(published, rel=0.1)
-    assert result.interval is None and "too few published runs have it" in result.evidence
 
 
 def test_small_models_are_bound_by_launches():
@@ -441,17 +440,18 @@ def test_a_rank_may_be_several_gpus():
 
 
 def test_the_interval_is_that_of_other_sources_training_of_transformers():
-    inside, known, unknown = coverage_of_models()
-    assert (known, unknown) == (113, 0)
-    assert inside >= 0.8 * known
+    found = coverage_of_models()
+    assert found.known >= 113
+    assert 0.73 <= found.inside / found.known <= 0.87
+    assert found.width <= 1.5
     job = {"gpu": "a100", "workers": 64, "strategy": "native"}
     for sharding in (None, "zero1", "zero3"):
         result = paceline.simulate("gpt2-xl", sharding=sharding, **job)
         own = result.interval
         assert own.low_s < result.iteration_s < own.high_s and not own.clipped
-        assert "transformers on several nodes of current GPUs: DeepLearningExamples" in result.evidence
+        assert "training in these conditions and the like: " in result.evidence
     one = paceline.simulate("gpt2-xl", **(job | {"workers": 1}))
-    assert "on one node" in one.evidence and one.interval.low_s < one.compute_s
+    assert "training in these conditions and the like: " in one.evidence and one.interval.low_s < one.compute_s
     far = paceline.simulate("gpt2-xl", **(job | {"workers": 4096}), sharding="zero3")
     assert far.interval is None and "published up to 1,024 GPUs" in far.evidence
     slow = paceline.simulate("gpt2-xl", **job, bandwidth="1Gbps")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from paceline._core import Lowered
 from paceline.catalog import channels
-from paceline.catalog.efficiency import TRANSFORMER_ENGINE
 from paceline.forecast import compression
 from paceline.forecast.kinds import FURTHER, Evidence, Ground
 from paceline.forecast.lowering import lowered
@@ -26,16 +25,10 @@ _BOTH = ("barrier", "overlap")
 
 
 def beyond(scenario: Scenario, low: Lowered) -> Evidence | None:
-    """Return the model or the first option that is outside the evidence, with the reason; None if nothing is."""
+    """Return the first option that is outside the evidence, with the reason; None if nothing is."""
     model = scenario.workload
-    if model is not None and model.model.has_experts:
-        return Evidence(Ground.EXPERTS, model=model.model.name)
-    if model is not None and model.kernels == TRANSFORMER_ENGINE:
-        return _about(Ground.TOO_FEW, "kernels", TRANSFORMER_ENGINE)
     if model is not None and model.context > 1:
         return _about(Ground.TOO_FEW, "context_parallel", model.context)
-    if model is not None and model.pipeline > 1:
-        return _about(Ground.PIPELINE, "pipeline_parallel", model.pipeline)
     cluster = low.cluster
     waits = {"latency": cluster.latency_s, "message_overhead": cluster.message_overhead_s}
     longest = channels.constant("tcp.latency") * FURTHER

@@ -1,48 +1,65 @@
 """How far forecasts of comparable cases have been off, and the interval that follows: docs/explanation/accuracy.md.
 
 residuals.json has an entry for each published row, by `scripts/write_residuals.py`: how far a forecast is off whose
-constants were fitted without the row's source. Within a source, the interval is that of split conformal prediction (V.
-Vovk et al., "Algorithmic Learning in a Random World", 2005): of n residuals the ⌈(n + 1) 0.8⌉-th smallest. Sources
-differ more than the rows of one, so the same is done once more over the sources' sizes (R. Dunn et al.,
-"Distribution-free prediction sets for two-layer hierarchical models", 2022), widened by Student's t for their small
-number.
-
-If the times of computation are a roofline's, they are part of the forecast and of its error: then the residuals are
-those of published training of transformers (residuals-models.json, by `scripts/write_residuals.py`), on one node
-or on several, of GPUs of today or older ones.
+constants were fitted without the row's source. If the times of computation are computed, they are part of the forecast
+and of its error: then the cases are measured training steps of models on GPUs (residuals-models.json). `likeness` has
+how cases make an interval.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from paceline.forecast.kinds import FURTHER, Comparable, Evidence, Ground
+from paceline.forecast.likeness import APART, LEVEL, Conditions, Like, size_of
 from paceline.forecast.result import Interval
 from paceline.forecast.wording import terms
 
-LEVEL = 0.8
 _EMULATED_BPS = (0.5e9, 53e9)
 """Rates that links of `paceline validate` stand for: bytes are divided, so that gradients take 125 ms on a link of a
 few hundred Mbps, and those of VGG-16 are the most, 822.5 MB."""
-_RESIDUALS = Path(__file__).parent / "residuals.json"
-_MODELS = Path(__file__).parent / "residuals-models.json"
+_PUBLISHED = Path(__file__).parent / "residuals.json"
+_COMPUTED = Path(__file__).parent / "residuals-models.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
-_FEW_SOURCES_FACTOR = (2.40, 1.47, 1.28, 1.20, 1.15, 1.12, 1.10, 1.09)
-"""By the number of sources: the 90 % quantile of Student's t with as many degrees of freedom over the normal's."""
+_FEWEST_SOURCES = 2
+"""Of the cases of an interval, since one source says nothing of how far another is off."""
+_APART = 1
+"""Properties of three in which a published row may differ from the question."""
+_OF_ONE_SOURCE = 2.40
+"""The 90 % quantile of Student's t with one degree of freedom over the normal's: for the only machine of `paceline
+validate`."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A measurement and its forecast. `residual`: the logarithm of measured over forecast iteration time."""
+    """A published measurement and its forecast. `residual`: the logarithm of measured over forecast time."""
 
     source: str
     family: str
     channel: str
+    gpus: int
+    nodes: int
+    link_bps: float
+    residual: float
+
+    def differences(self, question: Question) -> int:
+        """Return in how many properties it differs: the library's family, the channel, one node or several."""
+        pairs = [(self.family, question.family), (self.channel, question.channel)]
+        return sum(own != its for own, its in [*pairs, (self.nodes > 1, question.nodes > 1)])
+
+
+@dataclass(frozen=True)
+class ComputedCase:
+    """A measured training step whose computation was computed, and its forecast; see `Case`."""
+
+    source: str
+    conditions: Conditions
     gpus: int
     nodes: int
     link_bps: float
@@ -68,33 +85,39 @@ class Question:
     """A single worker may still have a server."""
     beyond: Evidence | None = None
     """An option that no measurement had, and why; None if there is none."""
-    architecture: str = ""
-    """That of the GPU whose roofline gave the times of computation; empty if they were recorded."""
+    conditions: Conditions | None = None
+    """Those of computed times; None if they were recorded."""
+    gpus: int = 0
+    """All GPUs, if times are computed."""
 
 
 @lru_cache(maxsize=1)
 def published_cases() -> tuple[Case, ...]:
     """Return the published rows."""
-    return tuple(Case(**case) for case in json.loads(_RESIDUALS.read_text(encoding="utf-8"))["cases"])
-
-
-@dataclass(frozen=True)
-class ModelCase:
-    """A published rate of training of a transformer. `residual` is that of the iteration time, as in `Case`."""
-
-    source: str
-    architecture: str
-    sharded: bool
-    gpus: int
-    nodes: int
-    link_bps: float
-    residual: float
+    return tuple(Case(**case) for case in _read(_PUBLISHED)["cases"])
 
 
 @lru_cache(maxsize=1)
-def model_cases() -> tuple[ModelCase, ...]:
-    """Return the published rows of transformers."""
-    return tuple(ModelCase(**case) for case in json.loads(_MODELS.read_text(encoding="utf-8"))["cases"])
+def computed_cases() -> tuple[ComputedCase, ...]:
+    """Return the measured training steps of models."""
+    return tuple(_computed_case(dict(case)) for case in _read(_COMPUTED)["cases"])
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _computed_case(case: dict[str, Any]) -> ComputedCase:
+    conditions = Conditions(**{field.name: case.pop(field.name) for field in fields(Conditions)})
+    return ComputedCase(conditions=conditions, **case)
+
+
+def forget() -> None:
+    """Read the files again when they are next needed: they have been rewritten."""
+    for cached in (published_cases, computed_cases, _read):
+        cached.cache_clear()
 
 
 @lru_cache(maxsize=1)
@@ -112,14 +135,14 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
         question: What was forecast.
         without: A source whose cases do not count, because the forecast is of that source.
     """
-    if question.architecture and iteration_s > 0 and not question.coordinated:
-        return _around(iteration_s, question, *_models(question, without))
-    if question.workers < 2 and question.communicates and iteration_s > 0:
-        return None, Evidence(Ground.SERVED_ALONE)
-    if question.workers < 2 or iteration_s <= 0:
+    if iteration_s <= 0:
         return None, Evidence(Ground.SILENT)
-    if question.coordinated:
+    if question.coordinated and question.workers > 1:
         return None, Evidence(Ground.COORDINATED)
+    if question.conditions is not None:
+        return _around(iteration_s, question, *_computed(question, question.conditions, without))
+    if question.workers < 2:
+        return None, Evidence(Ground.SERVED_ALONE if question.communicates else Ground.SILENT)
     if question.sharded:
         return None, Evidence(Ground.SHARDED_RECORDING)
     return _around(
@@ -129,125 +152,190 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
     )
 
 
+@dataclass(frozen=True)
+class _Size:
+    """The logarithm of an interval's high end over the forecast, and how many cases it is made of."""
+
+    log: float
+    cases: int
+
+
 def _around(
-    iteration_s: float, question: Question, residuals: Residuals, found: Evidence
+    iteration_s: float, question: Question, size: _Size | None, ground: Evidence
 ) -> tuple[Interval | None, Evidence]:
-    if not residuals:
-        return None, found
+    if size is None:
+        return None, ground
     if question.beyond is not None:
         return None, question.beyond
-    size, cases = spread(residuals), sum(map(len, residuals.values()))
-    low, high = iteration_s * math.exp(-size), iteration_s * math.exp(size)
-    return Interval(low, high, LEVEL, cases, terms.reason(found)), found
+    low, high = iteration_s * math.exp(-size.log), iteration_s * math.exp(size.log)
+    return Interval(low, high, LEVEL, size.cases, terms.reason(ground)), ground
 
 
-Residuals = Mapping[str, Sequence[float]]
-"""By source."""
-
-
-def spread(residuals: Residuals) -> float:
-    """Return the size that the residual of another source does not exceed with a probability of 80 %."""
-    sizes = [_quantile([abs(residual) for residual in own]) for own in residuals.values()]
-    return _quantile(sizes) * _FEW_SOURCES_FACTOR[min(len(sizes), len(_FEW_SOURCES_FACTOR)) - 1]
-
-
-def _quantile(sizes: Sequence[float]) -> float:
-    """Return the ⌈(n + 1) 0.8⌉-th smallest; the largest, if that is more than there are."""
-    return sorted(sizes)[min(len(sizes), math.ceil((len(sizes) + 1) * LEVEL)) - 1]
-
-
-def coverage() -> tuple[int, int, int]:
-    """Return how many published rows lie in the interval from other sources, how many have one, and how many do not.
-
-    Neither the row's forecast nor its interval depends on the row's source.
-    """
-    inside = known = 0
-    for case in published_cases():
-        question = Question("", case.family, "", case.channel, case.gpus, case.nodes, case.link_bps)
-        found, _ = interval(1.0, question, without=case.source)
-        if found is not None:
-            known += 1
-            inside += found.low_s <= math.exp(case.residual) <= found.high_s
-    return inside, known, len(published_cases()) - known
-
-
-def coverage_of_models() -> tuple[int, int, int]:
-    """Return the same counts as `coverage`, of published training of transformers."""
-    inside = known = 0
-    for case in model_cases():
-        question = Question(
-            *("ddp", "nccl", "native", "rdma"),
-            workers=case.gpus,
-            nodes=case.nodes,
-            link_bps=case.link_bps,
-            sharded=case.sharded,
-            architecture=case.architecture,
-        )
-        found, _ = interval(1.0, question, without=case.source)
-        if found is not None:
-            known += 1
-            inside += found.low_s <= math.exp(case.residual) <= found.high_s
-    return inside, known, len(model_cases()) - known
-
-
-def _bare(question: Question) -> tuple[Residuals, Evidence]:
-    """Return the residuals of `paceline validate`, whose ranks execute the bare schedule."""
+def _bare(question: Question) -> tuple[_Size | None, Evidence]:
+    """Return the size by `paceline validate`, whose ranks execute the bare schedule."""
     rows = [(workers, residual) for strategy, workers, residual in _validated() if strategy == question.strategy]
     about = Evidence(Ground.NOT_VALIDATED, strategy=question.strategy)
     if not rows:
-        return {}, about
+        return None, about
     most = max(workers for workers, _ in rows)
     if question.workers > FURTHER * most or question.nodes != question.workers:
-        return {}, about.on(Ground.WORKERS_VALIDATED, most=most)
+        return None, about.on(Ground.WORKERS_VALIDATED, most=most)
     slowest, fastest = _EMULATED_BPS
     if not slowest / FURTHER <= question.link_bps <= fastest * FURTHER:
-        return {}, about.on(Ground.LINKS_VALIDATED, least=slowest, most=fastest)
-    return {"validate": [residual for _, residual in rows]}, about.on(Ground.VALIDATED, most=most)
+        return None, about.on(Ground.LINKS_VALIDATED, least=slowest, most=fastest)
+    size = size_of([Like("validate", 0, residual) for _, residual in rows])
+    return _Size(_OF_ONE_SOURCE * size, len(rows)), about.on(Ground.VALIDATED, most=most)
 
 
-def _published(question: Question, without: str) -> tuple[Residuals, Evidence]:
-    """Return the residuals of the closest comparable cases, and what they have in common."""
+def _published(question: Question, without: str) -> tuple[_Size | None, Evidence]:
+    """Return the size by comparable cases, and what these have in common."""
     if not question.own:
-        return {}, Evidence(Ground.LIBRARY_UNPUBLISHED, library=question.library, strategy=question.strategy)
+        return None, Evidence(Ground.LIBRARY_UNPUBLISHED, library=question.library, strategy=question.strategy)
     if not question.computes:
-        return {}, Evidence(Ground.ALL_REDUCES)
+        return None, Evidence(Ground.ALL_REDUCES)
     about = Evidence(Ground.PUBLISHED, comparable=Comparable.ONE_NODE, family=question.family, channel=question.channel)
     if question.nodes == 1:
-        return _comparable(question, [case for case in published_cases() if case.nodes == 1], about, without)
-    family = [case for case in published_cases() if case.nodes > 1 and case.family == question.family]
-    over = [case for case in family if case.channel == question.channel]
-    near, basis = _comparable(question, over, replace(about, comparable=Comparable.OVER_CHANNEL), without)
-    if near:
-        return near, basis
-    return _comparable(question, family, replace(about, comparable=Comparable.BETWEEN_NODES), without)
+        ground = _grounds(question, [case for case in published_cases() if case.nodes == 1], about)
+    else:
+        family = [case for case in published_cases() if case.nodes > 1 and case.family == question.family]
+        over = [case for case in family if case.channel == question.channel]
+        ground = _grounds(question, over, replace(about, comparable=Comparable.OVER_CHANNEL))
+        if ground.ground is not Ground.PUBLISHED:
+            ground = _grounds(question, family, replace(about, comparable=Comparable.BETWEEN_NODES))
+    if ground.ground is not Ground.PUBLISHED:
+        return None, ground
+    near = [
+        Like(case.source, case.differences(question), case.residual)
+        for case in published_cases()
+        if case.source != without and case.differences(question) <= _APART
+    ]
+    return _sized(near, _PUBLISHED), ground.on(Ground.PUBLISHED, sources=_closest(near))
 
 
-_OLDER = ("pascal", "volta", "turing")
+def _sized(cases: Sequence[Like], file: Path) -> _Size:
+    return _Size(_read(file)["factor"] * size_of(cases), len(cases))
 
 
-def _models(question: Question, without: str) -> tuple[Residuals, Evidence]:
-    """Return the residuals of training on as many nodes, one or several, of GPUs as new."""
-    older, several = question.architecture in _OLDER, question.nodes > 1
-    cases = [case for case in model_cases() if (case.architecture in _OLDER) == older and (case.nodes > 1) == several]
-    if question.workers > 1 and not question.own:
-        return {}, Evidence(Ground.TRANSFORMERS_UNPUBLISHED, strategy=question.strategy)
-    about = Evidence(Ground.PUBLISHED, comparable=Comparable.TRANSFORMERS, has_nodes=several, is_older=older)
-    return _comparable(question, cases, about, without)
+def _closest(cases: Sequence[Like]) -> tuple[str, ...]:
+    """Return the sources, the most alike first."""
+    ordered = sorted(cases, key=lambda like: (like.differences, like.source))
+    return tuple(dict.fromkeys(like.source for like in ordered))
 
 
-def _comparable(
-    question: Question, cases: Sequence[Case | ModelCase], about: Evidence, without: str
-) -> tuple[Residuals, Evidence]:
+def _grounds(
+    question: Question, cases: Sequence[Case | ComputedCase], about: Evidence, gpus: int | None = None
+) -> Evidence:
+    """Return whether cases are enough, and reach as far as the question: `PUBLISHED`, or why they do not.
+
+    `gpus`: those that count; None: as many as workers.
+    """
     sources = tuple(sorted({case.source for case in cases}))
     if not sources:
-        return {}, about.on(Ground.NOTHING_PUBLISHED)
-    if len(sources) == 1:
-        return {}, about.on(Ground.ONE_SOURCE, sources=sources)
+        return about.on(Ground.NOTHING_PUBLISHED)
+    if len(sources) < _FEWEST_SOURCES:
+        return about.on(Ground.ONE_SOURCE, sources=sources)
     most = max(case.gpus for case in cases)
-    if question.workers > FURTHER * most:
-        return {}, about.on(Ground.GPUS, most=most)
-    links = [case.link_bps for case in cases]
+    if (question.workers if gpus is None else gpus) > FURTHER * most:
+        return about.on(Ground.GPUS, most=most)
+    links = [case.link_bps for case in cases if case.nodes > 1]
     if question.nodes > 1 and not min(links) / FURTHER <= question.link_bps <= max(links) * FURTHER:
-        return {}, about.on(Ground.LINKS, least=min(links), most=max(links))
-    residuals = {it: [case.residual for case in cases if case.source == it] for it in sources if it != without}
-    return residuals, about.on(Ground.PUBLISHED, sources=tuple(residuals))
+        return about.on(Ground.LINKS, least=min(links), most=max(links))
+    return about.on(Ground.PUBLISHED)
+
+
+def _computed(question: Question, conditions: Conditions, without: str) -> tuple[_Size | None, Evidence]:
+    """Return the size by cases in like conditions, and their sources; each property has been measured by two."""
+    if question.workers > 1 and not question.own:
+        return None, Evidence(Ground.TRANSFORMERS_UNPUBLISHED, strategy=question.strategy)
+    near = [
+        (case, differences)
+        for case in computed_cases()
+        if case.source != without and len(differences := conditions.differences(case.conditions)) <= APART
+    ]
+    for field in fields(Conditions):
+        known = {case.source for case, differences in near if field.name not in differences}
+        if len(known) < _FEWEST_SOURCES:
+            return None, Evidence(Ground.UNMEASURED, condition=field.name, value=getattr(conditions, field.name))
+    alike = [case for case, differences in near if "scale" not in differences]
+    ground = _grounds(question, alike, Evidence(Ground.PUBLISHED, comparable=Comparable.ALIKE), question.gpus)
+    if ground.ground is not Ground.PUBLISHED:
+        return None, ground
+    likes = [Like(case.source, len(differences), case.residual) for case, differences in near]
+    return _sized(likes, _COMPUTED), ground.on(Ground.PUBLISHED, sources=_closest(likes))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How intervals do that do not know the source of what they are of."""
+
+    inside: int
+    """Rows in their interval."""
+    known: int
+    """Rows that have one."""
+    outside: int
+    """Rows that have none."""
+    width: float
+    """The mean logarithmic width, over that of the smallest one width for all that holds `LEVEL` of them."""
+    factor: float
+    """By which the smallest intervals that hold `LEVEL` of the rows are larger."""
+
+
+def coverage() -> Coverage:
+    """Return how intervals of the published rows do."""
+    return covered([*_left_out_published()])
+
+
+def coverage_of_models() -> Coverage:
+    """Return how intervals of the measured training steps do."""
+    return covered([*_left_out_computed()])
+
+
+def coverage_of_all() -> Coverage:
+    """Return how intervals of both do."""
+    return covered([*_left_out_published(), *_left_out_computed()])
+
+
+def covered(rows: Sequence[tuple[float, Interval | None]]) -> Coverage:
+    """Return how intervals do, of forecasts of a second; a row is the measured time and the interval."""
+    sizes = [(abs(math.log(measured_s)), math.log(own.high_s)) for measured_s, own in rows if own is not None]
+    place = math.ceil(LEVEL * len(sizes)) - 1
+    one_for_all = sorted(residual for residual, _ in sizes)[place]
+    return Coverage(
+        inside=sum(residual <= size for residual, size in sizes),
+        known=len(sizes),
+        outside=len(rows) - len(sizes),
+        width=math.fsum(size for _, size in sizes) / len(sizes) / one_for_all,
+        factor=sorted(residual / size for residual, size in sizes)[place],
+    )
+
+
+def _left_out_published() -> list[tuple[float, Interval | None]]:
+    return [
+        (
+            math.exp(case.residual),
+            interval(
+                1.0,
+                Question("", case.family, "", case.channel, case.gpus, case.nodes, case.link_bps),
+                without=case.source,
+            )[0],
+        )
+        for case in published_cases()
+    ]
+
+
+def _left_out_computed() -> list[tuple[float, Interval | None]]:
+    return [
+        (
+            math.exp(case.residual),
+            interval(
+                1.0,
+                Question(
+                    *("ddp", "nccl", "native", "rdma", case.gpus, case.nodes, case.link_bps),
+                    conditions=case.conditions,
+                    gpus=case.gpus,
+                ),
+                without=case.source,
+            )[0],
+        )
+        for case in computed_cases()
+    ]

@@ -203,7 +203,8 @@ class Comparable(Enum):
     """Of a library's family over a channel."""
     BETWEEN_NODES = auto()
     """Of a library's family, over any."""
-    TRANSFORMERS = auto()
+    ALIKE = auto()
+    """Measured training steps in like conditions."""
 
 
 class Ground(Enum):
@@ -234,11 +235,11 @@ class Ground(Enum):
     """Measurements end at `most` GPUs."""
     LINKS = auto()
     """Measurements have links of `least` to `most` bits per second."""
-    EXPERTS = auto()
+    UNMEASURED = auto()
+    """Fewer than two sources have measured the `value` of a `condition`."""
     TOO_FEW = auto()
     """Too few measurements are of the value of `setting`."""
     NONE_OF_IT = auto()
-    PIPELINE = auto()
     WAIT = auto()
     """Measurements have at most `most` seconds of the setting."""
     SLOW_RANK = auto()
@@ -259,14 +260,11 @@ class Evidence:
     """Empty: none, the bare schedule."""
     setting: str = ""
     value: object = None
-    model: str = ""
+    condition: str = ""
+    """The name of a property of `likeness.Conditions`."""
     comparable: Comparable | None = None
     family: str = ""
     channel: str = ""
-    has_nodes: bool = False
-    """Whether comparable measurements are of several nodes."""
-    is_older: bool = False
-    """Whether they are of GPUs before those of today."""
     sources: tuple[str, ...] = ()
     least: float = 0.0
     most: float = 0.0

@@ -14,6 +14,7 @@ from paceline.forecast import compression as compressions
 from paceline.forecast import sharding as shardings
 from paceline.forecast.beyond import beyond
 from paceline.forecast.evidence import Question, interval
+from paceline.forecast.likeness import conditions_of
 from paceline.forecast.lowering import native
 from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
@@ -57,13 +58,15 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
     outcome = core.run(scenario.timeline, ranks=ranks, stages=_stages(workload))
     found = Result.of(outcome)
     cluster = scenario.cluster
+    gpus = scenario.workers * (1 if workload is None else workload.gpus)
+    nodes = scenario.nodes(cluster.gpus_per_node)
     question = Question(
         library=scenario.library.name,
         family=scenario.library.family,
         strategy=found.strategy,
         channel=low.channel,
         workers=scenario.workers,
-        nodes=scenario.nodes(cluster.gpus_per_node),
+        nodes=nodes,
         link_bps=cluster.bandwidth_bps,
         # NCCL's own choice is a ring except for small buckets.
         own=found.strategy == scenario.library.strategy
@@ -73,7 +76,8 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         sharded=shardings.is_plan(scenario.options),
         communicates=found.messages > 0,
         beyond=beyond(scenario, low),
-        architecture="" if workload is None else workload.hardware.architecture,
+        conditions=None if workload is None else conditions_of(workload, gpus, nodes),
+        gpus=gpus,
     )
     likely, ground = interval(found.iteration_s, question)
     # Nothing is faster than computation, if that was measured.

@@ -43,7 +43,8 @@ def further(of: Explanation) -> list[Fact]:
 def _range(of: Explanation) -> list[Fact]:
     """Return how far it scales, and the range of the forecast with its basis."""
     result = of.result
-    likely = [Fact("Likely", rows.interval(result), *rows.interval_basis(result))] if result.workers > 1 else []
+    is_likely = rows.is_forecast(result)
+    likely = [Fact("Likely", rows.interval(result), *rows.interval_basis(result))] if is_likely else []
     return [Fact("Scales to", *_scales_to(of.knee, _noun(of))), *_servers(result.server_shares), *likely]
 
 

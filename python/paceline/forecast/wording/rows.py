@@ -188,6 +188,11 @@ def interval(result: Result) -> str:
     return f"{range_of(known)}, {units.span(low, high)} samples/s {level}"
 
 
+def is_forecast(result: Result) -> bool:
+    """Whether more than the recording is in its time: an exchange, or computation that was computed."""
+    return result.ground is None or result.ground.ground is not Ground.SILENT
+
+
 def interval_basis(result: Result) -> list[str]:
     """Return `from 8 published errors (NCCL over RDMA: DDP, HVD16)`, or nothing without an interval."""
     known, ground = result.interval, result.ground

@@ -127,11 +127,11 @@ _COMPARABLE = {
     Comparable.ONE_NODE: "GPUs of one node",
     Comparable.OVER_CHANNEL: "{family} over {channel}",
     Comparable.BETWEEN_NODES: "{family} between nodes",
-    Comparable.TRANSFORMERS: "transformers on {nodes} of {gpus}",
+    Comparable.ALIKE: "training in these conditions",
 }
 _EVIDENCE = {
     Ground.VALIDATED: "{strategy} on an emulated network, 2-{most:g} workers",
-    Ground.PUBLISHED: "{comparable}: {sources}",
+    Ground.PUBLISHED: "{comparable} and the like: {sources}",
     Ground.SERVED_ALONE: "nobody has measured one worker with a server",
     Ground.SILENT: "nothing is communicated, so only the trace could be wrong",
     Ground.COORDINATED: "published coordinators are of one machine (paceline study load-imbalance)",
@@ -146,16 +146,32 @@ _EVIDENCE = {
     Ground.ONE_SOURCE: "{comparable}: constants were fitted to the only source, {sources}",
     Ground.GPUS: "{comparable}: published up to {most:,g} GPUs, intervals up to {further:,g}",
     Ground.LINKS: "{comparable}: published at {slowest:,g}-{fastest:,g} Gbps, intervals at {half:,g}-{twice:,g} Gbps",
-    Ground.EXPERTS: "{model}: no published run is of a mixture of experts",
+    Ground.UNMEASURED: "fewer than two sources have measured {condition} in such conditions",
     Ground.TOO_FEW: "{setting}: too few published runs have it",
     Ground.NONE_OF_IT: "{setting}: no published run has it",
-    Ground.PIPELINE: "{setting}: no published run has a pipeline",
     Ground.WAIT: "{setting}: published runs have at most {duration}",
     Ground.SLOW_RANK: "{setting}: no published run has a slow rank",
     Ground.SLOW_LINK: "{setting}: no published run has a slow link",
     Ground.OVERSUBSCRIBED: "{setting}: no published run is oversubscribed {most:g}:1",
     Ground.HABIT: "{setting}: published runs use the default of {whose}",
 }
+_CONDITIONS = {
+    "architecture": "{} GPUs",
+    "model": "{}",
+    "precision": "products in {}",
+    "scale": "{}",
+    "split": "{} parallelism",
+    "software": "{} kernels",
+}
+_MODELS = {
+    "decoder": "decoders",
+    "encoder": "encoders",
+    "encoder-decoder": "encoders with decoders",
+    "images": "models of images",
+    "experts": "mixtures of experts",
+}
+_MOST_SOURCES = 4
+"""That are named."""
 _BASES = (Ground.VALIDATED, Ground.PUBLISHED)
 
 
@@ -311,11 +327,11 @@ def reason(found: Evidence) -> str:
     return _EVIDENCE[found.ground].format(
         strategy=found.strategy,
         library=library(found.library),
-        model=found.model,
+        condition=_condition(found),
         setting=_setting(found.setting, found.value),
         whose=found.library or "the schedule",
         comparable="" if found.comparable is None else _comparable(found, found.comparable),
-        sources=", ".join(found.sources),
+        sources=_sources(found.sources),
         most=found.most,
         duration=units.duration(found.most),
         further=FURTHER * found.most,
@@ -326,12 +342,21 @@ def reason(found: Evidence) -> str:
     )
 
 
+def _condition(found: Evidence) -> str:
+    value = str(found.value)
+    word = value.capitalize() if found.condition == "architecture" else _MODELS.get(value, value)
+    return _CONDITIONS.get(found.condition, "{}").format(word)
+
+
+def _sources(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_SOURCES
+    return ", ".join(names[:_MOST_SOURCES]) + (f" and {more} more" if more > 0 else "")
+
+
 def _comparable(found: Evidence, comparable: Comparable) -> str:
     return _COMPARABLE[comparable].format(
         family=found.family.upper() if found.family in ("nccl", "mpi", "ddl") else found.family,
         channel=found.channel.upper(),
-        nodes="several nodes" if found.has_nodes else "one node",
-        gpus="older GPUs" if found.is_older else "current GPUs",
     )
 
 

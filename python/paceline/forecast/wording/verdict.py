@@ -131,7 +131,7 @@ def framed(
 
 
 def _timing(result: Result) -> list[Fact]:
-    return [*times(result), *([] if _is_alone(result) else [Fact("Likely", rows.interval(result))])]
+    return [*times(result), *([Fact("Likely", rows.interval(result))] if rows.is_forecast(result) else [])]
 
 
 def _setup(group: Group, result: Result) -> Fact:

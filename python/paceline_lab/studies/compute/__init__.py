@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline.catalog.constants import assuming
 from paceline.errors import PacelineError
 
 from paceline_lab.studies.compute.data import Row, read
 from paceline_lab.studies.compute.forecast import Answer, Forecast, answer_of
 from paceline_lab.studies.compute.result import Computed
+from paceline_lab.studies.priors import priors_without
 
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Computed:
@@ -52,3 +54,12 @@ def forecast_each(
         else:
             forecasts.append(Forecast(row, answer))
     return forecasts, skipped
+
+
+def leave_one_source_out(rows: list[Row]) -> list[Forecast]:
+    """Return the forecasts of each source's rows with the priors of all constants that were calibrated on it."""
+    forecasts: list[Forecast] = []
+    for source in dict.fromkeys(row.source for row in rows):
+        with assuming(priors_without(source)):
+            forecasts += forecast_each([row for row in rows if row.source == source])[0]
+    return forecasts

@@ -108,6 +108,11 @@ class Row:
         return words[words.index("--kernels") + 1] if "--kernels" in words else "as recorded"
 
     @property
+    def is_computed(self) -> bool:
+        """Whether its times of computation are computed, not those of a measured rate."""
+        return "--samples-per-s" not in self._split
+
+    @property
     def _split(self) -> list[str]:
         return shlex.split(self.command)
 

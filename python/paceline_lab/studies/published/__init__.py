@@ -52,7 +52,7 @@ def run(
     without: dict[str, float] = {}
     if data is None:
         sizes = [abs(math.expm1(case.residual)) for case in published_cases()]
-        inside, known, outside = coverage()
+        own = coverage()
         without = {"rows": len(sizes), "mean": sum(sizes) / len(sizes), "worst": max(sizes)}
-        without |= {"intervals": known, "inside": inside, "outside_evidence": outside}
+        without |= {"intervals": own.known, "inside": own.inside, "outside_evidence": own.outside}
     return Published(title, forecasts, [Skip(*it) for it in skipped], drawn, without)

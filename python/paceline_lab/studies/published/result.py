@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
-from paceline.forecast.evidence import LEVEL
+from paceline.forecast.likeness import LEVEL
 
 from paceline_lab.studies.published.data import Kind, Row
 from paceline_lab.studies.published.rows import Forecast

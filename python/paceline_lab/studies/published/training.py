@@ -19,12 +19,12 @@ from paceline._core import parse_size
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.constants import assuming
-from paceline.catalog.efficiency import all_efficiencies
 from paceline.catalog.models.roofline import element_bytes
-from paceline.catalog.nccl import all_constants, constant
+from paceline.catalog.nccl import constant
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import simulate
 
+from paceline_lab.studies.priors import priors_without
 from paceline_lab.studies.published import transformers
 from paceline_lab.studies.published.transformers import Case
 from paceline_lab.studies.report import csv_of
@@ -126,24 +126,11 @@ def forecasts(
     return sorted(found, key=lambda it: places[it.case.name]), left_out
 
 
-# Words of sources, and of the rows that constants name as those they were calibrated on.
-_CALIBRATED_ON = (
-    ("llm-foundry", r"MPT|llm-foundry"),
-    ("internevo", r"InternEvo"),
-    ("deeplearningexamples", r"NVIDIA"),
-    ("dlperf", r"DLPerf"),
-    ("fms-fsdp", r"FMS"),
-)
-
-
 def leave_one_source_out(rows: Sequence[Mapping[str, str]], *, anchor: bool = False) -> list[Trained]:
     """Return the forecasts of each source's rows with the priors of all constants that were calibrated on it."""
     found: list[Trained] = []
     for source in dict.fromkeys(row["source"] for row in rows):
-        pattern = next((rows for words, rows in _CALIBRATED_ON if words in source.lower()), None)
-        constants = [*all_efficiencies().values(), *all_constants().values()]
-        theirs = [it for it in constants if pattern and it.prior and re.search(pattern, it.calibrated or "")]
-        with assuming({it: it.prior or it.value for it in theirs}):
+        with assuming(priors_without(source)):
             found += forecasts([row for row in rows if row["source"] == source], anchor=anchor)[0]
     return found
 

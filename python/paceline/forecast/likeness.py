@@ -1,0 +1,94 @@
+"""How far a forecast may be off, by how far forecasts in like conditions have been.
+
+A case counts half for each property in which it differs from the question, and not at all from `APART` + 1 on. Errors
+of one source are alike, so n of its cases count as much as √n of independent ones. The size of an interval is the one
+that a share `LEVEL` of the cases' weight does not exceed: a weighted form of split conformal prediction (R. J.
+Tibshirani et al., "Conformal Prediction Under Covariate Shift", 2019). Other sources are further off than known ones,
+which a factor makes up for: the smallest with which intervals that do not know a source hold `LEVEL` of its cases, by
+`scripts/write_residuals.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from paceline.catalog.models.workload import Workload
+from paceline.catalog.recipes import dtype_bytes
+
+LEVEL = 0.8
+APART = 2
+"""Properties in which a case may differ from the question."""
+_ENCODERS = ("bert", "roberta")
+_ENCODER_DECODERS = ("t5", "bart")
+_IMAGES = ("vit",)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the error of computed times depends on; empty: unknown, which agrees with anything."""
+
+    architecture: str = ""
+    """Of the GPU."""
+    model: str = ""
+    """`decoder`, `encoder`, `encoder-decoder`, `images` or `experts`."""
+    precision: str = ""
+    """Of the products: `8 bits`, `16 bits` or `32 bits`."""
+    scale: str = ""
+    """`one GPU`, `one node` or `several nodes`."""
+    split: str = ""
+    """How ranks share a model: `data`, `tensor` or `pipeline` parallelism."""
+    software: str = ""
+    """The kernels."""
+
+    def differences(self, other: Conditions) -> list[str]:
+        """Return the names of the properties in which they differ."""
+        names = [field.name for field in fields(Conditions)]
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        return [name for name, (own, its) in pairs.items() if own and its and own != its]
+
+
+@dataclass(frozen=True)
+class Like:
+    """A case beside a question. `residual`: the logarithm of measured over forecast."""
+
+    source: str
+    differences: int
+    residual: float
+
+
+def size_of(cases: Sequence[Like]) -> float:
+    """Return the logarithm that `LEVEL` of the cases' weight does not exceed; there is at least one case."""
+    of_source = Counter(case.source for case in cases)
+    sizes = sorted((abs(case.residual), 0.5**case.differences / math.sqrt(of_source[case.source])) for case in cases)
+    left = LEVEL * math.fsum(weight for _, weight in sizes)
+    for size, weight in sizes:
+        left -= weight
+        if left <= 0:
+            return size
+    return sizes[-1][0]
+
+
+def conditions_of(workload: Workload, gpus: int, nodes: int) -> Conditions:
+    """Return the conditions of a model's training on so many GPUs."""
+    model = workload.model
+    kinds = {
+        **dict.fromkeys(_ENCODERS, "encoder"),
+        **dict.fromkeys(_ENCODER_DECODERS, "encoder-decoder"),
+        **dict.fromkeys(_IMAGES, "images"),
+    }
+    return Conditions(
+        architecture=workload.hardware.architecture,
+        model="experts" if model.has_experts else kinds.get(model.family, "decoder"),
+        precision=f"{8 * dtype_bytes(workload.recipe.computation)} bits",
+        scale=scale_of(gpus, nodes),
+        split="pipeline" if workload.pipeline > 1 else "tensor" if workload.tensor > 1 else "data",
+        software=workload.kernels,
+    )
+
+
+def scale_of(gpus: int, nodes: int) -> str:
+    """Return over what training is spread."""
+    return "one GPU" if gpus == 1 else "one node" if nodes == 1 else "several nodes"

@@ -1,0 +1,119 @@
+"""Intervals: how wide cases make them, and where there are none."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.forecast import evidence
+from paceline.forecast.evidence import Question, covered, interval
+from paceline.forecast.kinds import Ground
+from paceline.forecast.likeness import APART, LEVEL, Conditions, Like, conditions_of, scale_of, size_of
+from paceline.forecast.result import Interval
+
+H100 = Conditions("hopper", "decoder", "16 bits", "one node", "data", "fused")
+likes = st.builds(Like, st.sampled_from("abc"), st.integers(0, APART), st.floats(-1, 1))
+
+
+def question(conditions, gpus=8, nodes=1):
+    return Question("ddp", "nccl", "native", "rdma", gpus, nodes, 3.2e12, conditions=conditions, gpus=gpus)
+
+
+@given(st.lists(likes, min_size=1))
+def test_a_size_is_that_of_a_case(cases):
+    size = size_of(cases)
+    assert size in {abs(case.residual) for case in cases}
+    assert size_of([replace(case, residual=-case.residual) for case in cases]) == size
+    # Wider where all are off by more.
+    assert size_of([replace(case, residual=2 * case.residual) for case in cases]) == pytest.approx(2 * size)
+
+
+def test_alike_cases_have_the_quantile():
+    cases = [Like(str(place), 0, place / 10) for place in range(1, 11)]
+    assert size_of(cases) == LEVEL
+
+
+def test_a_case_that_differs_counts_less():
+    near = [Like(str(place), 0, 0.1) for place in range(8)]
+    assert size_of([*near, Like("x", 0, 0.5), Like("y", 0, 0.5), Like("z", 0, 0.5)]) == 0.5
+    assert size_of([*near, Like("x", 2, 0.5), Like("y", 2, 0.5), Like("z", 2, 0.5)]) == 0.1
+
+
+def test_many_cases_of_a_source_are_not_many_sources():
+    many = [Like("a", 0, 0.5)] * 9
+    assert size_of([*many, *(Like(str(place), 0, 0.1) for place in range(9))]) == 0.5
+    assert size_of([*many, *(Like(str(place), 0, 0.1) for place in range(13))]) == 0.1
+
+
+def test_unknown_conditions_agree_with_anything():
+    assert H100.differences(Conditions()) == []
+    assert H100.differences(replace(H100, architecture="ada", scale="one GPU")) == ["architecture", "scale"]
+
+
+@pytest.mark.parametrize(("gpus", "nodes", "scale"), [(1, 1, "one GPU"), (8, 1, "one node"), (16, 2, "several nodes")])
+def test_scales(gpus, nodes, scale):
+    assert scale_of(gpus, nodes) == scale
+
+
+def test_conditions_of_a_model():
+    from paceline.catalog.models.spec import find_workload
+
+    def of(word, **options):
+        return conditions_of(find_workload(word, **options), 8, 1)
+
+    assert of("llama-3-8b@h100") == H100
+    assert of("bert-large@a100:dtype=fp32") == Conditions("ampere", "encoder", "32 bits", "one node", "data", "fused")
+    assert of("mixtral-8x7b@h100").model == "experts"
+    assert of("t5-base@h100").model == "encoder-decoder"
+    assert of("vit-large@h100").model == "images"
+    assert of("llama-3-8b@h100:dtype=fp8").precision == "8 bits"
+    assert of("llama-3-8b@h100", tensor_parallel=2).split == "tensor"
+    assert of("llama-3-8b@h100", pipeline_parallel=2, microbatches=4).split == "pipeline"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"architecture": "maxwell"},
+            "no interval: fewer than two sources have measured Maxwell GPUs in such",
+        ),
+        ({"model": "images"}, "models of images"),
+        ({"software": "hand-written"}, "hand-written kernels"),
+    ],
+)
+def test_where_nothing_was_measured_there_is_no_interval(change, reason):
+    from paceline.forecast.wording import terms
+
+    found, ground = interval(1.0, question(replace(H100, **change)))
+    assert found is None
+    assert ground.ground is Ground.UNMEASURED
+    assert reason in terms.evidence(ground)
+
+
+def test_computed_times_have_an_interval_whether_or_not_anything_is_communicated():
+    for gpus, scale in ((1, "one GPU"), (8, "one node")):
+        found, _ = interval(1.0, question(replace(H100, scale=scale), gpus))
+        assert found.low_s * found.high_s == pytest.approx(1)
+    recorded = Question("ddp", "nccl", "native", "rdma", 1, 1, 3.2e12, communicates=False)
+    assert interval(1.0, recorded)[1].ground is Ground.SILENT
+
+
+def test_an_interval_does_not_know_the_source_that_it_leaves_out():
+    sources = {case.source for case in evidence.computed_cases()}
+    whole, _ = interval(1.0, question(H100))
+    for source in sources:
+        found, ground = interval(1.0, question(H100), without=source)
+        assert source not in ground.sources
+        assert found is None or found.cases <= whole.cases
+
+
+def test_coverage_counts():
+    made = [Interval(math.exp(-size), math.exp(size), LEVEL, 1, "") for size in (0.1, 0.1, 0.1, 0.1, 0.2)]
+    rows = [(math.exp(off), own) for off, own in zip((0.05, -0.05, 0.1, 0.3, 0.05), made, strict=True)]
+    found = covered([*rows, (1.0, None)])
+    assert (found.inside, found.known, found.outside) == (4, 5, 1)
+    # One width of 0.1 for all holds four of five; the mean is 0.12.
+    assert found.width == pytest.approx(1.2)
+    assert found.factor == pytest.approx(1.0)
