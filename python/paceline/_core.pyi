@@ -930,6 +930,7 @@ class _ScenarioOptions(TypedDict, total=False):
     param_dtype: str
     reduce_dtype: str
     optimizer: str
+    held: tuple[str, str, str, bool, int, int]
     sync_every: int
 
 class _Parallel(_ScenarioOptions, total=False):

@@ -70,7 +70,11 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
     // What was recorded with its optimizer was trained in these types.
     let states = trace.optimizer_bytes.filter(|_| options.optimizer.is_none());
     let as_recorded = trace.optimizer_bytes.is_some() && param == trace.dtype;
-    let held = if sharding.gathers_units() && param.size() < 4 && !as_recorded { Dtype::Float32 } else { param };
+    let held = match options.held {
+        Some(by_recipe) => by_recipe.parameters,
+        None if sharding.gathers_units() && param.size() < 4 && !as_recorded => Dtype::Float32,
+        None => param,
+    };
     let iterations = if world > 1 { options.sync_every } else { 1 };
     let round_s = worker.compute_time().seconds() * f64::from(iterations) * f64::from(options.accumulate);
     if iterations > 1 && round_s > LONGEST_ROUND_S {
@@ -87,6 +91,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         param,
         reduce,
         held,
+        accumulated: options.held.map_or(if sharding.gathers_units() { held } else { param }, |it| it.gradients),
         states,
         has_copy: held.size() < 4 && !as_recorded,
         reshard: match options.reshard_after_forward {
@@ -377,6 +382,8 @@ struct Builder<'a> {
     /// Element type of a rank's parameters, and with FSDP2 of its shards of gradients: float32 if it computes in 16 bits
     /// (`_fsdp_param.py`, `orig_dtype`), where others have a copy among the optimizer's states.
     held: Dtype,
+    /// Element type of gradients as they accumulate, or of their shards.
+    accumulated: Dtype,
     /// Bytes of the optimizer's states as they were recorded.
     states: Option<u64>,
     /// Whether they have a copy of the parameters.
@@ -522,15 +529,18 @@ impl Builder<'_> {
                 let own = u128::from(bytes) * u128::from(part) / u128::from(whole.max(1));
                 u64::try_from(own).unwrap_or(u64::MAX) + if self.has_copy { 4 * part } else { 0 }
             }
-            None => part * self.options.optimizer.unwrap_or(Optimizer::Adam).state_bytes(self.held),
+            None => part * self.state_bytes(),
         };
         let parameters = self.buffer(BufferKind::Parameters, elements * self.held.size(), None);
         let mut resident = vec![parameters];
         if states > 0 {
             resident.push(self.buffer(BufferKind::OptimizerStates, states, None));
         }
-        // DDP's buckets, into which gradients are copied unless they are views of them (`gradient_as_bucket_view`).
-        if self.options.sharding == Sharding::None && self.all.size > 1 && !self.rounds {
+        if self.has_main_gradients() {
+            // They are the buffers of the exchange, too.
+            resident.push(self.buffer(BufferKind::Gradients, whole * self.accumulated.size(), None));
+        } else if self.options.sharding == Sharding::None && self.all.size > 1 && !self.rounds {
+            // DDP's buckets, into which gradients are copied unless they are views of them (`gradient_as_bucket_view`).
             resident.push(self.buffer(BufferKind::Gradients, whole * self.param.size(), None));
         }
         if self.rounds {
@@ -541,6 +551,18 @@ impl Builder<'_> {
             resident.push(self.buffer(BufferKind::Gradients, whole * self.reduce.size(), None));
         }
         resident
+    }
+
+    /// Bytes of the optimizer's state for each parameter that a rank updates.
+    fn state_bytes(&self) -> u64 {
+        let optimizer = self.options.optimizer.unwrap_or(Optimizer::Adam);
+        self.options.held.map_or_else(|| optimizer.state_bytes(self.held), |held| held.state_bytes(optimizer))
+    }
+
+    /// Whether every rank has buffers of all gradients during the whole iteration.
+    fn has_main_gradients(&self) -> bool {
+        let is_whole = matches!(self.options.sharding, Sharding::None | Sharding::Zero1);
+        is_whole && !self.rounds && self.options.held.is_some_and(|held| held.has_main_gradients())
     }
 
     fn compute(&mut self, work: Work, unit: Option<u32>, pass: u32, after: Vec<u32>) -> u32 {

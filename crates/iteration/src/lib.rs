@@ -19,6 +19,6 @@ pub mod units;
 
 pub use build::build;
 pub use compression::{Compression, Cost, Method};
-pub use options::{Exchanges, IterationError, IterationOptions, Optimizer, Pull, Reshard, Sharding};
+pub use options::{Exchanges, Held, IterationError, IterationOptions, Optimizer, Pull, Reshard, Sharding};
 pub use plan::{Buffer, BufferKind, Collective, Group, Plan, Step, Stream, Unit, Work};
 pub use units::{Bucket, buckets, buckets_with_experts_apart};

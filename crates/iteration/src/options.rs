@@ -81,12 +81,45 @@ impl Optimizer {
     #[must_use]
     pub fn state_bytes(self, parameters: Dtype) -> u64 {
         let size = parameters.size();
-        let moments = match self {
+        self.moments() * size.max(4) + if size < 4 { 4 } else { 0 }
+    }
+
+    /// Values that it keeps for each parameter.
+    fn moments(self) -> u64 {
+        match self {
             Optimizer::Adam => 2,
             Optimizer::Momentum => 1,
             Optimizer::Sgd => 0,
-        };
-        moments * size.max(4) + if size < 4 { 4 } else { 0 }
+        }
+    }
+}
+
+/// The element types of the state that a rank holds, by a recipe of precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Of parameters; of sharded ones, of the shards.
+    pub parameters: Dtype,
+    /// Of gradients as they accumulate; of sharded ones, of the shards.
+    pub gradients: Dtype,
+    /// Of the optimizer's moments.
+    pub states: Dtype,
+    /// Whether the optimizer has float32 copies of the parameters.
+    pub masters: bool,
+    /// Bytes of temporaries per parameter in the optimizer's step: of all that a rank updates, and of one tensor at a time.
+    pub temporaries: (u64, u64),
+}
+
+impl Held {
+    /// Whether gradients accumulate in buffers of their own that are never freed: Megatron's `main_grad`.
+    #[must_use]
+    pub fn has_main_gradients(&self) -> bool {
+        self.masters && self.gradients.size() > self.parameters.size()
+    }
+
+    /// Bytes of the optimizer's state per parameter.
+    #[must_use]
+    pub fn state_bytes(&self, optimizer: Optimizer) -> u64 {
+        optimizer.moments() * self.states.size() + if self.masters { 4 } else { 0 }
     }
 }
 
@@ -158,6 +191,9 @@ pub struct IterationOptions {
     pub reduce_dtype: Option<Dtype>,
     /// For memory. `None`: what the trace says, or else Adam.
     pub optimizer: Option<Optimizer>,
+    /// Types of the state, for memory. `None`: those that follow from `param_dtype`: what has 16 bits has float32 copies, or
+    /// shards in float32.
+    pub held: Option<Held>,
     /// Whether gradients are exchanged while the backward pass is still running.
     pub overlap: bool,
     /// Whether the trace is the last of several passes, of which it has the others as time, as in a pipeline: what is
@@ -200,6 +236,7 @@ impl IterationOptions {
             param_dtype: None,
             reduce_dtype: None,
             optimizer: None,
+            held: None,
             overlap: true,
             accumulated: false,
             compression: Compression::NONE,

@@ -2,7 +2,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use paceline_iteration::Reshard;
+use paceline_iteration::{Held, Reshard};
 use paceline_model::cluster::ServerPlace;
 use paceline_model::trace::Dtype;
 use paceline_nccl::NcclError;
@@ -61,7 +61,10 @@ where
 }
 
 fn dtype(setting: &'static str, given: &Bound<'_, PyAny>) -> PyResult<Dtype> {
-    let word: String = value(setting, given)?;
+    dtype_named(setting, &value::<String>(setting, given)?)
+}
+
+fn dtype_named(setting: &'static str, word: &str) -> PyResult<Dtype> {
     let known = Dtype::ALL.into_iter().find(|dtype| dtype.name() == word);
     known.ok_or_else(|| {
         user_error(Refusal::about(setting, format!("unknown dtype '{word}'")).remedy(format!("{{{setting}=float32}}")))
@@ -112,10 +115,24 @@ fn set(given: &mut Given, option: &str, value_: &Bound<'_, PyAny>) -> PyResult<(
         "param_dtype" => given.param_dtype = Some(dtype("param_dtype", it)?),
         "reduce_dtype" => given.reduce_dtype = Some(dtype("reduce_dtype", it)?),
         "optimizer" => given.optimizer = Some(name_of("optimizer", it)?),
+        "held" => given.held = Some(held(it)?),
         "sync_every" => given.sync_every = Some(value("sync_every", it)?),
         other => return Err(PyTypeError::new_err(format!("a scenario has no option '{other}'"))),
     }
     Ok(())
+}
+
+/// The types of the state that a rank holds: `(parameters, gradients, states, masters, temporaries, of one tensor)`.
+fn held(given: &Bound<'_, PyAny>) -> PyResult<Held> {
+    let (parameters, gradients, states, masters, all, one) =
+        value::<(String, String, String, bool, u64, u64)>("precision", given)?;
+    Ok(Held {
+        parameters: dtype_named("precision", &parameters)?,
+        gradients: dtype_named("precision", &gradients)?,
+        states: dtype_named("precision", &states)?,
+        masters,
+        temporaries: (all, one),
+    })
 }
 
 /// A communication library: its habits and constants.

@@ -1,7 +1,7 @@
 //! The options of a forecast as users give them.
 use std::str::FromStr;
 
-use paceline_iteration::{Optimizer, Pull, Reshard, Sharding};
+use paceline_iteration::{Held, Optimizer, Pull, Reshard, Sharding};
 use paceline_model::trace::Dtype;
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement, Refusal};
 use paceline_simulator::Network;
@@ -95,6 +95,8 @@ pub struct Given {
     pub reduce_dtype: Option<Dtype>,
     /// For memory.
     pub optimizer: Option<Optimizer>,
+    /// Types of the state, for memory.
+    pub held: Option<Held>,
     /// Iterations between two exchanges.
     pub sync_every: Option<u32>,
 }

@@ -88,6 +88,7 @@ fn asked(
     plan.accumulate = given.accumulate.unwrap_or(plan.accumulate);
     plan.synchronize = given.accumulate_sync;
     plan.optimizer = given.optimizer;
+    plan.held = given.held;
     Ok(plan)
 }
 

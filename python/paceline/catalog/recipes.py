@@ -2,9 +2,10 @@
 
 | recipe | who trains so |
 | --- | --- |
+| `mixed` | `o2`; where units are gathered (FSDP2) `fsdp-mixed`, reduced in 16 bits |
 | `o2` | Apex's O2 and DeepSpeed: 16-bit parameters and gradients, FP32 masters and moments |
 | `megatron` | Megatron: as `o2`, with gradients accumulated and reduced in FP32 (`main_grad`) |
-| `fp8` | Transformer Engine: as `o2`, with products in 8 bits |
+| `fp8` | Transformer Engine: as `mixed`, with products in 8 bits |
 | `fsdp-mixed` | FSDP2's MixedPrecisionPolicy as torchtitan sets it: FP32 shards, gathered in 16 bits, reduced in FP32 |
 | `bf16` | trainers' pure bfloat16: parameters, gradients and moments, without masters |
 | `amp-bf16`, `amp-fp16` | torch.autocast over FP32 parameters: weights are converted at each use |
@@ -17,7 +18,7 @@ torch/distributed/fsdp/_fully_shard/_fsdp_api.py (`MixedPrecisionPolicy`); torch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.catalog import names
 from paceline.errors import InvalidArgumentError
@@ -25,8 +26,11 @@ from paceline.errors import InvalidArgumentError
 _DTYPES = {"fp8": "float8_e4m3fn", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32"}
 """torch's dtype of a product's operands, by the precision of the computation."""
 _BYTES = {"float8_e4m3fn": 1, "bfloat16": 2, "float16": 2, "float32": 4}
+_MOMENTS = {"adam": 2, "momentum": 1, "sgd": 0}
+"""Values that the optimizer keeps for each parameter."""
 _SIXTEEN_BITS = ("bf16", "fp16")
 COMPUTED: dict[str, Sequence[str]] = {
+    "mixed": _SIXTEEN_BITS,
     "o2": _SIXTEEN_BITS,
     "megatron": (*_SIXTEEN_BITS, "fp8"),
     "fp8": ("fp8",),
@@ -67,7 +71,29 @@ class Recipe:
     @property
     def is_usual(self) -> bool:
         """Whether it is the recipe that its computation has by default."""
-        return self.name in ("o2", "fp8", "fp32")
+        return self.name in ("mixed", "fp8", "fp32")
+
+    @property
+    def sharded(self) -> Recipe:
+        """The types where units are gathered before they compute, as by FSDP2."""
+        if self.name not in ("mixed", "fp8"):
+            return self
+        return replace(self, parameters="float32", gradients="float32", masters=False)
+
+    def step_bytes(self, optimizer: names.Optimizer, impl: names.OptimizerImpl) -> tuple[int, int]:
+        """Return the bytes per parameter of temporaries in the optimizer's step: of all tensors, and of one at a time.
+
+        AdamW's square root of the second moment is a tensor of its own (`_multi_tensor_adamw`), and in a loop over
+        parameters also the quotient of it (`_single_tensor_adamw` in torch/optim/adam.py). SGD works in place.
+        """
+        if optimizer != "adam" or impl == "fused":
+            return 0, 0
+        size = dtype_bytes(self.states)
+        return (size, 0) if impl == "foreach" else (0, 2 * size)
+
+    def state_bytes(self, optimizer: names.Optimizer) -> int:
+        """Return the bytes of the optimizer's state per parameter."""
+        return _MOMENTS[optimizer] * dtype_bytes(self.states) + 4 * self.masters
 
     @property
     def gathered(self) -> str:
@@ -113,14 +139,14 @@ def recipe_of(name: names.Recipe | None, precision: str) -> Recipe:
     """Return a recipe.
 
     Args:
-        name: Its name; None for the usual one of the precision: `o2` in 16 bits, `fp8`, or `fp32`.
+        name: Its name; None for the usual one of the precision: `mixed` in 16 bits, `fp8`, or `fp32`.
         precision: That of the computation, one that the recipe has.
     """
     computation = _DTYPES[precision]
     if name is None:
-        name = "fp8" if precision == "fp8" else "o2" if precision in _SIXTEEN_BITS else "fp32"
+        name = "fp8" if precision == "fp8" else "mixed" if precision in _SIXTEEN_BITS else "fp32"
     full, half = "float32", "bfloat16" if precision == "fp8" else computation
-    if name in ("o2", "fp8"):
+    if name in ("mixed", "o2", "fp8"):
         return Recipe(name, half, computation, False, half, half, full, True)
     if name == "megatron":
         return Recipe(name, half, computation, False, full, full, full, True)

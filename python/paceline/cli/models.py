@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -179,7 +180,7 @@ def _memory(workload: Workload, sharding: str, gpus: int) -> _core.Memory:
     scenario = Scenario.of(
         trace, load_cluster(None), "native", gpus, sharding=sharding, optimizer=workload.optimizer, bucket_size=size
     )
-    return native(scenario).memory([trace])
+    return native(replace(scenario, workload=workload)).memory([trace])
 
 
 def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:

@@ -6,15 +6,17 @@ Rates, costs, buckets, and how much workers differ, are decided in `crates/scena
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from paceline import _core
 from paceline._core import Lowered
 from paceline.catalog import channels
 from paceline.catalog.nccl import assumed_values
-from paceline.forecast import compression
+from paceline.forecast import compression, sharding
 
 if TYPE_CHECKING:
+    from paceline.catalog.models.workload import Workload
     from paceline.forecast.scenario import Scenario
 
 LONG = 6_000_000
@@ -29,6 +31,7 @@ def native(scenario: Scenario) -> _core.Scenario:
     if (model := scenario.workload) is not None:
         options |= {"tensor_parallel": model.tensor, "pipeline_parallel": model.pipeline}
         options |= {"microbatches": model.microbatches, "expert_ranks": model.expert_ranks}
+        options = types_of_state(model, options) | options
     return _core.Scenario(
         scenario.trace,
         scenario.cluster,
@@ -41,6 +44,22 @@ def native(scenario: Scenario) -> _core.Scenario:
         compression=compression.native(scenario),
         **options,
     )
+
+
+def types_of_state(model: Workload, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options by which a plan has the types of a model's recipe of precision.
+
+    A model's trace has gradients as they are reduced; parameters are gathered in another type by some recipes.
+    """
+    gathers = sharding.kind(options.get("sharding") or sharding.NONE) in sharding.GATHERED
+    if not gathers and "param_dtype" in options:
+        return {}
+    recipe = model.recipe.sharded if gathers else model.recipe
+    every, one = recipe.step_bytes(options.get("optimizer", model.optimizer), model.optimizer_impl)
+    held = (recipe.parameters, recipe.gradients, recipe.states, recipe.masters, every, one)
+    if recipe.gathered == recipe.reduction:
+        return {"held": held}
+    return {"held": held, "param_dtype": recipe.gathered, "reduce_dtype": recipe.reduction}
 
 
 def lowered(scenario: Scenario) -> Lowered:

@@ -763,7 +763,9 @@ ONE_DTYPE = replace(choice(_DTYPES, SHORT_DTYPES), python="names.Dtype | names.S
 ATTENTION = choice(("flash", "unfused"), literal="Attention")
 CHECKPOINTING = choice(("none", "selective", "full"), literal="Checkpointing")
 KERNELS = choice(("eager", "fused", "compiled", "transformer-engine"), literal="Kernels")
-RECIPE = choice(("o2", "megatron", "fp8", "fsdp-mixed", "bf16", "amp-bf16", "amp-fp16", "fp32"), literal="Recipe")
+RECIPE = choice(
+    ("mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16", "amp-bf16", "amp-fp16", "fp32"), literal="Recipe"
+)
 OPTIMIZER_IMPL = choice(("fused", "foreach", "loop"), literal="OptimizerImpl")
 SHARDING = Kind("NAME", _sharding)
 SEVERAL_SHARDINGS = names_of(_sharding)

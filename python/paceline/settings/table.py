@@ -476,8 +476,8 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="precision",
         kind=kinds.RECIPE,
-        help="Recipe of precision: bf16, amp-bf16, amp-fp16, fsdp-mixed, megatron, o2, fp8, fp32.",
-        default_words="o2; of --dtype fp8: fp8, of fp32: fp32",
+        help="Recipe of precision: bf16, amp-bf16, amp-fp16, fsdp-mixed, megatron, o2, mixed, fp8, fp32.",
+        default_words="mixed; of --dtype fp8: fp8, of fp32: fp32",
         part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
@@ -492,8 +492,8 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="loss_chunks",
         kind=kinds.whole(1, 4096),
-        help="Chunks of tokens in which logits and loss are computed, as by Liger.",
-        default_words="1",
+        help="Fused cross-entropy, over so many chunks of tokens: 1 (of all logits), 8, 32.",
+        default_words="not fused; in Megatron's kernels",
         part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),

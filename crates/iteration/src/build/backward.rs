@@ -30,7 +30,7 @@ impl Builder<'_> {
         // FSDP2 converts gradients to the type of the reduction, unless the copy for the reduce-scatter does
         // (`_set_unsharded_grad_dtypes` in `_fsdp_param_group.py`).
         let size = match (self.param.size(), self.reduce.size()) {
-            (param, _) if !sharded => param,
+            _ if !sharded => self.accumulated.size(),
             (param, reduce) if synchronizes => param.min(reduce),
             (_, reduce) => reduce,
         };
@@ -103,10 +103,10 @@ impl Builder<'_> {
 
     /// Gradients of earlier passes, which the first step finds. They have not been exchanged.
     pub(super) fn accumulated(&mut self) {
-        let dtype = if self.options.sharding.gathers_units() { self.reduce } else { self.param };
+        let dtype = if self.options.sharding.gathers_units() { self.reduce } else { self.accumulated };
         for unit in 0..self.cut.units.len() as u32 {
             let elements = self.elements(unit);
-            if elements == 0 || self.steps.is_empty() {
+            if elements == 0 || self.steps.is_empty() || self.has_main_gradients() {
                 continue;
             }
             let buffer = self.buffer(BufferKind::Gradients, elements * dtype.size(), Some(unit));
@@ -121,7 +121,8 @@ impl Builder<'_> {
         let param = self.param.size();
         let adds = |unit: u32| accumulates[unit as usize];
         let converts = |unit: u32| size < param || size > param && !adds(unit);
-        for &(unit, elements) in segment.begun.iter().filter(|&&(unit, _)| !adds(unit)) {
+        let own = self.has_main_gradients();
+        for &(unit, elements) in segment.begun.iter().filter(|&&(unit, _)| !own && !adds(unit)) {
             let buffer = self.buffer(BufferKind::Gradients, elements * size, Some(unit));
             self.at(step).allocates.push(buffer);
             self.gradients[unit as usize].push(buffer);
@@ -215,9 +216,9 @@ impl Builder<'_> {
             self.at(step).frees.push(before);
         }
         // What is received, which is added to a shard that exists; if it has another type, it is converted before.
-        let (received, own) = (shard * self.reduce.size(), shard * self.held.size());
+        let (received, own) = (shard * self.reduce.size(), shard * self.accumulated.size());
         let is_new = self.shards[unit as usize].is_none();
-        let passing = match (is_new, self.held == self.reduce) {
+        let passing = match (is_new, self.accumulated == self.reduce) {
             (true, true) => 0,
             (true, false) | (false, true) => received,
             (false, false) => received + own,
@@ -251,14 +252,14 @@ impl Builder<'_> {
         self.passing.push(input);
         let is_added = self.shards[unit as usize].is_some();
         if !is_added || idle {
-            let own = self.buffer(BufferKind::Gradients, elements * self.held.size(), Some(unit));
+            let own = self.buffer(BufferKind::Gradients, elements * self.accumulated.size(), Some(unit));
             self.copied.push(own);
             if is_added {
                 self.passing.push(own);
             } else {
                 self.shards[unit as usize] = Some(own);
             }
-            if idle && self.held != self.reduce {
+            if idle && self.accumulated != self.reduce {
                 let output = self.buffer(BufferKind::Communication, elements * self.reduce.size(), Some(unit));
                 self.copied.push(output);
                 self.passing.push(output);

@@ -82,6 +82,8 @@ class Block:
     """Keys, values and queries made of narrower vectors; `kv_heads` and `head_size` are not used then."""
     dropout: bool = False
     window: int | None = None
+    composed: bool = False
+    """Whether eager kernels compose the activation function, a GELU by tanh, of several operators (GPT-2's)."""
     one_gate_up: bool = False
     """Whether one matrix makes what a gate multiplies."""
     experts: Experts | None = None
@@ -144,6 +146,8 @@ def _attention(block: Block, name: str, part: str = "attention", more: tuple[Ten
         scores=float(block.heads) * tokens * keys,
         separate=through * block.rms,
         widened=through * block.rms,
+        stream=tokens * hidden,
+        copies=keys * hidden if is_cross else 0 if block.one_qkv else 2 * tokens * hidden,
         gathered=tokens * hidden,
         # Of the result, queries, keys and values.
         gradients=tokens * 2 * width + keys * 2 * kv,
@@ -208,6 +212,8 @@ def _latent_attention(block: Block, latent: Latent, name: str) -> Layer:
         scores=float(heads) * tokens * tokens,
         separate=tokens * hidden + narrow,
         widened=tokens * hidden + narrow,
+        stream=tokens * hidden,
+        copies=tokens * hidden,
         gathered=tokens * hidden,
         gradients=tokens * (2 * queries + 2 * values),
     )
@@ -251,6 +257,7 @@ def _mlp(block: Block, name: str) -> Layer:
     matrices = 1 if experts is None else experts.count
     matmuls = [Matmul(rows, hidden, ups * ffn, matrices), Matmul(rows, ffn, hidden, matrices)]
     wide = rows * ffn
+    dense = wide if experts is None else float(tokens * experts.shared)
     traffic = _MLP
     if experts is not None:
         if experts.shared:
@@ -264,13 +271,17 @@ def _mlp(block: Block, name: str) -> Layer:
     kept = Activations(
         # Of experts, the inputs of their first product, too: a copy of each token for each.
         products=tokens * hidden + ups * wide + (rows * hidden if experts is not None else 0),
-        # After four products of attention: the first one, and with a gate the last one, too.
-        alternate=wide + tokens * passed * hidden * block.gated,
-        summed=tokens * passed * hidden * block.gated,
+        # After four products of attention: the first one, and with a gate the last one, too; of experts, shared ones.
+        alternate=dense + tokens * hidden * block.gated * (dense > 0),
+        summed=tokens * hidden * block.gated * (dense > 0),
         pointwise=through + wide,
         masks=tokens * hidden if block.dropout else 0,
-        separate=through * block.rms + wide * block.gated,
+        # Of a composed GELU, the results of tanh, 1 + tanh, and x / 2.
+        separate=through * block.rms + wide * (block.gated + 3 * block.composed),
         widened=through * block.rms,
+        stream=tokens * hidden,
+        copies=tokens * hidden * (block.gated and not block.one_gate_up and experts is None),
+        exchanged=0 if experts is None else 2 * rows * hidden,
         gathered=tokens * hidden,
         # Of the second product's input, which is let go, and of what that is made of.
         gradients=ups * wide,
@@ -320,9 +331,13 @@ def head_layers(
     dense: bool = False,
     rms: bool = False,
     rows: int | None = None,
+    upcast: bool = True,
     more: tuple[Tensor, ...] = (),
 ) -> list[Layer]:
-    """Return the final norm and the output head. `rows`: tokens with logits; `dense`: BERT's transform."""
+    """Return the final norm and the output head.
+
+    `rows`: tokens with logits; `dense`: BERT's transform; `upcast`: whether the loss is in FP32 in any precision.
+    """
     rows = tokens if rows is None else min(rows, tokens)
     tensors: list[Tensor] = []
     matmuls = []
@@ -334,7 +349,7 @@ def head_layers(
     if bias:
         tensors.append(Tensor("model.head.bias", (vocabulary,)))
     matmuls.append(Matmul(rows, hidden, vocabulary))
-    kept = Activations(products=rows * hidden, wide=float(rows) * vocabulary, gathered=rows * hidden)
+    kept = Activations(products=rows * hidden, wide=float(rows) * vocabulary, upcast=upcast, gathered=rows * hidden)
     head = Layer(
         "model.head",
         (*tensors, *more),
@@ -351,5 +366,5 @@ def head_layers(
 def final_norm(name: str, tokens: int, hidden: int, vectors: int, *, rms: bool) -> Layer:
     """Return the norm behind the last block."""
     through = float(tokens * hidden)
-    kept = Activations(inputs=through, separate=through * rms, widened=through * rms)
+    kept = Activations(inputs=through, separate=through * rms, widened=through * rms, stream=through)
     return Layer(name, norm_tensors(name, hidden, vectors), tokens, hidden, traffic=LOOKUP, kept=kept)

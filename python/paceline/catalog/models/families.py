@@ -34,6 +34,7 @@ def _gpt2(config: Config, tokens: int) -> list[Layer]:
         tokens,
         one_qkv=True,
         dropout=config.number("resid_pdrop", 0.1) > 0,
+        composed=config.text("activation_function", "gelu_new") in ("gelu_new", "gelu_fast"),
     )
     positions = config.positions(tokens, "n_positions")
     tied = config.flag("tie_word_embeddings", default=True)
@@ -186,7 +187,7 @@ def _bert_head(config: Config, tokens: int, hidden: int, words: Tensor) -> list[
     if tied is None:
         # The product then has a bias of its own besides that of the predictions.
         more = (*more, Tensor("model.head.product_bias", (vocabulary,)))
-    return head_layers(tokens, hidden, vocabulary, 0, tied, bias=True, dense=True, rows=rows, more=more)
+    return head_layers(tokens, hidden, vocabulary, 0, tied, bias=True, dense=True, rows=rows, upcast=False, more=more)
 
 
 def _dense(hidden: int) -> tuple[Tensor, ...]:
@@ -240,7 +241,7 @@ def _t5(config: Config, tokens: int) -> list[Layer]:
     ]
     if what == "words":
         tied = words if config.flag("tie_word_embeddings", default=True) else None
-        return [*both, *head_layers(tokens, hidden, vocabulary, 0, tied)]
+        return [*both, *head_layers(tokens, hidden, vocabulary, 0, tied, upcast=False)]
     if what == "sequence":
         # Of the token that ends the sequence.
         return [*both, labeling("model.head", 1, hidden, config.labels(), more=_dense(hidden))]
@@ -297,7 +298,7 @@ def _bart(config: Config, tokens: int) -> list[Layer]:
         *layers,
     ]
     if what == "words":
-        return [*both, *head_layers(tokens, hidden, vocabulary, 0, words if tied else None)]
+        return [*both, *head_layers(tokens, hidden, vocabulary, 0, words if tied else None, upcast=False)]
     if what == "sequence":
         # Of the token that ends the sequence.
         return [*both, labeling("model.head", 1, hidden, config.labels(3), more=_dense(hidden))]

@@ -83,7 +83,9 @@ class Activations:
     products: float = 0.0
     """Outputs of matrix products and of flash attention: kept with Korthikanti's selective checkpointing."""
     alternate: float = 0.0
-    """Kept by torchtitan's selective checkpointing: outputs of attention and of a block's products 1, 3, 5 and 7."""
+    """Kept by torchtitan's selective checkpointing: outputs of attention and of a block's products 1, 3, 5 and 7.
+
+    Grouped products of experts are not on its list (`aten._grouped_mm`), and are recomputed."""
     summed: float = 0.0
     """Of `alternate`, parts of sums that every tensor-parallel GPU has whole."""
     pointwise: float = 0.0
@@ -96,12 +98,20 @@ class Activations:
     """Bytes that eager kernels keep besides: values that RMSNorm has normalized, activations that a gate multiplies."""
     widened: float = 0.0
     """Inputs of RMSNorm, which eager kernels keep in FP32 instead."""
+    stream: float = 0.0
+    """Of all those, values of the residual stream, which autocast leaves in FP32."""
+    copies: float = 0.0
+    """Elements that autocast converts again, as eager kernels do for each product of the same input."""
+    exchanged: float = 0.0
+    """Results of exchanges with other GPUs' experts, which torchtitan's selective checkpointing keeps."""
     gathered: float = 0.0
     """Inputs of products that every tensor-parallel GPU has whole; as many outputs of others are summed to shards."""
     gradients: float = 0.0
     """Gradients of activations that exist at a time in the backward pass of the layer, less what it has let go."""
     wide: float = 0.0
-    """Elements of 4 bytes whatever the precision, such as the logits of the loss."""
+    """Logits of the loss."""
+    upcast: bool = True
+    """Whether the model converts them to FP32, as transformers' causal language models do (`ForCausalLMLoss`)."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,13 @@ attention core is recomputed. With flash attention, whose core keeps no scores, 
 attention and of every second matrix product of a block are kept (`SelectiveAC` in `activation_checkpoint.py`).
 
 In the backward pass of the loss, PyTorch's cross-entropy has two more copies of the logits in FP32, the gradients of
-its result and of its argument; fused ones write the gradient in the precision of the computation.
+its result and of its argument. A fused one has the logits and their gradient, which eager models convert to FP32
+before; in chunks, only those of a chunk exist, with the copies of PyTorch's. The gradient of the head's matrix is made
+when these copies have been let go.
+
+Autocast leaves the residual stream in FP32, keeps an input once for each product that takes it, and the weights that it
+has converted: for the backward pass, or with checkpointing until the forward pass has ended (`cached_cast` in ATen's
+autocast_mode.cpp).
 
 Tensor-parallel GPUs share everything evenly, with one exception: where PyTorch's modules do it (DTensor, so with any
 kernels but fused ones), each keeps the inputs that it has gathered for its products, which are whole. Megatron gathers
@@ -24,13 +30,12 @@ from paceline.catalog import names
 from paceline.catalog.efficiency import MEGATRON
 from paceline.catalog.models.layers import Layer, Model
 from paceline.catalog.models.roofline import AttentionKind, Kernels, element_bytes
+from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 
 Checkpointing = names.Checkpointing
 Optimizer = names.Optimizer
 SHARDINGS = ("none", "zero1", "zero2", "zero3")
-_STATES = {"adam": 2, "momentum": 1, "sgd": 0}
-"""FP32 tensors that the optimizer keeps beside the master copy."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,17 @@ class Computation:
     """`full` keeps the inputs of blocks; `selective` recomputes what is cheap."""
     tensor: int = 1
     """Tensor-parallel GPUs."""
+    autocast: bool = False
+    """Whether the residual stream is in FP32, and weights are converted."""
+    loss_chunks: int | None = None
+    """Chunks of a fused loss; None: it is not fused."""
+    expert: int = 1
+    """GPUs that have a part each of the experts."""
+
+    @property
+    def stream_bytes(self) -> int:
+        """Of a value of the residual stream."""
+        return 4 if self.autocast else element_bytes(self.precision)
 
     @property
     def is_gathered(self) -> bool:
@@ -56,36 +72,67 @@ def activation_bytes(layer: Layer, computed: Computation) -> int:
     """Return the bytes that all GPUs of a rank keep of a layer for its backward pass, per sample."""
     size, kept = element_bytes(computed.precision), layer.kept
     attention, checkpointing = computed.attention, computed.checkpointing
+    wider = computed.stream_bytes - size
     if checkpointing == "full" and layer.block:
-        return round(kept.inputs * size)
-    total = (kept.inputs + kept.products) * size + kept.wide * 4
+        return round(kept.inputs * (size + wider))
+    total = (kept.inputs + kept.products) * size + kept.wide * _kept_of_logits(layer, computed)
     if attention == "flash" and kept.scores:
         # The log-sum-exp of each query, in FP32.
         total += 4 * (layer.attention.heads * layer.attention.queries if layer.attention else 0)
     if checkpointing == "selective" and layer.block and attention == "flash":
-        total += (kept.alternate - kept.products) * size
+        total += (kept.alternate - kept.products) * size + kept.inputs * wider
+        total += kept.exchanged * size if computed.expert > 1 else 0
         if computed.is_gathered:
             # The sums' shards are kept as well.
             total += ((computed.tensor - 1) * kept.summed + kept.gathered) * size
         return round(total)
     if computed.is_gathered:
         total += (computed.tensor - 1) * kept.gathered * size
+    total += kept.stream * wider + kept.pointwise * size + kept.masks
     if checkpointing == "selective" and layer.block:
-        return round(total + kept.pointwise * size + kept.masks)
-    total += kept.pointwise * size + kept.masks
+        return round(total)
     if computed.kernels == "eager":
-        total += kept.separate * size + kept.widened * max(0, 4 - size)
+        total += kept.separate * size + kept.widened * max(0, 4 - size) + kept.copies * size * computed.autocast
     if attention == "unfused":
-        # Softmax; with dropout, its mask and its output, too.
-        total += kept.scores * (2 * size + 1 if layer.dropout else size)
+        # Softmax, in autocast in FP32 with a copy; with dropout, its mask and its output, too.
+        again = size if layer.dropout or computed.autocast else 0
+        total += kept.scores * (size + wider + again + layer.dropout)
     return round(total)
+
+
+def converted_bytes(layer: Layer, computed: Computation) -> int:
+    """Return the bytes of the weights that autocast converts for a layer's products, whatever the batch."""
+    if not (computed.autocast and layer.matmuls):
+        return 0
+    matrices = sum(one.size for one in (*layer.tensors, *layer.shared) if len(one.shape) > 1)
+    return matrices * element_bytes(computed.precision)
+
+
+def cached_bytes(layers: Sequence[Layer], computed: Computation) -> int:
+    """Return the bytes of a batch that the end of the forward pass needs beyond the backward pass that begins then.
+
+    With checkpointing, weights that autocast has converted are let go when the forward pass has ended.
+    """
+    return sum(converted_bytes(layer, computed) for layer in layers if is_recomputed(layer, computed))
+
+
+def is_recomputed(layer: Layer, computed: Computation) -> bool:
+    """Whether checkpointing recomputes a layer."""
+    return bool(layer.block) and computed.checkpointing != "none"
+
+
+def forward_loss_bytes(layer: Layer, computed: Computation) -> int:
+    """Return the bytes per sample that the loss's forward pass needs beyond what is kept: logits, and in FP32."""
+    if computed.loss_chunks is not None or computed.kernels in MEGATRON:
+        return 0
+    return round(layer.logits * (element_bytes(computed.precision) + _loss_bytes(layer, computed)))
 
 
 def backward_bytes(layers: Sequence[Layer], computed: Computation) -> list[int]:
     """Return the bytes that only the backward pass of each layer needs on all GPUs of a rank, per sample.
 
     With checkpointing, a block is recomputed: until the backward pass has passed one of its layers, what this layer and
-    those before it do not keep exists again. The loss needs copies of the logits, which a compiled one does without.
+    those before it do not keep exists again. The loss needs copies of the logits.
     """
     found, block, again = [], "", 0
     for layer in layers:
@@ -93,7 +140,7 @@ def backward_bytes(layers: Sequence[Layer], computed: Computation) -> list[int]:
         if block and computed.checkpointing != "none":
             again += activation_bytes(layer, replace(computed, checkpointing="none"))
             again -= activation_bytes(layer, computed)
-        found.append(again + _gradient_bytes(layer, computed) + round(layer.logits * _of_logits(computed)))
+        found.append(again + _gradient_bytes(layer, computed) + round(layer.logits * _of_logits(layer, computed)))
     return found
 
 
@@ -106,7 +153,7 @@ def _gradient_bytes(layer: Layer, computed: Computation) -> int:
         # The gradients of a sum and of gathered inputs are whole on every GPU.
         whole = computed.tensor * layer.kept.gathered
         most = max(most, whole + most / 2, 2 * whole)
-    return round((most + through) * element_bytes(computed.precision))
+    return round(most * element_bytes(computed.precision) + through * computed.stream_bytes)
 
 
 @dataclass(frozen=True)
@@ -136,6 +183,7 @@ def memory_of(
     sharding: str = "none",
     group: int = 1,
     optimizer: Optimizer = "adam",
+    recipe: Recipe | None = None,
     units_in_flight: int = 2,
     activations: int | None = None,
 ) -> Memory:
@@ -143,12 +191,12 @@ def memory_of(
 
     Args:
         model: The model, at its sequence length.
-        computed: How it is computed. 16-bit parameters have an FP32 master copy among the optimizer's states. With
-            `zero3`, as by FSDP2, shards of parameters and gradients are FP32 instead.
+        computed: How it is computed.
         batch: Samples of a microbatch.
         sharding: `none`, `zero1` (optimizer states), `zero2` (gradients, too) or `zero3` (parameters, too).
         group: Ranks that share a copy; with `none`, more than one makes DDP's buckets.
-        optimizer: `adam` keeps 2 FP32 states, `momentum` 1, `sgd` none.
+        optimizer: `adam` keeps 2 states, `momentum` 1, `sgd` none.
+        recipe: Types of parameters, gradients and states; by default the usual ones of the precision.
         units_in_flight: Blocks that are gathered at once with `zero3`.
         activations: Bytes that are kept for the backward pass, if not what all layers keep of a microbatch.
 
@@ -157,11 +205,13 @@ def memory_of(
     """
     if sharding not in SHARDINGS:
         raise InvalidArgumentError(f"unknown sharding '{sharding[:80]}'", remedy=f"one of {', '.join(SHARDINGS)}")
-    size, count = element_bytes(computed.precision), model.parameters
+    count = model.parameters
     level = SHARDINGS.index(sharding)
-    held = max(size, 4) if level >= 3 else size
-    master = 4 if held == 2 else 0
-    states = count * (master + 4 * _STATES[optimizer])
+    recipe = recipe or recipe_of(None, computed.precision)
+    recipe = recipe.sharded if level >= 3 else recipe
+    held, gathered = dtype_bytes(recipe.parameters), dtype_bytes(recipe.gathered)
+    summed = dtype_bytes(recipe.gradients)
+    states = count * recipe.state_bytes(optimizer)
     unit = largest_unit(model)
     if activations is None:
         activations = batch * sum(activation_bytes(layer, computed) for layer in model.layers)
@@ -169,10 +219,10 @@ def memory_of(
     return Memory(
         parameters=-(-count * held // (group if level >= 3 else 1)),
         # DDP's buckets hold a copy.
-        gradients=-(-count * held // (group if level >= 2 else 1)) * (2 if level == 0 and group > 1 else 1),
+        gradients=-(-count * summed // (group if level >= 2 else 1)) * (2 if level == 0 and group > 1 else 1),
         optimizer=-(-states // (group if level >= 1 else 1)),
         # Parameters of the units in flight, and the gradients of one.
-        gathered=unit * size * (units_in_flight + 1) if level >= 3 and group > 1 else 0,
+        gathered=unit * gathered * (units_in_flight + 1) if level >= 3 and group > 1 else 0,
         activations=activations,
         # What is recomputed before it is of its own block.
         loss=batch * backward_bytes(last, computed)[-1],
@@ -187,9 +237,32 @@ def largest_unit(model: Model) -> int:
     return max(units.values())
 
 
-def _of_logits(computed: Computation) -> int:
-    """Return the bytes of a logit in the loss's backward pass, beyond the FP32 value that is kept."""
-    copies = 3 if computed.is_gathered else 2
+def _loss_bytes(layer: Layer, computed: Computation) -> int:
+    """Return the bytes of a logit as PyTorch's loss takes it: autocast, and most models, convert it to FP32."""
+    return 4 if layer.kept.upcast or computed.autocast else element_bytes(computed.precision)
+
+
+def _kept_of_logits(layer: Layer, computed: Computation) -> int:
+    """Return the bytes of a logit that are kept for the loss's backward pass."""
     if computed.kernels in MEGATRON:
-        return element_bytes(computed.precision)
-    return copies * 4 if computed.kernels == "eager" else 0
+        # Its cross-entropy is in FP32.
+        return 4 if (computed.loss_chunks or 1) == 1 else 0
+    if computed.loss_chunks is None:
+        return _loss_bytes(layer, computed)
+    if computed.loss_chunks > 1:
+        return 0
+    # What is compiled converts them on the way.
+    return _loss_bytes(layer, computed) if computed.kernels == "eager" else element_bytes(computed.precision)
+
+
+def _of_logits(layer: Layer, computed: Computation) -> float:
+    """Return the bytes of a logit in the loss's backward pass, beyond what is kept."""
+    size, own = element_bytes(computed.precision), _loss_bytes(layer, computed)
+    if (computed.loss_chunks or 1) > 1:
+        return (size + 3 * own) / (computed.loss_chunks or 1)
+    if computed.kernels in MEGATRON:
+        return size
+    if computed.loss_chunks == 1:
+        return own if computed.kernels == "eager" else size
+    # The gradients of the result and of the argument; DTensor's has a third copy.
+    return own * (3 if computed.is_gathered else 2)

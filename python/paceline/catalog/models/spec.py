@@ -116,7 +116,7 @@ def workload_of(  # noqa: PLR0917
         optimizer: `adam`, `momentum` or `sgd`.
         precision: A recipe of `paceline.catalog.recipes`, which `dtype` may not contradict.
         optimizer_impl: `fused`, `foreach` or `loop`; by default fused with FP32 masters, and foreach without.
-        loss_chunks: Chunks of tokens in which logits and loss are computed.
+        loss_chunks: Chunks of tokens in which a fused loss computes logits; by default it is not fused.
         tensor_parallel: GPUs that share every layer.
         pipeline_parallel: Stages of a pipeline.
         microbatches: Of an iteration, each of `batch` samples, with a pipeline.
@@ -171,10 +171,10 @@ def workload_of(  # noqa: PLR0917
     )
 
 
-def _checked_chunks(model: Model, chunks: int | None) -> int:
+def _checked_chunks(model: Model, chunks: int | None) -> int | None:
     """Return the chunks of the loss. Raises InvalidArgumentError without tokens, or with fewer than chunks."""
-    if chunks is None or chunks == 1:
-        return 1
+    if chunks is None:
+        return None
     if not any(layer.logits for layer in model.layers) or model.family == "vit":
         raise InvalidArgumentError(
             f"has no effect on {model.name}, whose loss is not of tokens",

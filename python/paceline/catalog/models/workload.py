@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -18,6 +19,10 @@ from paceline.catalog.models.memory import (
     Optimizer,
     activation_bytes,
     backward_bytes,
+    cached_bytes,
+    converted_bytes,
+    forward_loss_bytes,
+    is_recomputed,
     memory_of,
 )
 from paceline.catalog.models.pipeline import blocks_of_parts, in_flight
@@ -80,8 +85,8 @@ class Workload:
     recipe: Recipe = field(default_factory=lambda: recipe_of(None, "bf16"))
     """Types of parameters, gradients and optimizer states; its computation is that of `precision`."""
     optimizer_impl: OptimizerImpl = "fused"
-    loss_chunks: int = 1
-    """Chunks of tokens in which logits and loss are computed, one at a time."""
+    loss_chunks: int | None = None
+    """Chunks of tokens in which a fused cross-entropy computes logits, one at a time; None: it is not fused."""
     source: str = field(default="", compare=False)
 
     @property
@@ -117,7 +122,16 @@ class Workload:
     @property
     def computed(self) -> Computation:
         """How layers are computed, as far as it concerns their memory."""
-        return Computation(self.precision, self.attention, self.kernels, self.checkpointing, self.tensor)
+        return Computation(
+            self.precision,
+            self.attention,
+            self.kernels,
+            self.checkpointing,
+            self.tensor,
+            self.recipe.autocast,
+            self.loss_chunks,
+            self.expert,
+        )
 
     @cached_property
     def parts(self) -> tuple[tuple[Timed, ...], ...]:
@@ -415,6 +429,27 @@ class Workload:
             return 0
         return round(layer.logits / self.context * element_bytes(self.precision))
 
+    def _kept_weights(self, layer: Layer) -> int:
+        """Return the bytes of converted weights that a layer keeps for its backward pass."""
+        return 0 if is_recomputed(layer, self.computed) else converted_bytes(layer, self.computed)
+
+    def _only_backward(self, layers: Sequence[Layer]) -> list[int]:
+        """Return the bytes per sample of a microbatch that only the backward pass of each layer of a stage needs.
+
+        The last one begins where the forward pass has ended, with the loss and all weights that it has converted. Its
+        step also allocates the gradient of the head's matrix, when the copies of the loss have been let go.
+        """
+        found = [-(-size // self.context) for size in backward_bytes(layers, self.computed)]
+        last = layers[-1]
+        if last.logits and (self.loss_chunks or 1) == 1:
+            matrices = sum(one.size for one in (*last.tensors, *last.shared)) * dtype_bytes(self.recipe.gathered)
+            least = element_bytes(self.precision) * last.logits / self.context
+            found[-1] = round(max(found[-1] - matrices / self.batch, min(found[-1], least)))
+        cached = -(-cached_bytes(layers, self.computed) // self.batch)
+        if cached:
+            found[-1] = max(found[-1], cached + forward_loss_bytes(layers[-1], self.computed) // self.context)
+        return found
+
     @cached_property
     def _models(self) -> tuple[Model, ...]:
         """The part of the model that each stage has."""
@@ -432,10 +467,11 @@ class Workload:
             sharding=sharding,
             group=group,
             optimizer=self.optimizer,
+            recipe=self.recipe,
             activations=self.batch * sum(self._kept(stage)),
         )
-        outputs = self.samples * sum(map(self._kept_outputs, layers))
-        loss = -(-found.loss // self.context)
+        outputs = self.samples * sum(map(self._kept_outputs, layers)) + sum(map(self._kept_weights, layers))
+        loss = max(-(-found.loss // self.context), self.batch * self._only_backward(layers)[-1])
         found = replace(found, activations=found.activations + outputs, loss=loss)
         return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
 
@@ -450,8 +486,15 @@ class Workload:
         words += [f"experts on {self.expert} GPUs"] if self.expert > 1 else []
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
-        words += [f"loss in {self.loss_chunks} chunks"] if self.loss_chunks > 1 else []
+        words += self.loss_words
         return f"{self.hardware.title}, {', '.join(words)}, {self.optimizer}"
+
+    @property
+    def loss_words(self) -> list[str]:
+        """The loss if it is fused, for prose."""
+        if self.loss_chunks is None:
+            return []
+        return ["fused loss" if self.loss_chunks == 1 else f"fused loss in {self.loss_chunks} chunks"]
 
     @property
     def precision_words(self) -> list[str]:
@@ -469,7 +512,7 @@ class Workload:
         size = dtype_bytes(self.recipe.reduction)
         forward = [_core.Layer("model.pipeline", _seconds(self.before_s))] if self.before_s > 0 else []
         layers = [one.layer for one in timed]
-        only = backward_bytes(layers, self.computed)
+        only = self._only_backward(layers)
         known: set[str] = set()
         for one, kept, backward in zip(timed, self._kept(stage), only, strict=True):
             known |= {tensor.name for tensor in one.layer.tensors}
@@ -480,9 +523,11 @@ class Workload:
                     one.layer.name,
                     _seconds(one.forward_s),
                     tensors,
-                    activation_bytes=round(kept / self.microbatches) + self._kept_outputs(one.layer),
+                    activation_bytes=round(kept / self.microbatches)
+                    + self._kept_outputs(one.layer)
+                    + -(-self._kept_weights(one.layer) // self.samples),
                     # Of one microbatch.
-                    backward_bytes=-(-backward // (self.microbatches * self.context)) if backward else None,
+                    backward_bytes=-(-backward // self.microbatches) if backward else None,
                 )
             )
         first = {tensor.name: index for index, one in reversed(list(enumerate(timed))) for tensor in one.layer.tensors}

@@ -287,7 +287,7 @@ def _computation(workload: Workload) -> list[str]:
         f"{'no' if workload.checkpointing == 'none' else workload.checkpointing} checkpointing",
         *([f"experts on {workload.expert} GPUs"] if workload.expert > 1 else []),
         *([order] if workload.pipeline > 1 else []),
-        *([f"loss in {workload.loss_chunks} chunks"] if workload.loss_chunks > 1 else []),
+        *workload.loss_words,
         _OPTIMIZERS.get(workload.optimizer, workload.optimizer),
         workload.hardware.title,
     ]
