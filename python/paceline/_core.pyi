@@ -610,6 +610,8 @@ class Memory:
     gathered_bytes: int
     communication_bytes: int
     activations_bytes: int | None
+    apart_bytes: int
+    state_bytes: int
 
 class Sharded:
     """Exposed communication and memory, from the plan of an iteration: `paceline.forecast.sharded.Sharded`."""

@@ -65,6 +65,8 @@ getters! { Memory, self {
     gathered_bytes: u64 = self.0.gathered_bytes;
     communication_bytes: u64 = self.0.communication_bytes;
     activations_bytes: Option<u64> = self.0.activations_bytes;
+    apart_bytes: u64 = self.0.apart_bytes;
+    state_bytes: u64 = self.0.state_bytes;
 } }
 
 /// The part of an outcome that only a plan has.

@@ -60,5 +60,7 @@ pub fn of_gpu(memory: Memory, tensor: u32) -> Memory {
         gathered_bytes: share(memory.gathered_bytes),
         communication_bytes: share(memory.communication_bytes),
         activations_bytes: memory.activations_bytes.map(share),
+        apart_bytes: share(memory.apart_bytes),
+        state_bytes: share(memory.state_bytes),
     }
 }

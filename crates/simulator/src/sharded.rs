@@ -40,6 +40,10 @@ pub struct Memory {
     pub communication_bytes: u64,
     /// `None`: the trace does not say.
     pub activations_bytes: Option<u64>,
+    /// The most of each kind at any time, together: what is held if no kind reuses what others have freed.
+    pub apart_bytes: u64,
+    /// Of it, parameters, gradients and states.
+    pub state_bytes: u64,
 }
 
 /// The part of a result that only a plan has.

@@ -93,7 +93,8 @@ impl Builder<'_> {
             let share = self.share();
             let tensors = self.cut.backward.iter().map(|segment| segment.largest).max().unwrap_or(0);
             let whole: u64 = (0..self.cut.units.len() as u32).map(|unit| self.elements(unit)).sum();
-            let bytes = (share * whole as f64 * all as f64).ceil() as u64 + (share * (tensors * one) as f64).ceil() as u64;
+            let bytes =
+                (share * whole as f64 * all as f64).ceil() as u64 + (share * (tensors * one) as f64).ceil() as u64;
             self.pass_by(BufferKind::OptimizerStates, bytes, None, step);
         }
         if matches!(self.options.sharding, Sharding::Zero1 | Sharding::Zero2)

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 
 use crate::blocks;
 use paceline_iteration::{
-    BufferKind, Collective, IterationOptions, Optimizer, Plan, Reshard, Sharding, Step, Stream, Work, build,
+    BufferKind, Collective, Held, IterationOptions, Optimizer, Plan, Reshard, Sharding, Step, Stream, Work, build,
 };
 use paceline_model::trace::Dtype;
 use paceline_model::{Time, Trace};
@@ -525,4 +525,40 @@ fn the_only_rank_copies_its_gradients() {
             "root: 512 from optimizer until optimizer"
         ]
     );
+}
+
+#[test]
+fn a_recipe_of_precision_says_what_is_held() {
+    let mut trace = model(2, 64);
+    trace.dtype = Dtype::Float32;
+    let (all, sharding) = (6 * 64, Sharding::None);
+    let held = Held {
+        parameters: Dtype::Bfloat16,
+        gradients: Dtype::Bfloat16,
+        states: Dtype::Bfloat16,
+        masters: false,
+        temporaries: (2, 0),
+    };
+    let plan = |sharding, held: Held| {
+        let (param_dtype, reduce_dtype) = (Some(Dtype::Bfloat16), Some(held.gradients));
+        build(&trace, 1, &IterationOptions { held: Some(held), param_dtype, reduce_dtype, ..options(sharding) })
+            .unwrap()
+    };
+    let bytes = |plan: &Plan, buffers: &[u32]| {
+        buffers.iter().map(|&it| (plan.buffers[it as usize].kind, plan.buffers[it as usize].bytes)).collect::<Vec<_>>()
+    };
+    let pure = plan(sharding, held);
+    let (parameters, states) = (BufferKind::Parameters, BufferKind::OptimizerStates);
+    assert_eq!(bytes(&pure, &pure.resident), [(parameters, 2 * all), (states, 4 * all)]);
+    // The square roots, while the optimizer's step runs.
+    let update = pure.steps.iter().find(|step| matches!(step.work, Work::Optimizer { .. })).unwrap();
+    assert_eq!(bytes(&pure, &update.allocates), [(states, 2 * all)]);
+    assert!(update.frees.contains(&update.allocates[0]));
+    // Megatron's: FP32 gradients that are never freed, and FP32 copies of the parameters.
+    let main = Held { gradients: Dtype::Float32, states: Dtype::Float32, masters: true, temporaries: (0, 0), ..held };
+    let megatron = plan(sharding, main);
+    let gradients = (BufferKind::Gradients, 4 * all);
+    assert_eq!(bytes(&megatron, &megatron.resident), [(parameters, 2 * all), (states, 12 * all), gradients]);
+    let shards = plan(Sharding::Zero3, Held { parameters: Dtype::Float32, ..main });
+    assert_eq!(bytes(&shards, &shards.resident), [(parameters, 4 * all), (states, 12 * all)]);
 }

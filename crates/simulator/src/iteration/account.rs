@@ -122,15 +122,19 @@ fn memory(plan: &Plan, spans: &Spans) -> Memory {
     for &buffer in &plan.resident {
         now[kind(buffer)] += i128::from(plan.buffers[buffer as usize].bytes);
     }
-    let mut peak = now;
+    let (mut peak, mut most) = (now, now);
     for ((.., change), buffer) in changes {
         let bytes = i128::from(plan.buffers[buffer as usize].bytes);
-        now[kind(buffer)] += if change == begins { bytes } else { -bytes };
+        let held = &mut now[kind(buffer)];
+        *held += if change == begins { bytes } else { -bytes };
+        most[kind(buffer)] = most[kind(buffer)].max(*held);
         if now.iter().sum::<i128>() > peak.iter().sum() {
             peak = now;
         }
     }
     let of = |kind: BufferKind| u64::try_from(peak[kind as usize]).unwrap_or(0);
+    let most_of = |kind: BufferKind| u64::try_from(most[kind as usize]).unwrap_or(0);
+    let state = [BufferKind::Parameters, BufferKind::Gradients, BufferKind::OptimizerStates];
     Memory {
         peak_bytes: BufferKind::ALL.into_iter().map(of).sum(),
         parameters_bytes: of(BufferKind::Parameters),
@@ -139,5 +143,7 @@ fn memory(plan: &Plan, spans: &Spans) -> Memory {
         gathered_bytes: of(BufferKind::Gathered),
         communication_bytes: of(BufferKind::Communication),
         activations_bytes: plan.has_activations.then(|| of(BufferKind::Activations)),
+        apart_bytes: BufferKind::ALL.into_iter().map(most_of).sum(),
+        state_bytes: state.into_iter().map(most_of).sum(),
     }
 }
