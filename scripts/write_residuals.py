@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from paceline.catalog.libraries import find_library
 from paceline.forecast import evidence
 from paceline.forecast.evidence import Coverage
 from paceline.forecast.likeness import LEVEL, conditions_of
+from paceline.forecast.run import computed_under
 from paceline_lab.studies import compute
 from paceline_lab.studies.compute.data import GROUPS
 from paceline_lab.studies.compute.forecast import Forecast
@@ -82,14 +84,15 @@ def model_cases() -> Cases:
     for it in sorted(steps, key=lambda it: list(GROUPS).index(it.row.group)):
         kept.setdefault((it.row.source, it.row.model, it.row.measured), it)
     for it in kept.values():
-        result, workload = it.answer.result, it.answer.workload
-        assert workload is not None
-        gpus = result.workers * workload.gpus
-        nodes = -(-gpus // (result.gpus_per_node * workload.tensor))
+        result, scenario = it.answer.result, it.answer.scenario
+        conditions = computed_under(scenario)
+        assert conditions is not None
+        gpus = result.workers * (result.gpus_per_worker or 1)
+        nodes = scenario.nodes(result.gpus_per_node)
         cases.append(
             {
                 "source": publication(it.row.source),
-                **asdict(conditions_of(workload, gpus, nodes)),
+                **asdict(conditions if conditions.model else replace(conditions, model=model_of(it.row.model))),
                 "gpus": gpus,
                 "nodes": nodes,
                 "link_bps": result.bandwidth_bps,
@@ -97,6 +100,11 @@ def model_cases() -> Cases:
             }
         )
     return cases
+
+
+def model_of(name: str) -> str:
+    """Return the kind of a recorded model."""
+    return "encoder" if "bert" in name else "decoder" if re.match("llama|gpt", name) else "images"
 
 
 def write(name: str, cases: Cases, factor: float) -> None:

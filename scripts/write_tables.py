@@ -3,6 +3,7 @@
 
 python scripts/write_tables.py published              # docs/results/published.md
 python scripts/write_tables.py studies                # docs/results/{studies,network-operator}.md
+python scripts/write_tables.py compute                # docs/results/compute.md and its figure: half a minute
 python scripts/write_tables.py coordinator-model      # docs/explanation/coordinator-model.md; --figures: and those
 python scripts/write_tables.py validation FILE.json   # docs/results/validation.md, and the errors into the package
 """
@@ -22,7 +23,10 @@ from paceline.catalog.strategies import all_coordinators
 from paceline.forecast.coordinator_model.constants import all_constants
 from paceline.forecast.coordinator_model.networks import networks
 from paceline.forecast.evidence import published_cases
-from paceline_lab.studies import published, run_study
+from paceline_lab.studies import compute, published, run_study
+from paceline_lab.studies.compute import result as compute_result
+from paceline_lab.studies.compute.ablation import ablated
+from paceline_lab.studies.compute.data import GROUPS
 from paceline_lab.studies.report import Study, bounds_text
 
 ROOT = Path(__file__).parent.parent
@@ -96,6 +100,57 @@ def of_studies() -> None:
     write(DOCS / "results/studies.md", {name: of_study(cast("Study", run_study(name))) for name in names})
     operator = cast("Study", run_study("network-operator"))
     write(DOCS / "results/network-operator.md", {"claims": claims_of(operator)})
+
+
+def of_compute() -> None:
+    """Measured steps beside their forecasts: summaries, mechanisms, every row, its command, and what is left out."""
+    found = compute.run(DOCS / "images")
+    of = ("rows", "mean", "median", "nine in ten within", "worst", "bias")
+
+    groups = [(group, title, kind) for group, title in GROUPS.items() for kind in ("time", "memory")]
+    sums = [
+        [f"{title}: {kind}", *compute_result.sums(rows)]
+        for group, title, kind in groups
+        if (rows := found.of(kind, group))
+    ]
+    fits = []
+    for group, title in GROUPS.items():
+        verdict = compute_result.verdicts([it for it in found.rows if it.row.group == group])
+        if verdict["rows"]:
+            fits.append([title, *verdict.values()])
+    tables = {
+        "summary": table(("", *of), sums),
+        "fits": table(("", "verdicts", "right", "fits, but did not", "does not fit, but did"), fits),
+    }
+    for name in ("gpu", "kernels", "metric"):
+        parted = [
+            (kind, value, rows)
+            for kind in ("time", "memory")
+            for value, rows in compute_result.parted(found.of(kind), name).items()
+        ]
+        lines = [
+            [value.replace("_", " ") if name == "metric" else f"{value}: {kind}", *compute_result.sums(rows)]
+            for kind, value, rows in parted
+        ]
+        tables[name] = table(("", *of), lines)
+    lines = [[it.name, f"{it.mean:.1%}", f"{it.worst:.1%}, {it.model}"] for it in ablated(compute.read())]
+    tables["mechanisms"] = table(("without", "mean error", "greatest"), lines)
+    for group in GROUPS:
+        rows = [it for it in found.rows if it.row.group == group]
+        cells = [compute_result.cells(it) for it in rows]
+        tables[group] = table(("row", "model", "GPU", "", "measured", "forecast", "error"), cells)
+    commands: dict[tuple[str, str], list[str]] = {}
+    for it in found.rows:
+        commands.setdefault((it.row.command, it.row.assumed), []).append(it.row.id)
+    tables["commands"] = table(
+        ("rows", "`paceline simulate …`", "assumed"),
+        [[", ".join(names), f"`{command}`", assumed] for (command, assumed), names in commands.items()],
+    )
+    reasons: dict[str, list[str]] = {}
+    for row, why in found.skipped:
+        reasons.setdefault(why, []).append(row.id)
+    tables["skipped"] = table(("rows", "why"), [[", ".join(names), why] for why, names in reasons.items()])
+    write(DOCS / "results/compute.md", tables)
 
 
 def of_coordinator_model() -> None:
@@ -189,6 +244,7 @@ def of_validation(source: str) -> None:
 PAGES = {
     "published": of_published,
     "studies": of_studies,
+    "compute": of_compute,
     "coordinator-model": of_coordinator_model,
     "validation": of_validation,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -92,3 +93,15 @@ def test_it_fails_if_a_part_of_ours_fails(run):
     }
     for name, part in bad.items():
         assert run.failed({**good, name: part}) == [name]
+
+
+def test_operators_are_run_on_the_cpu_where_a_device_only_is_missing():
+    spec = importlib.util.spec_from_file_location("benches_gpu_operators", RUN.with_name("operators.py"))
+    operators = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = operators
+    spec.loader.exec_module(operators)
+    bench = operators.Bench("cpu", tiny=True)
+    for section in operators.SECTIONS:
+        for case in itertools.islice(section(bench), 3):
+            assert bench.median_us(case.call) > 0
+            assert case.operator and case.shape

@@ -5,10 +5,12 @@ import math
 
 import cli
 import pytest
-from paceline_lab.studies.compute import forecast_each
+from paceline_lab.studies.compute import forecast_each, leave_one_source_out
+from paceline_lab.studies.compute.ablation import ablated
 from paceline_lab.studies.compute.data import FOLDER, GROUPS, UNITS, Metric, read
 from paceline_lab.studies.compute.forecast import answer_of
 from paceline_lab.studies.compute.result import Computed, numbers, verdicts
+from paceline_lab.studies.priors import priors_without, publication
 
 ROWS = {row.id: row for row in read()}
 SOME = ("neusight-h100-bert-large-2", "F43")
@@ -35,9 +37,55 @@ def test_rows_are_well_formed():
 
 def test_files_of_commands_are_there():
     named = {word for row in ROWS.values() for word in row.words if word.startswith(str(FOLDER))}
-    assert named
-    assert all((FOLDER / word).is_file() for word in named)
-    assert {str(path) for path in FOLDER.glob("configs/*.json")} <= named
+    assert named == {str(path) for path in FOLDER.glob("configs/*.json")}
+    recorded = {f"{word}.xz" for row in ROWS.values() for word in row.words if word.startswith("traces/")}
+    assert recorded == {str(path.relative_to(FOLDER)) for path in FOLDER.glob("traces/*")}
+
+
+def test_every_command_is_forecast():
+    rows = list(ROWS.values())
+    forecasts, skipped = forecast_each(rows)
+    assert {row.id for row, _ in skipped} == {row.id for row in rows if row.left_out}
+    assert all(it.value > 0 or it.row.metric is Metric.FITS for it in forecasts)
+
+
+def test_recorded_steps_are_what_the_model_of_operators_was_fitted_to():
+    forecasts, _ = forecast_each([row for row in ROWS.values() if row.group == "steps"])
+    for kind in ("time", "memory"):
+        found = numbers(Computed(forecasts, []).of(kind))
+        assert found["rows"] == 8
+        assert found["mean"] <= 0.04
+        assert found["worst"] <= 0.1
+
+
+def test_a_mechanism_that_is_left_out_makes_it_worse():
+    rows = [row for row in ROWS.values() if row.id in ("step-vgg16", "step-gpt2-medium")]
+    errors = {it.name: it.mean for it in ablated(rows)}
+    whole = errors.pop("nothing left out")
+    for name in ("split-K", "fused attention: products and a softmax instead", "slow products of odd rows"):
+        assert errors[name] > 2 * whole
+    # Nothing of it is left behind.
+    assert ablated(rows)[0].mean == whole
+
+
+def test_constants_of_a_source_are_those_without_it():
+    rows = [ROWS["step-resnet50"]]
+    (blind,) = leave_one_source_out(rows)
+    (known,), _ = forecast_each(rows)
+    assert abs(blind.error) > abs(known.error)
+    assert priors_without(rows[0].source) and not priors_without(ROWS["F03"].source)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ('mosaicml/llm-foundry@8c8dd48f72 scripts/README.md "H100"', "llm-foundry"),
+        ("karpathy/nanoGPT issue #110 (2023-02-02)", "nanoGPT"),
+        ("Paceline benches/gpu/steps.py on an H200", "Paceline"),
+    ],
+)
+def test_publications_have_the_name_of_their_repository(source, name):
+    assert publication(source) == name
 
 
 def test_a_command_names_one_scenario(some):

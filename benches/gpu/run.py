@@ -238,6 +238,30 @@ def recordings(options: argparse.Namespace, content: Content) -> Iterator[None]:
     content["recorded"] = recorded(options.limit)
 
 
+def operators(options: argparse.Namespace, content: Content) -> Iterator[None]:
+    """Time single operators, into benches/gpu/operators-DEVICE.csv."""
+    yield
+    out = HERE / f"operators-{named()}.csv"
+    command = [sys.executable, str(HERE / "operators.py"), str(out), "--seconds", str(0.75 * options.limit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit, check=False)
+    content["operators"] = {"code": done.returncode, "file": str(out.relative_to(ROOT)), "said": done.stderr[-2000:]}
+
+
+def steps(options: argparse.Namespace, content: Content) -> Iterator[None]:
+    """Train the models of docs/results/compute.md."""
+    content["steps"] = found = []
+    if any(find_spec(name) is None for name in ("transformers", "torchvision")):
+        found.append({"said": "needs transformers and torchvision (group trainers)"})
+        return
+    for model in MODELS:
+        yield
+        command = [sys.executable, str(HERE / "steps.py"), model]
+        print(f"steps.py {model}", file=sys.stderr, flush=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit, check=False)
+        rows = documents(done.stdout)
+        found += rows if rows else [{"model": model, "said": (done.stdout + done.stderr)[-2000:]}]
+
+
 # Each yields before each of its steps.
 PARTS = {
     "correct": correct,
@@ -248,6 +272,8 @@ PARTS = {
     "sharded": in_shards,
     "bench": bench,
     "recorded": recordings,
+    "operators": operators,
+    "steps": steps,
 }
 
 
@@ -367,6 +393,8 @@ def sharded(how: tuple[str, int, str], options: argparse.Namespace) -> list[dict
     return found if code == 0 else [*found, {"system": system, "ranks": count, "said": said[-3000:]}]
 
 
+# The models of steps.py.
+MODELS = ("llama-3.2-1b", "gpt2-medium", "resnet50", "bert-large", "llama-3-8b", "convnext_base", "vgg16", "swin_t")
 # Layers, hidden size, heads, sequence, vocabulary, batch, steps.
 GPT2 = {"layers": 12, "hidden": 768, "heads": 12, "sequence": 1024, "vocabulary": 50257, "batch": 8, "steps": 18}
 
@@ -420,6 +448,10 @@ def show(content: dict[str, Any], minutes: float) -> None:
         console.print(f"bench: {row}")
     for what, summary in content.get("recorded", {}).items():
         console.print(f"GPT-2, {what}: {summary}")
+    if "operators" in content:
+        console.print(f"operators: exit code {content['operators']['code']}, {content['operators']['file']}")
+    for row in content.get("steps", []):
+        console.print(" ".join(f"{key} {value}" for key, value in row.items()))
     for call in ("all_reduce", *OTHER_CALLS) if "times" in content else ():
         console.print(times(content, call))
     for system, part in content.get("times", {}).items():
@@ -523,6 +555,8 @@ def failed(content: dict[str, Any]) -> list[str]:
         "sharded": any("said" in part for part in content.get("sharded", []) if part["system"] in ours),
         "horovod": content.get("horovod", {}).get("code", 0) != 0,
         "recorded": any("said" in part for part in content.get("recorded", {}).values()),
+        "operators": content.get("operators", {}).get("code", 0) != 0,
+        "steps": any("said" in row for row in content.get("steps", [])),
     }
     return [name for name, wrong in parts.items() if wrong]
 

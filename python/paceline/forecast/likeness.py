@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
+from paceline._core import Trace
+from paceline.catalog.gpus import titled
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.recipes import dtype_bytes
 
@@ -24,6 +27,10 @@ APART = 2
 _ENCODERS = ("bert", "roberta")
 _ENCODER_DECODERS = ("t5", "bart")
 _IMAGES = ("vit",)
+UNLISTED = "unlisted"
+"""The architecture of a GPU whose file is not a built-in one: a recording knows its title only."""
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")
+"""Operators whose operands say in which precision a step computes."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,37 @@ def conditions_of(workload: Workload, gpus: int, nodes: int) -> Conditions:
         split="pipeline" if workload.pipeline > 1 else "tensor" if workload.tensor > 1 else "data",
         software=workload.kernels,
     )
+
+
+def conditions_of_recording(recording: Trace, device: str, gpus: int, nodes: int) -> Conditions:
+    """Return the conditions of a script's training.
+
+    Args:
+        recording: What was recorded without a device, with its operators.
+        device: The title of the GPU on which they are timed.
+        gpus: Their number.
+        nodes: That of nodes.
+    """
+    step = recording.operators()
+    assert step is not None
+    hardware = titled(device)
+    return Conditions(
+        architecture=UNLISTED if hardware is None else hardware.architecture,
+        precision=_precision_of(step),
+        scale=scale_of(gpus, nodes),
+        split="data",
+        software="compiled" if any(kind.get("compiled") for kind in step["kinds"]) else "eager",
+    )
+
+
+def _precision_of(step: Mapping[str, Any]) -> str:
+    """Return the precision of most products of a trace's step; empty if it has none."""
+    times = Counter(step["order"])
+    found: Counter[str] = Counter()
+    for place, kind in enumerate(step["kinds"]):
+        if kind["name"] in _PRODUCTS and kind.get("inputs"):
+            found[step["tensors"][kind["inputs"][-1]]["dtype"]] += times[place]
+    return f"{8 * dtype_bytes(found.most_common(1)[0][0])} bits" if found else ""
 
 
 def scale_of(gpus: int, nodes: int) -> str:

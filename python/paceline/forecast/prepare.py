@@ -155,6 +155,7 @@ def _prepared(sweep: Sweep) -> Prepared:
                         replace(
                             one,
                             workload=workload,
+                            recording=sweep.recording(named),
                             one_a_node=sweep.is_one_a_node,
                             base=base,
                             changes=changes | _placed(sweep, side, one),

@@ -418,6 +418,12 @@ class Sweep:
         trace, hardware = load_trace(named), self._computed_on(named)
         return trace if hardware is None else retimed(trace, hardware)
 
+    def recording(self, named: str | Path | Trace) -> Trace | None:
+        """Return the recording whose operators give a trace its times; None if these were measured."""
+        if self.workload(named) is not None or self.get("samples_per_s") is not None or not has_operators(named):
+            return None
+        return load_trace(named)
+
     def _computed_on(self, named: str | Path | Trace) -> Hardware | None:
         """Return the GPU on which a trace's operators are timed again; None if it has none, or no GPU is named."""
         gpu = self.get("gpu")

@@ -14,7 +14,7 @@ from paceline.forecast import compression as compressions
 from paceline.forecast import sharding as shardings
 from paceline.forecast.beyond import beyond
 from paceline.forecast.evidence import Question, interval
-from paceline.forecast.likeness import conditions_of
+from paceline.forecast.likeness import Conditions, conditions_of, conditions_of_recording
 from paceline.forecast.lowering import native
 from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
@@ -48,6 +48,20 @@ def _stages(workload: Workload | None) -> list[Trace]:
     return [workload.trace(stage) for stage in range(workload.pipeline)]
 
 
+def computed_under(scenario: Scenario) -> Conditions | None:
+    """Return the conditions of computed times; None if they were measured."""
+    gpus, nodes = _gpus(scenario), scenario.nodes(scenario.cluster.gpus_per_node)
+    if scenario.workload is not None:
+        return conditions_of(scenario.workload, gpus, nodes)
+    if scenario.recording is None:
+        return None
+    return conditions_of_recording(scenario.recording, scenario.trace.device, gpus, nodes)
+
+
+def _gpus(scenario: Scenario) -> int:
+    return scenario.workers * (1 if scenario.workload is None else scenario.workload.gpus)
+
+
 def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
     """Return the result of a scenario, simulated without the GIL. Raises InvalidArgumentError.
 
@@ -58,15 +72,13 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
     outcome = core.run(scenario.timeline, ranks=ranks, stages=_stages(workload))
     found = Result.of(outcome)
     cluster = scenario.cluster
-    gpus = scenario.workers * (1 if workload is None else workload.gpus)
-    nodes = scenario.nodes(cluster.gpus_per_node)
     question = Question(
         library=scenario.library.name,
         family=scenario.library.family,
         strategy=found.strategy,
         channel=low.channel,
         workers=scenario.workers,
-        nodes=nodes,
+        nodes=scenario.nodes(cluster.gpus_per_node),
         link_bps=cluster.bandwidth_bps,
         # NCCL's own choice is a ring except for small buckets.
         own=found.strategy == scenario.library.strategy
@@ -76,8 +88,8 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         sharded=shardings.is_plan(scenario.options),
         communicates=found.messages > 0,
         beyond=beyond(scenario, low),
-        conditions=None if workload is None else conditions_of(workload, gpus, nodes),
-        gpus=gpus,
+        conditions=computed_under(scenario),
+        gpus=_gpus(scenario),
     )
     likely, ground = interval(found.iteration_s, question)
     # Nothing is faster than computation, if that was measured.
@@ -121,7 +133,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         compression=scenario.options.get("compression"),
         sync_every=scenario.options.get("sync_every"),
         bandwidth_bps=cluster.bandwidth_bps,
-        interval=likely if likely is None or workload is not None else likely.at_least(least_s),
+        interval=likely if likely is None or question.conditions is not None else likely.at_least(least_s),
         evidence=terms.evidence(ground),
         ground=ground,
         library=scenario.library.spec,

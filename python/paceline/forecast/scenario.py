@@ -37,6 +37,8 @@ class Scenario:
     """How ready tensors are coordinated; None: a bucket starts on a rank when it is complete there."""
     workload: Workload | None = None
     """The model, if the trace was made from a configuration."""
+    recording: Trace | None = None
+    """The recording without a device whose operators give the trace its times, if there is one."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """How the trace was changed: `add_module` and `send_order`, and the `placement` as it was given."""
     base: int = 0

@@ -16,6 +16,8 @@ from paceline_lab.studies.compute.forecast import Answer, Forecast, answer_of
 from paceline_lab.studies.compute.result import Computed
 from paceline_lab.studies.priors import priors_without
 
+__all__ = ["Answer", "Computed", "Forecast", "Row", "forecast_each", "leave_one_source_out", "read", "run"]
+
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Computed:
     """Forecast every row; draw the figure if a folder is given."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import lzma
 import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from paceline._core import Trace
+
 FOLDER = Path(__file__).parent
 GROUPS = {
-    "steps": "eight models on an H200, by their recordings",
-    "steps-catalog": "language models on an H200, by their configurations",
+    "steps": "models on an H200, recorded",
+    "steps-catalog": "models on an H200, configured",
     "neusight": "NeuSight's labels",
     "practitioners": "practitioners, on one node",
     "practitioners-nodes": "practitioners, on several nodes",
@@ -90,7 +93,9 @@ class Row:
     """In `unit`; of `fits`: 1 or 0."""
     unit: str
     command: str
-    """The words after `paceline simulate`, with paths from the folder of rows.csv; empty if it is left out."""
+    """The words after `paceline simulate`, with paths from the folder of rows.csv; empty if it is left out.
+
+    Recordings are there as `traces/NAME.json.xz`."""
     assumed: str
     """What the command assumes where the source is silent."""
     left_out: str
@@ -98,8 +103,8 @@ class Row:
 
     @property
     def words(self) -> list[str]:
-        """The command's words, with whole paths."""
-        return [str(FOLDER / word) if word.startswith(("configs/", "traces/")) else word for word in self._split]
+        """The command's words, with whole paths of configurations."""
+        return [str(FOLDER / word) if word.startswith("configs/") else word for word in self._split]
 
     @property
     def kernels(self) -> str:
@@ -115,6 +120,11 @@ class Row:
     @property
     def _split(self) -> list[str]:
         return shlex.split(self.command)
+
+
+def recording(word: str) -> Trace:
+    """Return a recording, `traces/NAME.json`, which is stored compressed."""
+    return Trace.from_json(lzma.decompress((FOLDER / f"{word}.xz").read_bytes()).decode())
 
 
 def read() -> list[Row]:

@@ -14,8 +14,9 @@ from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 
-from paceline_lab.studies.compute.data import UNITS, Metric, Row
+from paceline_lab.studies.compute.data import UNITS, Metric, Row, recording
 
 _OTHERS = frozenset(
     (
@@ -31,8 +32,12 @@ class Answer:
     """What a command forecasts."""
 
     result: Result
-    workload: Workload | None
-    """The model; None if it is a recording."""
+    scenario: Scenario
+
+    @property
+    def workload(self) -> Workload | None:
+        """The model; None if it is a recording."""
+        return self.scenario.workload
 
 
 @dataclass(frozen=True)
@@ -81,14 +86,17 @@ class Forecast:
 def answer_of(words: Sequence[str]) -> Answer:
     """Return what `paceline simulate` forecasts of one scenario. Raises PacelineError, as the command does."""
     options: dict[str, Any] = dict(simulate.make_context("simulate", list(words)).params)
-    traces = [*options["traces"], *options["configs"]]
+    traces = [
+        *(recording(word) if word.startswith("traces/") else word for word in options["traces"]),
+        *options["configs"],
+    ]
     settings = {name: value for name, value in options.items() if name not in _OTHERS}
     sweep = Sweep.of(traces, settings, "simulate", "flag")
     scenarios = prepare(sweep).scenarios
     if len(scenarios) != 1:
         raise PacelineError(f"{len(scenarios)} scenarios instead of one: {' '.join(words)}")
     # In this thread, whose constants may be assumed.
-    return Answer(result_of(scenarios[0]), scenarios[0].workload)
+    return Answer(result_of(scenarios[0]), scenarios[0])
 
 
 def _value(metric: Metric, answer: Answer) -> float:

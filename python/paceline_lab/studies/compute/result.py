@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._internal import block, units
-from paceline._internal.block import Fact
 from paceline._internal.console import Column, render, wrapped
 
 from paceline_lab.studies.compute.data import GROUPS, UNITS, Metric, Row
@@ -21,12 +20,13 @@ _KINDS: dict[str, Callable[[Row], bool]] = {
     "time": lambda row: row.metric.is_time,
     "memory": lambda row: row.metric.is_memory,
 }
-_BY: dict[str, Callable[[Row], str]] = {
+BY: dict[str, Callable[[Row], str]] = {
     "gpu": lambda row: row.gpu,
     "model": lambda row: row.model,
     "kernels": lambda row: row.kernels,
     "metric": lambda row: row.metric.value,
 }
+"""What rows are summed up by."""
 _MOST = 0.9
 """The share of rows whose error `p90` does not fall below."""
 
@@ -57,10 +57,10 @@ class Computed:
             },
             "by": {
                 name: {
-                    kind: {value: numbers(rows) for value, rows in _parted(self.of(kind), column).items()}
+                    kind: {value: numbers(rows) for value, rows in parted(self.of(kind), name).items()}
                     for kind in _KINDS
                 }
-                for name, column in _BY.items()
+                for name in BY
             },
             "figures": list(self.figures),
         }
@@ -73,7 +73,7 @@ class Computed:
         """Return the errors of each group, every row, and the rows without a forecast as lines for people."""
         import click
 
-        lines = [*block.headline(_TITLE, columns=width), "", *block.block(self._facts(), width), ""]
+        lines = [*block.headline(_TITLE, columns=width), "", *self._sums(), *wrapped(self._verdicts(), width), ""]
         for group, title in GROUPS.items():
             rows = [it for it in self.rows if it.row.group == group]
             if rows:
@@ -85,16 +85,22 @@ class Computed:
                 lines += wrapped(f"{names}: {reason}", width)
         return lines + [f"Wrote {figure}" for figure in self.figures]
 
-    def _facts(self) -> list[Fact]:
-        facts = []
+    def _sums(self) -> list[str]:
+        columns = [Column("", left=True), Column("", left=True), Column("rows")]
+        columns += [Column(name) for name in ("mean", "median", "p90", "worst", "bias")]
+        lines = []
         for group, title in GROUPS.items():
-            for kind in _KINDS:
-                if rows := self.of(kind, group):
-                    facts.append(Fact(f"{title}, {kind}", sentence(numbers(rows))))
-            verdict = verdicts([it for it in self.rows if it.row.group == group])
-            if verdict["rows"]:
-                facts.append(Fact(f"{title}, fits", f"{verdict['right']} of {verdict['rows']} verdicts are right"))
-        return facts
+            kinds = [(kind, rows) for kind in _KINDS if (rows := self.of(kind, group))]
+            lines.append([[title, kind, *sums(rows)] for kind, rows in kinds])
+        return render(columns, [own for own in lines if own])
+
+    def _verdicts(self) -> str:
+        found = [verdicts([it for it in self.rows if it.row.group == group]) for group in GROUPS]
+        rows, right, hopeful, cautious = (sum(one[name] for one in found) for name in found[0])
+        return (
+            f"{right} of {rows} verdicts on memory are right: {hopeful} fit by the forecast but did not, {cautious} do "
+            "not fit but did"
+        )
 
 
 def numbers(rows: Sequence[Forecast]) -> dict[str, Any]:
@@ -110,10 +116,14 @@ def numbers(rows: Sequence[Forecast]) -> dict[str, Any]:
     }
 
 
-def sentence(found: dict[str, Any]) -> str:
-    """Return the numbers in words."""
-    each = ", ".join(f"{name} {found[name]:.1%}" for name in ("mean", "median", "p90", "worst"))
-    return f"{units.count(found['rows'], 'row')}: {each}; bias {found['bias']:+.1%}"
+def sums(rows: Sequence[Forecast]) -> list[str]:
+    """Return the numbers as cells of a table."""
+    found = numbers(rows)
+    return [
+        str(found["rows"]),
+        *(f"{found[name]:.1%}" for name in ("mean", "median", "p90", "worst")),
+        f"{found['bias']:+.1%}",
+    ]
 
 
 def verdicts(rows: Sequence[Forecast]) -> dict[str, int]:
@@ -129,7 +139,9 @@ def verdicts(rows: Sequence[Forecast]) -> dict[str, int]:
     }
 
 
-def _parted(rows: Sequence[Forecast], column: Callable[[Row], str]) -> dict[str, list[Forecast]]:
+def parted(rows: Sequence[Forecast], name: str) -> dict[str, list[Forecast]]:
+    """Return rows by a column of `BY`."""
+    column = BY[name]
     parts: dict[str, list[Forecast]] = {}
     for it in rows:
         parts.setdefault(column(it.row), []).append(it)
