@@ -109,7 +109,7 @@ def test_no_circle_at_import_time():
 
 
 STAGES = {
-    "types": "kinds progress result scenario staggering sharded sharding asynchronous nccl nccl.model "
+    "types": "kinds progress footprint result scenario staggering sharded sharding asynchronous nccl nccl.model "
     "coordinator_model wording.terms wording.notes",
     "request": "request",
     "prepare": "prepare lowering compression beyond memory coordinator_model.options jobs jobs.spec",

@@ -660,8 +660,10 @@ def test_models_lists_shows_and_computes():
     assert [row["sharding"] for row in shown["on_gpu"]["memory"]] == ["none", "zero1", "zero2", "zero3"]
     for row in shown["on_gpu"]["memory"]:
         result = paceline.simulate("llama-3-8b@h100", workers=64, batch=2, sharding=row["sharding"])
-        assert row["total"] == pytest.approx(result.sharded.memory.peak_bytes, rel=0.01)
-        assert row["total"] == sum(value for kind, value in row.items() if kind not in ("sharding", "total", "fits"))
+        assert row["allocated"] == pytest.approx(result.sharded.memory.peak_bytes, rel=0.01)
+        assert row["total"] == pytest.approx(result.sharded.memory.total_bytes, rel=0.01)
+        sums = ("sharding", "allocated", "reserved", "total", "fits", "tight")
+        assert row["allocated"] == sum(value for kind, value in row.items() if kind not in sums)
     text = run(models, "llama-3-8b", "--gpu", "h100", "--gpus", 8).output
     assert "MFU" in text and "zero3" in text
     constants = json.loads(run(models, "--constants", "--json").output)

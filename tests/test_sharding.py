@@ -97,11 +97,13 @@ def test_accumulation_counts_all_samples(model: str) -> None:
 
 
 def test_a_job_that_does_not_fit_names_the_remedy(model: str) -> None:
-    text = run(model, "--gpus", "8", "--sharding", "none", "--memory", "100MB")
-    assert text.startswith("blocks, DDP (NCCL), 8 GPUs: does not fit, 210 MB of 100 MB per GPU\n")
+    text = run(model, "--gpus", "8", "--sharding", "none", "--memory", "580MB")
+    said = "blocks, DDP (NCCL), 8 GPUs: does not fit, 660 MB of 580 MB per GPU (0.21 GB allocated)"
+    assert " ".join(text.split()).startswith(said)
     assert "\n  try: --sharding zero3\n" in text and "\nIf it fit: " in text
-    assert cli.facts(text)["Memory"] == "83.9 MB gradients 83.9 MB optimizer states 41.9 MB parameters 4 kB activations"
-    found = json.loads(run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "100MB", "--json"))
+    parts = "83.9 MB gradients 83.9 MB optimizer states 41.9 MB parameters 4 kB activations"
+    assert cli.facts(text)["Memory"] == f"0.45 GB CUDA context {parts}"
+    found = json.loads(run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "580MB", "--json"))
     assert [one["sharded"]["fits"] for one in found] == [False, True]
     text = " ".join(run(model, "--gpus", "8", "--sharding", "zero1,zero3", "--memory", "1GB").split())
     assert "does not fit" not in text
@@ -110,7 +112,7 @@ def test_a_job_that_does_not_fit_names_the_remedy(model: str) -> None:
 
 def test_memory_without_activations_says_so(tmp_path: Path) -> None:
     text = run(trace(tmp_path / "t.json"), "--gpus", "8", "--sharding", "zero3")
-    assert cli.facts(text)["Memory"].endswith(" per GPU, without activations")
+    assert cli.facts(text)["Memory"].endswith(" allocated), without activations")
     assert "Memory leaves out activations: blocks does not have them" in cli.notes(text)
 
 
@@ -238,8 +240,9 @@ def test_all_sentences_of_a_verdict_are_about_the_row_that_it_names() -> None:
     assert answer["Iteration"].startswith(units.duration(native["iteration_s"]))
     exposed = units.duration(native["exposed_communication_s"])
     assert answer["Exposed"].startswith(f"{exposed} of communication ")
-    peak = units.gigabytes(native["sharded"]["memory"]["peak_bytes"])
-    assert answer["Memory"] == f"{peak} of 84.9 GB per GPU: fits"
+    own = native["sharded"]["memory"]
+    peak, total = units.memory(own["peak_bytes"]), units.gigabytes(own["total_bytes"])
+    assert answer["Memory"] == f"{total} of 84.9 GB per GPU ({peak} allocated): fits"
 
 
 def test_no_sharding_is_called_ddp(model: str) -> None:

@@ -16,7 +16,7 @@ pub(crate) fn plain(options: &Options) -> IterationOptions {
     }
 }
 
-/// The plan, if one was asked for or something else is exchanged than the recorded gradients.
+/// The plan, if one was asked for, something else is exchanged than the recorded gradients, or a recipe says what is held.
 ///
 /// With the stages of a pipeline, units are gathered once for all microbatches by default, as by torchtitan. Unless FSDP
 /// converts them, gradients have the type of their parameters, which is `recorded` if none is given.
@@ -34,7 +34,7 @@ pub(crate) fn iteration(
     let sync_every = given.sync_every.filter(|&every| every > 1);
     let has_hooks = compression.is_some() || sync_every.is_some();
     let mut plan = None;
-    if given.sharding.is_some() || given.accumulate.is_some() {
+    if given.sharding.is_some() || given.accumulate.is_some() || given.held.is_some() {
         plan =
             Some(asked(given, options, workers, gpus_per_node, (!has_hooks).then_some(recorded), parallel.pipeline)?);
     }
@@ -75,7 +75,8 @@ fn asked(
     if let (false, Some(recorded), Some(own)) = (gathers, recorded, given.param_dtype) {
         plan.reduce_dtype = (own != recorded).then_some(own);
     }
-    plan.reduce_dtype = given.reduce_dtype.or(plan.reduce_dtype);
+    // The type of the trace's gradients is that of their exchange anyway.
+    plan.reduce_dtype = given.reduce_dtype.or(plan.reduce_dtype).filter(|&dtype| Some(dtype) != recorded);
     plan.param_dtype = given.param_dtype;
     if gathers {
         let by_default = if stages > 1 { Reshard::No } else { plan.reshard_after_forward };

@@ -19,10 +19,10 @@ from paceline.errors import naming
 from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
-    from paceline import _core
     from paceline.catalog.gpus import Hardware
     from paceline.catalog.models.config import Config
     from paceline.catalog.models.workload import Workload
+    from paceline.forecast.sharded import Memory
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -164,23 +164,28 @@ _HEADERS = {
     "gathered": "gath-\nered",
     "communication": "commu-\nnication",
     "activations": "acti-\nvations",
+    "allocated": "allo-\ncated",
     "total": "total",
 }
 _KINDS = ("parameters", "gradients", "optimizer", "gathered", "communication", "activations")
 
 
-def _memory(workload: Workload, sharding: str, gpus: int) -> _core.Memory:
+def _memory(workload: Workload, sharding: str, gpus: int) -> Memory:
     """Return the memory of the plan that `paceline simulate` makes by default."""
     from paceline.catalog.builtin import load_cluster
     from paceline.catalog.libraries import DEFAULT, find_library
+    from paceline.forecast.footprint import footprint
     from paceline.forecast.lowering import native
     from paceline.forecast.scenario import Scenario
+    from paceline.forecast.sharded import Memory
 
     trace, size = workload.trace(), int(find_library(DEFAULT).required("bucket_size"))
-    scenario = Scenario.of(
+    made = Scenario.of(
         trace, load_cluster(None), "native", gpus, sharding=sharding, optimizer=workload.optimizer, bucket_size=size
     )
-    return native(replace(scenario, workload=workload)).memory([trace])
+    scenario = replace(made, workload=workload)
+    peak = native(scenario).memory([trace])
+    return Memory.of(peak, footprint(scenario, peak))
 
 
 def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
@@ -210,8 +215,11 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
             {
                 "sharding": sharding,
                 **{kind: getattr(memory, f"{kind}_bytes") or 0 for kind in _KINDS},
-                "total": memory.peak_bytes,
-                "fits": memory.peak_bytes <= workload.hardware.memory_bytes,
+                "allocated": memory.peak_bytes,
+                "reserved": memory.reserved_bytes,
+                "total": memory.total_bytes,
+                "fits": memory.fits_into(workload.hardware.memory_bytes),
+                "tight": memory.is_tight_in(workload.hardware.memory_bytes),
             }
             for sharding in shardings
             for memory in [_memory(workload, sharding, gpus)]
@@ -220,7 +228,6 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
 
 
 def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
-    from paceline.forecast.sharded import TIGHT
     from paceline.forecast.wording import terms
 
     hardware = workload.hardware
@@ -238,12 +245,11 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
         Fact("Memory", f"{units.memory(hardware.memory_bytes)} per GPU{shared}"),
     ]
     columns = [Column("sharding", left=True), *map(Column, _HEADERS.values()), Column("fits", left=True)]
-    tight = TIGHT * hardware.memory_bytes
     rows = [
         [
             terms.sharding_cell(row["sharding"]),
             *(units.gigabytes(row[kind]) if row[kind] else "-" for kind in _HEADERS),
-            "no" if not row["fits"] else "tightly" if row["total"] > tight else "yes",
+            "no" if not row["fits"] else "tightly" if row["tight"] else "yes",
         ]
         for row in found["memory"]
     ]

@@ -8,26 +8,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline._core import Trace
+from paceline._core import Outcome, Trace
 from paceline.catalog.models.workload import Workload
 from paceline.forecast import compression as compressions
 from paceline.forecast import sharding as shardings
 from paceline.forecast.beyond import beyond
 from paceline.forecast.evidence import Question, interval
+from paceline.forecast.footprint import footprint
 from paceline.forecast.likeness import Conditions, conditions_of, conditions_of_recording
 from paceline.forecast.lowering import native
 from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sharded import Sharded
+from paceline.forecast.sharded import Memory, Sharded
 from paceline.forecast.wording import notes, terms
 from paceline.settings.table import default
 
 
-def _sharded(scenario: Scenario, found: Result) -> Sharded | None:
+def _sharded(scenario: Scenario, found: Result, outcome: Outcome) -> Sharded | None:
     """Return what is asked of a plan, with the memory of a GPU."""
     if found.sharded is None or (scenario.workload is None and not shardings.is_plan(scenario.options)):
         return None
-    return replace(found.sharded, capacity_bytes=scenario.capacity_bytes)
+    assert outcome.sharded is not None
+    peak = outcome.sharded.memory
+    memory = Memory.of(peak, footprint(scenario, peak))
+    return replace(found.sharded, memory=memory, capacity_bytes=scenario.capacity_bytes)
 
 
 def _order(order: str | None) -> str | None:
@@ -110,7 +114,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         if workload.tensor > 1:
             # Its nodes are made of ranks, each of which is several GPUs.
             figures["notes"] = tuple(terms.note(one, "data-parallel rank") for one in outcome.notes)
-    sharded = _sharded(scenario, found)
+    sharded = _sharded(scenario, found, outcome)
     if sharded is not None and sharded.memory.activations_bytes is None:
         figures["notes"] = (*figures.get("notes", found.notes), terms.without_activations(found.trace))
     if found.asynchronous is not None:

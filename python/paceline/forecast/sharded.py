@@ -6,11 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline import _core
-
-TIGHT = 0.8
-"""Share of a GPU's memory above which a peak is a tight fit: what the allocator reserves beyond it, the CUDA context,
-NCCL's buffers and workspaces need room, too, and are not counted (docs/explanation/sharding.md). Allocators have
-reserved 1.06 to 1.24 times the peaks that are forecast (docs/results/published.md), and 1 / 1.24 is 0.8."""
+from paceline.forecast.footprint import FRAGMENTED, Footprint, allocatable_bytes
 
 
 @dataclass(frozen=True)
@@ -43,10 +39,39 @@ class Memory:
     communication_bytes: int
     """Buffers that FSDP2 copies gathered units out of, and gradients into."""
     activations_bytes: int | None
+    reserved_bytes: int
+    """By PyTorch's allocator, blocks that it keeps though nothing is in them included."""
+    context_bytes: int
+    """The CUDA context."""
+    nccl_bytes: int
+    """NCCL's buffers."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All that the process takes of a GPU."""
+        return self.reserved_bytes + self.beside_bytes
+
+    @property
+    def beside_bytes(self) -> int:
+        """What PyTorch's allocator does not know."""
+        return self.context_bytes + self.nccl_bytes
+
+    def fits_into(self, capacity_bytes: int) -> bool:
+        """Return whether a GPU with so much memory has enough."""
+        return self.peak_bytes <= allocatable_bytes(capacity_bytes, self.beside_bytes)
+
+    def is_tight_in(self, capacity_bytes: int) -> bool:
+        """Return whether it fits, but the allocator may reserve all of a GPU's memory."""
+        return self.fits_into(capacity_bytes) and FRAGMENTED * self.reserved_bytes + self.beside_bytes > capacity_bytes
+
+    def to_dict(self) -> dict[str, int | None]:
+        """Return it as `--json` prints it."""
+        return {**vars(self), "total_bytes": self.total_bytes}
 
     @classmethod
-    def of(cls, peak: _core.Memory) -> Memory:
-        """Return what the native module says."""
+    def of(cls, peak: _core.Memory, beside: Footprint | None = None) -> Memory:
+        """Return what the native module says, and what a process takes besides; None: nothing."""
+        found = beside or Footprint(peak.peak_bytes, 0, 0)
         return cls(
             peak.peak_bytes,
             peak.parameters_bytes,
@@ -55,6 +80,9 @@ class Memory:
             peak.gathered_bytes,
             peak.communication_bytes,
             peak.activations_bytes,
+            found.reserved_bytes,
+            found.context_bytes,
+            found.nccl_bytes,
         )
 
 
@@ -87,17 +115,17 @@ class Sharded:
     @property
     def fits(self) -> bool | None:
         """Whether a GPU has enough memory; None if its memory is not known."""
-        return None if self.capacity_bytes is None else self.memory.peak_bytes <= self.capacity_bytes
+        return None if self.capacity_bytes is None else self.memory.fits_into(self.capacity_bytes)
 
     @property
     def is_tight(self) -> bool:
-        """Whether it fits, but leaves little room for what is not counted."""
-        return bool(self.fits) and self.memory.peak_bytes > TIGHT * (self.capacity_bytes or 0)
+        """Whether it fits, but the allocator may reserve all that is left, and then slow the job down."""
+        return self.capacity_bytes is not None and self.memory.is_tight_in(self.capacity_bytes)
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of a known memory that a peak leaves, if it fits."""
-        return (self.capacity_bytes or 0) - self.memory.peak_bytes
+        """Bytes of a known memory that nothing takes, if it fits."""
+        return max(0, (self.capacity_bytes or 0) - self.memory.total_bytes)
 
     @classmethod
     def of(cls, plan: _core.Sharded) -> Sharded:
@@ -122,7 +150,7 @@ class Sharded:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
-        plain = {**vars(self), "exposed": self.exposed.to_dict(), "memory": vars(self.memory)}
+        plain = {**vars(self), "exposed": self.exposed.to_dict(), "memory": self.memory.to_dict()}
         plain |= {"fits": self.fits, "tight": self.is_tight}
         if self.sync_every == 1:
             del plain["sync_every"]

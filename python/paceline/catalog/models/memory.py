@@ -3,8 +3,9 @@
 Activations are counted tensor by tensor and agree with V. Korthikanti et al., "Reducing Activation Recomputation in
 Large Transformer Models", 2022: s·b·h·(34 + 5·a·s/h) for a GPT layer in 16 bits with dropout; flash attention keeps no
 scores, full checkpointing only a block's input. Selective checkpointing without flash attention is theirs: the
-attention core is recomputed. With flash attention, whose core keeps no scores, it is torchtitan's: the outputs of
-attention and of every second matrix product of a block are kept (`SelectiveAC` in `activation_checkpoint.py`).
+attention core is recomputed. With flash attention, whose core keeps no scores, Megatron recomputes nothing that counts,
+and torchtitan keeps the outputs of attention and of every second matrix product of a block (`SelectiveAC` in
+`activation_checkpoint.py`).
 
 In the backward pass of the loss, PyTorch's cross-entropy has two more copies of the logits in FP32, the gradients of
 its result and of its argument. A fused one has the logits and their gradient, which eager models convert to FP32
@@ -27,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paceline.catalog import names
-from paceline.catalog.efficiency import MEGATRON
+from paceline.catalog.efficiency import MEGATRON, TRANSFORMER_ENGINE
 from paceline.catalog.models.layers import Layer, Model
 from paceline.catalog.models.roofline import AttentionKind, Kernels, element_bytes
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
@@ -56,11 +57,24 @@ class Computation:
     """Chunks of a fused loss; None: it is not fused."""
     expert: int = 1
     """GPUs that have a part each of the experts."""
+    only_scores: bool = False
+    """Whether selective checkpointing recomputes scores alone, as Megatron's: with flash attention nothing."""
 
     @property
     def stream_bytes(self) -> int:
         """Of a value of the residual stream."""
         return 4 if self.autocast else element_bytes(self.precision)
+
+    @property
+    def pointwise_bytes(self) -> int:
+        """Of what norms and activation functions write: Transformer Engine's write the 8 bits that products read."""
+        is_narrow = self.precision == "fp8" and self.kernels == TRANSFORMER_ENGINE
+        return 1 if is_narrow else element_bytes(self.precision)
+
+    @property
+    def is_by_operator(self) -> bool:
+        """Whether checkpointing keeps every second product and attention, as torchtitan's does."""
+        return self.checkpointing == "selective" and self.attention == "flash" and not self.only_scores
 
     @property
     def is_gathered(self) -> bool:
@@ -79,7 +93,7 @@ def activation_bytes(layer: Layer, computed: Computation) -> int:
     if attention == "flash" and kept.scores:
         # The log-sum-exp of each query, in FP32.
         total += 4 * (layer.attention.heads * layer.attention.queries if layer.attention else 0)
-    if checkpointing == "selective" and layer.block and attention == "flash":
+    if computed.is_by_operator and layer.block:
         total += (kept.alternate - kept.products) * size + kept.inputs * wider
         total += kept.exchanged * size if computed.expert > 1 else 0
         if computed.is_gathered:
@@ -88,8 +102,8 @@ def activation_bytes(layer: Layer, computed: Computation) -> int:
         return round(total)
     if computed.is_gathered:
         total += (computed.tensor - 1) * kept.gathered * size
-    total += kept.stream * wider + kept.pointwise * size + kept.masks
-    if checkpointing == "selective" and layer.block:
+    total += kept.stream * wider + kept.pointwise * computed.pointwise_bytes + kept.masks
+    if checkpointing == "selective" and layer.block and attention == "unfused":
         return round(total)
     if computed.kernels == "eager":
         total += kept.separate * size + kept.widened * max(0, 4 - size) + kept.copies * size * computed.autocast

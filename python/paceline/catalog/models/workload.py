@@ -131,6 +131,7 @@ class Workload:
             self.recipe.autocast,
             self.loss_chunks,
             self.expert,
+            self.recipe.name == "megatron",
         )
 
     @cached_property

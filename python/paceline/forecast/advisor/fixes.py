@@ -144,4 +144,4 @@ def _fits(job: Job, gpus: int) -> bool:
         leasts = [search.least(job, setup, gpus) for setup in of.values()]
     except InvalidArgumentError:
         return False
-    return any(one is not None and one.least_bytes <= job.capacity_bytes for one in leasts)
+    return any(one is not None and one.least_bytes <= job.allocatable_bytes for one in leasts)

@@ -13,6 +13,7 @@ from paceline._core import parse_rate
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.advisor.candidates import CHECKPOINTINGS, Candidate, ModelParallel, Space
+from paceline.forecast.footprint import FRAGMENTED, allocatable_bytes, context_bytes
 from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
@@ -145,6 +146,16 @@ class Job:
         """Memory of a GPU."""
         given: int | None = self.sweep.get("memory")
         return given or self.whole.hardware.memory_bytes
+
+    @cached_property
+    def allocatable_bytes(self) -> int:
+        """Most that a job may allocate, if it has no communicators: a bound."""
+        return allocatable_bytes(self.capacity_bytes, context_bytes(self.whole.hardware))
+
+    @cached_property
+    def roomy_bytes(self) -> int:
+        """Most that a job may allocate if it is to fit with room: a bound."""
+        return int((self.capacity_bytes - context_bytes(self.whole.hardware)) / FRAGMENTED)
 
     def scenario(self, candidate: Candidate) -> Scenario:
         """Return what is forecast for a candidate. Raises InvalidArgumentError."""

@@ -16,7 +16,6 @@ from paceline.forecast.advisor.answer import Answer, Costs, Row
 from paceline.forecast.advisor.candidates import Candidate
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Option
-from paceline.forecast.sharded import TIGHT
 from paceline.forecast.wording import advise, labels
 from paceline.forecast.wording.sharding import TIGHT_LEGEND
 from paceline.settings.table import SETTINGS
@@ -76,7 +75,7 @@ def _of_row(row: Row, tokens: int | None) -> dict[str, Any]:
         "straggling_s": own.straggling_s,
         "slowed_s": own.slowed_s,
         "calls_s": own.calls_s,
-        "memory": vars(own.memory),
+        "memory": own.memory.to_dict(),
         "capacity_bytes": own.capacity_bytes,
         "tight": own.is_tight,
         "faster_with": None
@@ -185,7 +184,7 @@ def _cells(answer: Answer, row: Row, size: float, shown: Mapping[str, Callable[[
         "-" if result.mfu is None else units.percent(result.mfu),
         units.digits(result.iteration_s),
         units.digits(result.exposed_communication_s, 3),
-        units.gigabytes(own.memory.peak_bytes) + (" ~" if own.is_tight else ""),
+        units.gigabytes(own.memory.total_bytes) + (" ~" if own.is_tight else ""),
         *([] if answer.costs.price is None else ["-" if cost is None else units.digits(cost)]),
         advise.helps(answer, row.option.help),
     ]
@@ -204,7 +203,7 @@ def completed(answer: Answer, given: Mapping[str, object]) -> Answer:
             return replace(answer, safer=row_of(job, best.gpus, roomy, answer.costs, given))
         if shardings.kind(best.candidate.setup.sharding) == shardings.NONE:
             return answer
-        return replace(answer, roomy_gpus=search.enough(job, best.candidate, TIGHT))
+        return replace(answer, roomy_gpus=search.enough(job, best.candidate, roomy=True))
     never = [one for one in answer.found if one.never_fit]
     if never:
         return replace(answer, fixes=tuple(fixes.fixes(job, max(never, key=lambda one: one.gpus))))

@@ -32,7 +32,6 @@ from paceline.forecast.advisor.job import Job
 from paceline.forecast.kinds import Resource
 from paceline.forecast.lowering import is_long
 from paceline.forecast.result import Result
-from paceline.forecast.sharded import TIGHT
 from paceline.forecast.verdict.bottleneck import Relief, reliefs
 
 Progress = Callable[[int, int], None]
@@ -152,11 +151,12 @@ def safer(job: Job, found: Found) -> Option | None:
     return next((one for one in tried.options if not _is_tight(one)), None)
 
 
-def enough(job: Job, one: Candidate, share: float = 1.0, most: int = 64) -> int | None:
+def enough(job: Job, one: Candidate, *, roomy: bool = False, most: int = 64) -> int | None:
     """Return the fewest GPUs, in whole nodes and up to `most` times as many, on which this sharding fits.
 
-    `share`: of the memory of a GPU that it may take.
+    `roomy`: not tightly.
     """
+    limit = job.roomy_bytes if roomy else job.allocatable_bytes
     node = math.lcm(job.gpus_per_node, one.parallel.group)
     first, last = one.gpus // node + 1, max(2, most * one.gpus // node)
 
@@ -166,7 +166,7 @@ def enough(job: Job, one: Candidate, share: float = 1.0, most: int = 64) -> int 
             it = least(own, one.setup, nodes * node)
         except InvalidArgumentError:
             return False
-        return it is not None and it.least_bytes <= share * job.capacity_bytes
+        return it is not None and it.least_bytes <= limit
 
     if job.space.global_batch is not None:
         # Not all numbers of ranks divide it.
@@ -321,14 +321,14 @@ def _of_sizes(
             rate = one.global_batch / least_seconds(workload, one, per_node)
             own.append(Bounded(rate, least_bytes(workload, one, per_node, job.sweep.values), one))
         yield from own
-        if job.space.global_batch is None and all(one.least_bytes > job.capacity_bytes for one in own):
+        if job.space.global_batch is None and all(one.least_bytes > job.allocatable_bytes for one in own):
             return
 
 
 def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
     """Return the fastest configuration of a sharding that leaves room, and a tight one that is noticeably faster."""
     every = candidates(job, setup, found.gpus)
-    able = [one for one in every if one.least_bytes <= job.capacity_bytes]
+    able = [one for one in every if one.least_bytes <= job.allocatable_bytes]
     if able and any(_is_long(job, one.candidate) for one in able):
         found.left_out.append(setup)
         return []
@@ -351,7 +351,7 @@ def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
     def is_no_gain(bound: float) -> bool:
         return any(bound < rate(one) * (1 if tight else 1 + NEAR) for tight, one in best.items())
 
-    limit = TIGHT * job.capacity_bytes
+    limit = job.roomy_bytes
     forecast([one for one in able if one.least_bytes <= limit], is_beaten)
     forecast([one for one in able if one.least_bytes > limit], is_no_gain)
     if False in best and True in best and rate(best[True]) < (1 + NEAR) * rate(best[False]):

@@ -51,7 +51,7 @@ def row(result: Result) -> dict[str, Any]:
                 flat |= {f"{part}_max_s": spread.max_s}
     if result.sharded is not None:
         own = result.sharded
-        flat |= {"sharding": own.sharding, "passes": own.passes, **own.exposed.to_dict(), **vars(own.memory)}
+        flat |= {"sharding": own.sharding, "passes": own.passes, **own.exposed.to_dict(), **own.memory.to_dict()}
         flat |= {"capacity_bytes": own.capacity_bytes, "fits": own.fits}
     flat["notes"] = "; ".join(result.notes)
     return flat

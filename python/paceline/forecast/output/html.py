@@ -181,7 +181,7 @@ def _memory(result: Result) -> str:
     own = result.sharded
     if own is None:
         return "–"
-    return units.memory(own.memory.peak_bytes) + (" !" if own.fits is False else " ~" if own.is_tight else "")
+    return units.memory(own.memory.total_bytes) + (" !" if own.fits is False else " ~" if own.is_tight else "")
 
 
 def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: bool, served: bool) -> str:

@@ -121,7 +121,7 @@ def _roomier(answer: Answer, best: Row) -> str:
     if (row := answer.safer) is not None:
         ratio = best.kept_per_s / row.kept_per_s
         speed = f"{units.factor(ratio)} slower" if ratio >= 1 else f"{units.factor(1 / ratio)} faster"
-        return f"{label(row.candidate, brief=True)}: {units.memory(row.sharded.memory.peak_bytes)}, {speed}"
+        return f"{label(row.candidate, brief=True)}: {units.memory(row.sharded.memory.total_bytes)}, {speed}"
     ways = ["more GPUs" if answer.roomy_gpus is None else f"--gpus {answer.roomy_gpus}"]
     return ", or ".join([*ways, *(["shorter sequences (--seq)"] if answer.tokens is not None else [])])
 

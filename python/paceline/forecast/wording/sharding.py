@@ -9,7 +9,7 @@ from paceline._internal.block import Fact, Pair
 from paceline.forecast.lowering import lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sharded import TIGHT, Sharded
+from paceline.forecast.sharded import Sharded
 from paceline.forecast.verdict.remedy import Cure, Remedy
 
 _CURES = {
@@ -21,7 +21,7 @@ _CURES = {
     Cure.SYNC: "leave out --no-accumulate-sync",
     Cure.SHARD_STATE: "more GPUs (--gpus)",
 }
-TIGHT_LEGEND = f"tight: <{100 * (1 - TIGHT):.0f}% of memory left for allocator, CUDA context and NCCL"
+TIGHT_LEGEND = "tight: PyTorch's allocator may reserve all that is left, and slow the job down"
 
 
 def memory_text(result: Result) -> str:
@@ -29,7 +29,7 @@ def memory_text(result: Result) -> str:
     if result.sharded is None:
         return "-"
     own = result.sharded
-    return units.gigabytes(own.memory.peak_bytes) + (" !" if own.fits is False else " ~" if own.is_tight else "")
+    return units.gigabytes(own.memory.total_bytes) + (" !" if own.fits is False else " ~" if own.is_tight else "")
 
 
 def legend(results: Sequence[Result]) -> list[str]:
@@ -78,12 +78,13 @@ def _spread(scenario: Scenario) -> str:
 
 
 def need(own: Sharded) -> str:
-    """Return `172.5 of 84.9 GB per GPU`, or `48.1 GB per GPU` where a GPU's memory is not known."""
+    """Return `172.5 of 84.9 GB per GPU (171.0 GB allocated)`, or without the GPU's memory where it is not known."""
+    total, allocated = own.memory.total_bytes, f"({units.memory(own.memory.peak_bytes)} allocated)"
     if own.capacity_bytes is None:
-        return f"{units.memory(own.memory.peak_bytes)} per GPU"
+        return f"{units.memory(total)} per GPU {allocated}"
     if own.capacity_bytes < 1e9:
-        return f"{units.size(own.memory.peak_bytes)} of {units.size(own.capacity_bytes)} per GPU"
-    return f"{units.gigabytes(own.memory.peak_bytes)} of {units.memory(own.capacity_bytes)} per GPU"
+        return f"{units.size(total)} of {units.size(own.capacity_bytes)} per GPU {allocated}"
+    return f"{units.gigabytes(total)} of {units.memory(own.capacity_bytes)} per GPU {allocated}"
 
 
 def memory(scenario: Scenario, result: Result, *, in_full: bool) -> list[Fact]:
@@ -107,12 +108,12 @@ def fit(own: Sharded) -> str:
 
 def _room(own: Sharded) -> str:
     if own.is_tight:
-        return f": tight, {units.memory(own.room_bytes)} left for allocator and NCCL"
+        return f": tight, {units.memory(own.room_bytes)} left"
     return ": fits" if own.fits else ""
 
 
 def held_bytes(own: Sharded) -> dict[str, int]:
-    """Return the bytes that memory holds at the peak, by kind."""
+    """Return the bytes that are allocated at the peak, by kind."""
     held = own.memory
     return {
         "parameters": held.parameters_bytes,
@@ -125,8 +126,13 @@ def held_bytes(own: Sharded) -> dict[str, int]:
 
 
 def memory_parts(own: Sharded) -> list[Pair]:
-    """Return what memory holds at the peak, largest first."""
-    ordered = sorted(held_bytes(own).items(), key=lambda part: -part[1])
+    """Return what a process takes at the peak, largest first."""
+    besides = {
+        "reserved besides": own.memory.reserved_bytes - own.memory.peak_bytes,
+        "CUDA context": own.memory.context_bytes,
+        "NCCL buffers": own.memory.nccl_bytes,
+    }
+    ordered = sorted((held_bytes(own) | besides).items(), key=lambda part: -part[1])
     return [(units.memory(size), name) for name, size in ordered if size]
 
 

@@ -114,7 +114,9 @@ def _value(metric: Metric, answer: Answer) -> float:
             return float(bool(result.sharded.fits))
     if metric.is_memory:
         assert result.sharded is not None
-        return float(result.sharded.memory.peak_bytes)
+        memory = result.sharded.memory
+        kinds = {Metric.RESERVED: memory.reserved_bytes, Metric.NVIDIA_SMI: memory.total_bytes}
+        return float(kinds.get(metric, memory.peak_bytes))
     assert workload is not None
     gpus = result.workers * workload.gpus
     per_gpu = rate / gpus
