@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+import cli
+import paceline
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +44,7 @@ def test_below_the_voltage_floor_it_grows_with_the_clock():
 GPUS = [gpu for gpu in all_hardware() if gpu.architecture not in ("maxwell", "pascal")]
 
 
-@given(st.sampled_from(GPUS), st.floats(0.6, 1), st.floats(0.6, 1))
+@given(st.sampled_from(GPUS), st.floats(0.7, 1), st.floats(0.7, 1))
 def test_a_lower_limit_is_never_faster(gpu, one, other):
     low, high = (limited(gpu, share * gpu.power_w) for share in sorted((one, other)))
     slow, fast = Machine(low), Machine(high)
@@ -138,3 +140,56 @@ def test_device_files_with_wrong_powers_are_refused(tmp_path, fields, problem):
     (tmp_path / "own.json").write_text(json.dumps({key: it for key, it in document.items() if it is not None}))
     with pytest.raises(InvalidArgumentError, match=f"own.json: {problem}"):
         read_hardware(tmp_path / "own.json")
+
+
+def forecast(watts=None, gpu="h100", **options):
+    given = {"gpu": gpu, "workers": 8, "strategy": "native", "sharding": "zero3", "power_limit": watts, **options}
+    return paceline.simulate("llama-3-8b", **given)
+
+
+def test_a_limit_slows_products_and_not_the_optimizer():
+    whole, under = forecast(), forecast("500W")
+    assert 1.05 < under.forward_s / whole.forward_s < 1.2
+    assert under.optimizer_s == whole.optimizer_s
+    assert "H100 SXM5 80 GB, limited to 500 W" in under.assumed
+    named = paceline.simulate("llama-3-8b@h100:power_limit=0.5kW", workers=8, strategy="native", sharding="zero3")
+    assert named.iteration_s == under.iteration_s
+    assert forecast("700W").iteration_s == whole.iteration_s
+
+
+def test_commands_take_a_power_limit():
+    words = ("llama-3-8b", "--gpu", "h100", "--power-limit", "500W")
+    assert "limited to 500 W" in cli.said("simulate", *words, "--gpus", 8)
+    assert "limited to 500 W" in cli.said("list", "models", *words)
+    advised = cli.said("advise", *words, "--gpus", 8, "--batch", 1)
+    assert "limited to 500 W" in advised
+    assert "--power-limit 500W" in advised
+    assert json.loads(cli.output("list", "models", *words, "--json"))["on_gpu"]["power_limit_w"] == 500
+
+
+def test_a_limit_without_effect_is_said():
+    words = ("llama-3-8b", "--gpu", "h20", "--gpus", 8, "--power-limit")
+    assert "A power limit of 300 W has no effect on products" in cli.said("simulate", *words, "300W")
+    assert "has no effect" not in cli.said("simulate", *words, "150W")
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "remedy"),
+    [
+        (("llama-3-8b", "--gpu", "h100", "--power-limit", "500"), "is not a power with its unit", "--power-limit 500W"),
+        (("llama-3-8b", "--gpu", "h100", "--power-limit", "1kW"), "1000 W is more than", "--power-limit 700W"),
+        (("llama-3-8b@h100:power_limit=x",), "is not a power with its unit", "power_limit=500W"),
+        (("resnet-50", "--power-limit", "500W"), "--power-limit: needs a model", "drop --power-limit"),
+    ],
+)
+def test_wrong_limits_are_errors_with_a_remedy(words, error, remedy):
+    text = cli.said("simulate", *words, "--gpus", 8, code=2)
+    assert error in text
+    assert f"try: {remedy}" in text
+
+
+def test_record_takes_a_limit_with_a_gpu_only(tmp_path):
+    script = ("-o", tmp_path / "T.json", "--", "python", "train.py")
+    assert "--power-limit needs --gpu" in cli.said("record", "--power-limit", "300W", *script, code=2)
+    text = cli.said("record", "--gpu", "t4", "--power-limit", "300W", *script, code=2)
+    assert "--power-limit: 300 W is more than T4 16 GB may draw, 70 W" in text

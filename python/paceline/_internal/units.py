@@ -128,6 +128,15 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
+_WATTS = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?(k?)W")
+
+
+def watts(text: str) -> float | None:
+    """Return the watts of a power such as `500W` or `1.2kW`; None for other texts."""
+    match = _WATTS.fullmatch(text)
+    return None if match is None else float(match[1]) * (1000 if match[2] else 1)
+
+
 _BINARY = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)([kKmM])")
 
 

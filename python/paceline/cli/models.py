@@ -30,7 +30,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _SECTIONS = {
     "Basic options": ("gpu", "batch", "seq", "gpus", "as_json"),
     "Details": (
-        *("dtype", "precision", "checkpointing", "attention", "kernels"),
+        *("power_limit", "dtype", "precision", "checkpointing", "attention", "kernels"),
         *("optimizer_impl", "loss_chunks", "constants"),
     ),
 }
@@ -195,6 +195,7 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
     shardings = ("none", "zero1", "zero2", "zero3") if gpus > 1 else ("none",)
     return {
         "gpu": workload.hardware.name,
+        **({} if (limit := workload.hardware.power_limit_w) is None else {"power_limit_w": limit}),
         "dtype": workload.precision,
         "precision": workload.recipe.name,
         "batch": workload.batch,
@@ -235,7 +236,13 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
     rate = f"{units.digits(found['samples_per_s'])} samples/s"
     if "tokens_per_s_per_gpu" in found:
         rate = f"{units.digits(found['tokens_per_s_per_gpu'])} tokens/s"
-    made = [f"batch {found['batch']}", found["dtype"], f"{found['attention']} attention", f"{found['kernels']} kernels"]
+    made = [
+        *workload.gpu_words[1:],
+        f"batch {found['batch']}",
+        found["dtype"],
+        f"{found['attention']} attention",
+        f"{found['kernels']} kernels",
+    ]
     if found["checkpointing"] != "none":
         made.append(f"{found['checkpointing']} checkpointing")
     shared = f", sharded over {found['gpus']:,}" if found["gpus"] > 1 else ""
@@ -327,10 +334,16 @@ def _show_gpu(device: Hardware) -> None:
         Fact("Dense peak", f"{peaks} TFLOPS"),
         Fact("Memory", f"{memory}, {units.short(device.memory_bandwidth / 1e9, 4)} GB/s"),
         *([Fact("Link", f"{_link(device, '')} GB/s {of}")] if _link(device, "") != "-" else []),
+        *([] if device.power_w is None else [Fact("Power", _power(device))]),
         *([Fact("Nodes", f"{device.node}, unless --cluster says otherwise")] if device.node else []),
         *([Fact("Aliases", ", ".join(device.aliases))] if device.aliases else []),
     ]
     say([*headline(f"{device.name}: {device.title}"), "", *block(facts), *notes(device.sources, title="Sources")])
+
+
+def _power(device: Hardware) -> str:
+    limit = device.power_limit_w
+    return f"{device.power_w:g} W" + ("" if limit is None else f", limited to {limit:g} W")
 
 
 def _tera(value: float | None) -> str:

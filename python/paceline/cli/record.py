@@ -52,7 +52,7 @@ class _CannotDoHere(CommandError):
 
 _SECTIONS = {
     "Basic options": ("output", "batch", "steps", "warmup", "name", "as_json"),
-    "Your own script": ("gpu", "dtype", "stop_when_recorded"),
+    "Your own script": ("gpu", "power_limit", "dtype", "stop_when_recorded"),
     "A torchvision model": ("model", "device", "threads", "image_size"),
 }
 
@@ -62,7 +62,7 @@ _SECTIONS = {
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Trace to write: mine.json.")
 @types.options(
     *("record", "batch", "warmup", "steps", "name", "device", "threads", "image_size", "gpu", "dtype"),
-    "stop_when_recorded",
+    *("power_limit", "stop_when_recorded"),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- python train.py …]")
@@ -91,14 +91,16 @@ def record(*, output: Path, as_json: bool, script: tuple[str, ...], **options: A
     gpu, stop = options.pop("gpu"), bool(options.pop("stop_when_recorded"))
     defaults = {"warmup": 3, "steps": 10} if gpu is None else {"warmup": 2, "steps": 1}
     options |= {name: value for name, value in defaults.items() if options[name] is None}
-    if gpu is None and options["dtype"] is not None:
-        raise UsageError("--dtype needs --gpu", remedy="--gpu h100, or drop --dtype")
+    for name in ("dtype", "power_limit"):
+        if gpu is None and options[name] is not None:
+            flag = SETTINGS[name].flag
+            raise UsageError(f"{flag} needs --gpu", remedy=f"--gpu h100, or drop {flag}")
     if gpu is not None:
         if not script:
             raise UsageError("--gpu needs a script", remedy="-- python train.py, or drop --gpu")
         if stop:
             raise UsageError("--gpu always ends the script", remedy="drop --stop-when-recorded")
-        gpu = _known_gpu(gpu, options["dtype"])
+        gpu = _known_gpu(gpu, options["power_limit"], options["dtype"])
     if script:
         for name in ("device", "threads", "image_size"):
             if options.pop(name) is not None:
@@ -109,18 +111,21 @@ def record(*, output: Path, as_json: bool, script: tuple[str, ...], **options: A
         return
     if stop:
         raise UsageError("--stop-when-recorded needs a script", remedy="drop --stop-when-recorded")
-    options.pop("dtype")
+    del options["dtype"], options["power_limit"]
     options |= {"batch": options["batch"] or 32, "device": options["device"] or "cpu"}
     summary = _record_model(output=output, **options)
     _print_summary(summary, output, as_json=as_json, to_stderr=False)
 
 
-def _known_gpu(gpu: str, dtype: str | None) -> str:
+def _known_gpu(gpu: str, power_limit: float | None, dtype: str | None) -> str:
     """Return the GPU's name, or the absolute path of its file. Raises InvalidArgumentError."""
     from paceline.catalog.gpus import find_hardware
+    from paceline.operators.power import limited
 
-    with naming({"gpu": Source("flag", "--gpu")}):
+    with naming({name: Source("flag", SETTINGS[name].flag) for name in ("gpu", "power_limit")}):
         hardware = find_hardware(gpu)
+        if power_limit is not None:
+            limited(hardware, power_limit)
     if dtype is not None:
         hardware.peak(dtype)
     return str(Path(gpu).absolute()) if gpu.endswith(".json") else hardware.name

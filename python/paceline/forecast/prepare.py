@@ -170,7 +170,12 @@ def _prepared(sweep: Sweep) -> Prepared:
     recorded = []
     for named, trace in zip(sweep.traces, traces, strict=True):
         recorded += [*sweep.gloo_note(named, trace), *sweep.recording_notes(named, trace)]
-    about_nodes = [*sweep.nodes_note(), *sweep.other_gpus_note(), *sweep.last_node_note(machine)]
+    about_nodes = [
+        *sweep.nodes_note(),
+        *sweep.other_gpus_note(),
+        *sweep.power_limit_note(),
+        *sweep.last_node_note(machine),
+    ]
     remarks += _bare_note(strategies, traces, machine)
     every = dict.fromkeys([*remarks, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
     is_of_workers = sweep.spelling("workers").endswith("workers") and "workers" in sweep.sources

@@ -32,6 +32,7 @@ from paceline.catalog.strategies import (
 from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
 from paceline.forecast.wording import notes
+from paceline.operators.power import is_limiting
 from paceline.operators.steps import retimed
 from paceline.settings.keywords import ClusterFields
 from paceline.settings.table import DEFAULT_WORKERS, EACH, SETTINGS, SWEPT, by_current_names
@@ -280,10 +281,17 @@ class Sweep:
     def other_gpus_note(self) -> list[str]:
         """Return a note if a model is computed by other GPUs than the cluster's nodes have."""
         workload, theirs = self.workload(self.trace), self._gpu_of_cluster()
-        if workload is None or theirs is None or find_hardware(theirs) == workload.hardware:
+        if workload is None or theirs is None or find_hardware(theirs).name == workload.hardware.name:
             return []
         name = self._loaded().name
         return [notes.other_gpus(workload.hardware.title, name, find_hardware(theirs).title)]
+
+    def power_limit_note(self) -> list[str]:
+        """Return a note if a power limit is set that does not change the clock of products."""
+        workload, limit = self.workload(self.trace), self.get("power_limit")
+        if workload is None or limit is None or is_limiting(workload.hardware):
+            return []
+        return [notes.limit_without_effect(limit, workload.hardware.title)]
 
     def last_node_note(self, machine: Cluster) -> list[str]:
         """Return a note if nodes whose GPUs have cards of their own are not all full."""

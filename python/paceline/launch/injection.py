@@ -40,6 +40,8 @@ class Recording:
     """Whether this is a rank of `paceline run`: every rank records, and the launcher reports."""
     gpu: str | None = None
     """The GPU to compute times for, without running on one."""
+    power_limit: float | None = None
+    """With `gpu`: the watts that limit it."""
     dtype: str | None = None
     """With `gpu`: what operators run in, by its name in `paceline.torch.simulated.mode.DTYPES`."""
 

@@ -54,6 +54,11 @@ def cores_clock(hardware: Hardware) -> float:
     return min(_clock(hardware.limit_w / hardware.power_w), 1.0)
 
 
+def is_limiting(hardware: Hardware) -> bool:
+    """Whether the power limit that is set lowers the clock of products below the board's own."""
+    return product_clock(hardware) < product_clock(replace(hardware, power_limit_w=None))
+
+
 def limited(hardware: Hardware, watts: float) -> Hardware:
     """Return the GPU under a power limit in watts.
 

@@ -119,6 +119,7 @@ class TraceChanges(TypedDict, total=False):
     batch: int | None
     dtype: names.Dtype | names.Precision | None
     gpu: str | None
+    power_limit: str | None
     seq: int | None
     checkpointing: names.Checkpointing | None
     attention: names.Attention | None

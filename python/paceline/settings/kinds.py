@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from paceline import _core
+from paceline._internal import units
 from paceline._internal.documents import read_small
 from paceline._internal.files import NO_DASH, NO_WORKING_DIRECTORY, working_directory_is_gone
 from paceline._internal.nearest import nearest
@@ -291,6 +292,16 @@ def _long_time(value: object) -> float:
     if not 0 < seconds < 1e10:
         raise wrong
     return seconds
+
+
+def _power(value: object) -> float:
+    """Watts above 0, with their unit."""
+    word = text(value)
+    watts = units.watts(word)
+    if watts is None or not watts:
+        typed = word if word.isascii() and word.isdigit() and word.strip("0") else "500"
+        raise InvalidArgumentError(f"'{word[:40]}' is not a power with its unit", remedy=f"{{this={typed[:6]}W}}")
+    return watts
 
 
 _AMOUNT = number(
@@ -834,6 +845,7 @@ POSITIVE = number(0, math.nextafter(math.inf, 0), "a number above 0", "NUMBER", 
 POSITIVE_SECONDS = replace(POSITIVE, words="SECONDS")
 MONEY = Kind("MONEY", _money)
 LONG_TIME = Kind("TIME", _long_time)
+POWER = Kind("WATTS", _power)
 DURATION = Kind("TIME", lambda value: _core.parse_time(text(value)))
 RATE_OF_SAMPLES = number(0, 1e12, "a number above 0, at most 1e12", "NUMBER", above=True)
 SPEEDUP = factor("2 means twice as fast")

@@ -435,6 +435,17 @@ _ALL: tuple[Setting, ...] = (
         ),
     ),
     Setting(
+        name="power_limit",
+        kind=kinds.POWER,
+        help="Power limit of each GPU, as nvidia-smi -pl sets it: 500W.",
+        default_words="the board's",
+        part="trace",
+        uses=_in(
+            *("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+            record=Use(help="With --gpu: power limit, as nvidia-smi -pl sets it: 500W."),
+        ),
+    ),
+    Setting(
         name="seq",
         kind=kinds.SEQUENCE,
         help="Sequence length in tokens: 8192, or 8k.",
@@ -1355,7 +1366,15 @@ SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Trace or model": ("dtype", "device", "samples_per_s", "compute_speedup", "add_module", "send_order"),
-    "Model details": ("precision", "checkpointing", "attention", "kernels", "optimizer_impl", "loss_chunks"),
+    "Model details": (
+        "power_limit",
+        "precision",
+        "checkpointing",
+        "attention",
+        "kernels",
+        "optimizer_impl",
+        "loss_chunks",
+    ),
     "Parallelism": (
         *("tensor_parallel", "pipeline_parallel", "virtual_stages", "microbatches"),
         *("context_parallel", "expert_parallel"),

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from paceline._internal.files import NO_SUCH_FILE, list_of
 from paceline._internal.nearest import alike, nearest
-from paceline._internal.units import binary_count
+from paceline._internal.units import binary_count, watts
 from paceline.catalog import names
 from paceline.catalog.builtin_names import built_in_trace, trace_names
 from paceline.catalog.gpus import Hardware, find_hardware
@@ -20,6 +20,7 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.recipes import precision_of, recipe_of
 from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
+from paceline.operators.power import limited
 
 _PARALLEL = (
     "tensor_parallel",
@@ -30,11 +31,14 @@ _PARALLEL = (
     "context_parallel",
 )
 _RECIPE = ("precision", "optimizer_impl", "loss_chunks")
-OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer", *_RECIPE, *_PARALLEL)
+OPTIONS = (
+    *("gpu", "power_limit", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer"),
+    *(*_RECIPE, *_PARALLEL),
+)
 """Settings that make a workload of a model."""
 _IN_WORDS = OPTIONS[1 : -len(_PARALLEL)]
 """Options in a word: the parallel ones change the cluster, too, which a word does not know."""
-ONLY_MODELS = ("gpu", "seq", "checkpointing", "attention", "kernels", *_RECIPE, *_PARALLEL)
+ONLY_MODELS = ("gpu", "power_limit", "seq", "checkpointing", "attention", "kernels", *_RECIPE, *_PARALLEL)
 """Those that have no effect on a recording."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LONGEST = 2**24
@@ -101,6 +105,7 @@ def workload_of(  # noqa: PLR0917
     expert_parallel: int | None = None,
     context_parallel: int | None = None,
     links: Links | None = None,
+    power_limit: float | None = None,
 ) -> Workload:
     """Return the workload of a configuration on a GPU.
 
@@ -124,11 +129,14 @@ def workload_of(  # noqa: PLR0917
         expert_parallel: GPUs that have a part each of the experts of every layer.
         context_parallel: Ranks that share every sample, each with a part of its tokens.
         links: Over which tokens come to experts, and keys and values to queries.
+        power_limit: Watts that each GPU may draw, by default the board's.
 
     Raises:
         InvalidArgumentError: A value is unknown, or contradicts the model or the GPU.
     """
     hardware = gpu if isinstance(gpu, Hardware) else find_hardware(gpu)
+    if power_limit is not None:
+        hardware = limited(hardware, power_limit)
     computed = _one_of(_PRECISIONS.get(dtype, dtype), get_args(names.Precision), "dtype") if dtype else None
     named: names.Recipe | None = None
     if precision is not None:
@@ -337,11 +345,14 @@ def split_word(text: str) -> tuple[str, dict[str, Any]]:
         if option not in _IN_WORDS or not (equals and value):
             raise InvalidArgumentError(
                 f"'{text[:80]}': unknown option '{pair[:40]}'",
-                remedy=f"{named}@{gpu}:{_IN_WORDS[0]}=VALUE (or {', '.join(_IN_WORDS[1:])})",
+                remedy=f"{named}@{gpu}:{_IN_WORDS[1]}=VALUE (or {', '.join((_IN_WORDS[0], *_IN_WORDS[2:]))})",
             )
         if option in options:
             raise InvalidArgumentError(f"'{text[:80]}': {option} is given twice", remedy=f"one {option}")
-        options[option] = _whole(text, option, value) if option in ("seq", "batch", "loss_chunks") else value
+        if option == "power_limit":
+            options[option] = _watts(text, value)
+        else:
+            options[option] = _whole(text, option, value) if option in ("seq", "batch", "loss_chunks") else value
     return named, options
 
 
@@ -351,6 +362,15 @@ def is_file(text: str) -> bool:
         return Path(text).is_file()
     except (OSError, ValueError):  # too long, or contains a NUL
         return False
+
+
+def _watts(text: str, value: str) -> float:
+    found = watts(value)
+    if not found:
+        raise InvalidArgumentError(
+            f"'{text[:80]}': power_limit: '{value[:40]}' is not a power with its unit", remedy="power_limit=500W"
+        )
+    return found
 
 
 def _whole(text: str, option: str, value: str) -> int:

@@ -113,7 +113,11 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
         made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({room} left)"))
     if result.critical_path:
         made.append(Fact("Bottleneck", bottleneck.path(result), tone="limit"))
-    return [*made, *_communication(answer, row), Fact("Setup", workload.hardware.title, rows.network(result, workload))]
+    return [
+        *made,
+        *_communication(answer, row),
+        Fact("Setup", ", ".join(workload.gpu_words), rows.network(result, workload)),
+    ]
 
 
 def _roomier(answer: Answer, best: Row) -> str:

@@ -78,6 +78,11 @@ def other_gpus(computing: str, cluster: str, linked: str) -> str:
     return f"Compute and memory are those of the {computing}, links those of {cluster}, which has the {linked}"
 
 
+def limit_without_effect(watts: float, gpu: str) -> str:
+    """Return that a power limit is above what a GPU's products draw."""
+    return f"A power limit of {watts:g} W has no effect on products: those of the {gpu} draw no more"
+
+
 def last_node(gpus: str, used: int, of: int, fewer: int, more: int) -> str:
     """Return that nodes whose GPUs have NICs of their own are not all full."""
     return (

@@ -44,7 +44,7 @@ class Watcher:
         if settings.gpu is not None:
             from paceline.torch.simulated.mode import enter
 
-            self._simulation = enter(settings.gpu, settings.dtype)
+            self._simulation = enter(settings.gpu, settings.dtype, settings.power_limit)
             sys.excepthook = self._failed
         self._pid = os.getpid()
         self._called_modules: dict[int, nn.Module] = {}  # in order of their first call

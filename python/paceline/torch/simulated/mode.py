@@ -25,6 +25,7 @@ from paceline._internal.recording import RecordingError
 from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.operators.machine import Machine
 from paceline.operators.operator import is_multi_tensor
+from paceline.operators.power import limited
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.simulated.account import Account
 from paceline.torch.simulated.calls import is_view, operator_of, storage_of, tensors_in, written_by
@@ -100,10 +101,11 @@ class Simulation:
 
     def provenance(self) -> str:
         """How the times were made."""
-        kinds = self.dtype or "the script's dtypes"
+        kinds, limit = self.dtype or "the script's dtypes", self.hardware.power_limit_w
+        under = "" if limit is None else f" limited to {limit:g} W"
         return (
-            f"computed for {self.hardware.title} operator by operator from the script ({kinds}), run without data "
-            f"by torch {torch.__version__}"
+            f"computed for {self.hardware.title}{under} operator by operator from the script ({kinds}), run without "
+            f"data by torch {torch.__version__}"
         )
 
     def summary(self, model: nn.Module) -> dict[str, Any]:
@@ -196,9 +198,11 @@ _NOT_THE_SCRIPT = (str(Path(torch.__file__).parent), str(Path(paceline.__file__)
 _current: list[Simulation] = []
 
 
-def enter(gpu: str, dtype: str | None) -> Simulation:
+def enter(gpu: str, dtype: str | None, power_limit: float | None = None) -> Simulation:
     """Let the rest of this process run without data on the named GPU."""
     hardware = find_hardware(gpu)
+    if power_limit is not None:
+        hardware = limited(hardware, power_limit)
     clock = SimulatedClock(Machine(hardware))
 
     def tf32() -> bool:
