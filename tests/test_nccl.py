@@ -149,8 +149,8 @@ def test_steps_count_where_messages_are_small():
         assert latency == pytest.approx(8.4e-6 + (nodes - 1) * hop + 7 * nodes * 3.4e-6, rel=0.03)
 
 
-def test_trees_take_small_buffers_of_many_nodes_only():
-    few, many = (collective_time("allreduce", 16 * MIB, Group(8 * nodes, 8), "dgx-h100") for nodes in (4, 128))
+def test_trees_take_medium_buffers_of_many_nodes_only():
+    few, many = (collective_time("allreduce", 64 * MIB, Group(8 * nodes, 8), "dgx-h100") for nodes in (4, 128))
     assert (few.algorithm, many.algorithm) == ("ring", "tree")
     assert collective_time("allreduce", 64 * GIB, Group(1024, 8), "dgx-h100").algorithm == "ring"
 
@@ -252,9 +252,9 @@ def test_the_command_prints_nccl_tests_columns():
     )
     assert "Validated on one node" in result and "size B" not in result
     several = cli.output("simulate", "allreduce:1MB-1GB", "--cluster", "dgx-h100", "--gpus", "16")
-    assert several.startswith("NCCL all-reduce, 16 GPUs of dgx-h100: up to 342 GB/s busbw (1 GB in 5.48 ms)\n")
-    assert "size B  time us  algbw GB/s  busbw GB/s  algo  proto" in several and "\n1,000,000,000 " in several
-    pick = "NCCL would pick otherwise in 11 rows (1 GB: nvls-tree with Simple, 4.13 ms)"
+    assert several.startswith("NCCL all-reduce, 16 GPUs of dgx-h100: up to 446 GB/s busbw (1 GB in 4.21 ms)\n")
+    assert "size B  time us  algbw GB/s  busbw GB/s  algo       proto" in several and "\n1,000,000,000 " in several
+    pick = "NCCL would pick otherwise in 5 rows (16 MB: nvls-tree with Simple, 132 us)"
     assert pick in " ".join(several.split())
     rows = json.loads(simulate("allgather:8B-1MiB", "--cluster", "p5", "--gpus", "8,16", "--json").output)
     assert [row["bytes"] for row in rows[:18]] == [8 << place for place in range(18)]
@@ -333,7 +333,9 @@ def test_collectives_are_no_traces():
 
 def test_published_bandwidths():
     told = run(data=collectives.BUILT_IN).to_dict()
-    assert len(told["rows"]) == 44 and not told["skipped"]
+    assert len(told["rows"]) == 89 and not told["skipped"]
+    assert told["summary"]["several nodes"]["mean"] < 0.07
+    assert told["without_source"]["several nodes"]["mean"] < 0.15
     assert told["summary"]["one node"]["mean"] < 0.05
     assert told["without_source"]["one node"]["mean"] < 0.13
     # What the command says of it.
@@ -341,8 +343,39 @@ def test_published_bandwidths():
     assert known.rows == told["summary"]["one node"]["rows"]
     assert known.mean == pytest.approx(told["summary"]["one node"]["mean"], abs=0.001)
     assert known.without_source == pytest.approx(told["without_source"]["one node"]["mean"], abs=0.005)
-    large = [row for row in told["rows"] if row["bytes"] >= GIB]
+    large = [row for row in told["rows"] if row["bytes"] >= GIB and row["gpus"] == 8]
     assert max(abs(row["error"]) for row in large) < 0.11
+
+
+@pytest.mark.parametrize(
+    ("inter", "gpu", "system", "latency"),
+    [
+        ("8 x 400 Gbit/s EFA v4 per node", "B200", "nccl-tests, AWS p6-b200", "18us"),
+        ("16 x 200 Gbit/s EFA", "H200", "nccl-tests on p5en", "18us"),
+        ("32 x 100 Gbit/s EFA", "H100", "nccl-tests", "20us"),
+        ("8 x 400 Gbit/s", "H100", "nccl-tests", "0us"),
+    ],
+)
+def test_rows_over_efa_have_its_latency(tmp_path, inter, gpu, system, latency):
+    row = f'A,s,"{system}",all-reduce,,,,1MiB,,{gpu},32,8,x,{inter},time,300,us,'
+    (tmp_path / "rows.csv").write_text(f"{','.join(SHARDED)}\n{row}\n")
+    (found,) = collectives.read(tmp_path / "rows.csv")
+    links = machine("dgx-h100", latency=latency)
+    assert collectives.machine_of(found).hop_s == pytest.approx(links.hop_s)
+
+
+def test_two_nodes_use_nvls_trees_and_more_use_rings_for_large_buffers():
+    two, four = (collective_time("allreduce", GIB, Group(8 * nodes, 8), "dgx-h100") for nodes in (2, 4))
+    assert (two.algorithm, four.algorithm) == ("nvls-tree", "ring")
+    assert two.seconds < four.seconds
+
+
+@given(st.sampled_from(["p5", "p6-b200", "dgx-h100"]), st.integers(2, 64), st.integers(3, 34))
+def test_more_bytes_and_farther_nodes_are_never_faster(name, nodes, log):
+    group = Group(8 * nodes, 8)
+    time = collective_time("allreduce", 1 << log, group, name).seconds
+    assert time <= collective_time("allreduce", 2 << log, group, name).seconds
+    assert time <= collective_time("allreduce", 1 << log, group, load_cluster(name, latency="100us")).seconds
 
 
 def test_the_constants_are_those_that_fit_best():

@@ -149,13 +149,7 @@ impl Fastest<'_> {
         let (algorithm, protocol) = choice;
         let (bus, rules) = (self.ring_bus(), RELEASE.rules());
         match algorithm {
-            Algorithm::Nvls => {
-                // The switches read S - S/n of every GPU and write S/n (all-reduce: both), each way of its link.
-                let ranks = f64::from(group.ranks);
-                let passed = if kind == Kind::AllReduce { ranks + 1.0 } else { ranks - 1.0 } / ranks;
-                let share = format!("nvls.share.{}", self.machine.generation.name);
-                self.machine.link * self.calibration.value(&share) / passed
-            }
+            Algorithm::Nvls => self.rate_of_nvls(kind, group.ranks),
             Algorithm::Tree => {
                 let share = [TREE_LL, TREE_LL128, 1.0][protocol as usize];
                 bus * rules.tree_share * share * 0.5 * RELEASE.tree_share(choice, size, self.machine)
@@ -173,6 +167,26 @@ impl Fastest<'_> {
         self.machine.link * share
     }
 
+    /// Bytes of the buffer per second of NVLSTree. Of two nodes, each sends the buffer once; of more, a node in the middle
+    /// of a tree sends it twice.
+    fn nvls_tree_rate(&self) -> f64 {
+        let &Request { kind, group, .. } = self.request;
+        let network = self.machine.network_of(group) * self.calibration.value("nvls-tree.share");
+        if group.nodes() > 2 {
+            return network * ring_ratio(kind, group.ranks);
+        }
+        network.min(self.rate_of_nvls(kind, group.per_node_used()) * self.calibration.value("nvls-tree.inside"))
+    }
+
+    /// Bytes of the buffer per second that switches inside a node reduce and multicast.
+    fn rate_of_nvls(&self, kind: Kind, used: u32) -> f64 {
+        // The switches read S - S/n of every GPU and write S/n (all-reduce: both), each way of its link.
+        let ranks = f64::from(used);
+        let passed = if kind == Kind::AllReduce { ranks + 1.0 } else { ranks - 1.0 } / ranks;
+        let share = format!("nvls.share.{}", self.machine.generation.name);
+        self.machine.link * self.calibration.value(&share) / passed
+    }
+
     fn between_nodes(&self) -> Option<(f64, Choice)> {
         let &Request { kind, size, group, .. } = self.request;
         let (machine, calibration) = (self.machine, self.calibration);
@@ -180,32 +194,48 @@ impl Fastest<'_> {
         let share = machine.nic_share.unwrap_or_else(|| calibration.value("network.share"));
         let network = machine.network_of(group) * share;
         let bus = if group.per_node_used() == 1 { network } else { network.min(self.ring_bus()) };
+        let near = Machine { hop_s: 0.0, ..machine.clone() };
         let mut fastest: Option<(f64, Choice)> = None;
         for &choice in self.choices {
             let (algorithm, protocol) = choice;
-            // Rings hide NVLSTree: it is slower for large buffers, and nobody has published its times for small ones.
-            if algorithm == Algorithm::NvlsTree && self.request.algorithm.is_none() {
+            // Between more nodes, rings hide NVLSTree: it is slower for large buffers, and nobody has published its
+            // times for small ones.
+            if algorithm == Algorithm::NvlsTree && group.nodes() > 2 && self.request.algorithm.is_none() {
                 continue;
             }
-            let seconds = if protocol == Protocol::Simple {
-                let hop_factor = if algorithm == Algorithm::Ring { calibration.value("hop.factor") } else { 1.0 };
-                let latency = RELEASE.latency_s(kind, group, machine, choice, hop_factor);
-                let (latency, rate) = match algorithm {
-                    Algorithm::Ring => (latency, bus * ring_ratio(kind, group.ranks)),
-                    Algorithm::Tree => (
-                        latency * calibration.value("tree.slowdown"),
-                        bus * RELEASE.rules().tree_share * 0.5 * RELEASE.tree_share(choice, size, machine),
-                    ),
-                    Algorithm::NvlsTree => {
-                        let share = calibration.value("nvls-tree.share");
-                        (latency, machine.network_of(group) * share * ring_ratio(kind, group.ranks))
-                    }
-                    Algorithm::Nvls | Algorithm::Pat => (latency, bus * PAT),
-                };
-                latency + size as f64 / rate
-            } else {
-                let Some(own) = estimates.iter().find(|it| it.choice() == choice) else { continue };
-                own.seconds * calibration.value("ll.slowdown")
+            let bytes = size as f64;
+            let own_rate = || {
+                let own = estimates.iter().find(|it| it.choice() == choice)?;
+                Some(own.bandwidth * calibration.value("tree.share"))
+            };
+            let seconds = match (algorithm, protocol) {
+                (Algorithm::Tree, Protocol::Ll128) => {
+                    let Some(rate) = own_rate() else { continue };
+                    let latency = RELEASE.latency_s(kind, group, machine, choice, 1.0);
+                    latency * calibration.value("ll.slowdown") + bytes / rate
+                }
+                (_, Protocol::Ll | Protocol::Ll128) => {
+                    let Some(own) = estimates.iter().find(|it| it.choice() == choice) else { continue };
+                    // What slows NCCL's own figures down does not slow the network down.
+                    let hops = own.latency_s - RELEASE.latency_s(kind, group, &near, choice, 1.0);
+                    (own.seconds - hops) * calibration.value("ll.slowdown") + hops
+                }
+                (Algorithm::Ring, _) => {
+                    let latency = RELEASE.latency_s(kind, group, machine, choice, calibration.value("hop.factor"));
+                    latency + bytes / (bus * ring_ratio(kind, group.ranks))
+                }
+                (Algorithm::Tree, _) => {
+                    let Some(rate) = own_rate() else { continue };
+                    let latency = RELEASE.latency_s(kind, group, machine, choice, 1.0);
+                    latency * calibration.value("tree.slowdown") + bytes / rate
+                }
+                (Algorithm::NvlsTree, _) => {
+                    let latency = RELEASE.latency_s(kind, group, machine, choice, 1.0);
+                    latency * calibration.value("tree.slowdown") + bytes / self.nvls_tree_rate()
+                }
+                (Algorithm::Nvls | Algorithm::Pat, _) => {
+                    RELEASE.latency_s(kind, group, machine, choice, 1.0) + bytes / (bus * PAT)
+                }
             };
             let name = |it: Choice| (it.0.name(), it.1.name());
             if fastest.is_none_or(|best| seconds < best.0 || seconds == best.0 && name(choice) < name(best.1)) {

@@ -66,7 +66,10 @@ def notes(answers: Sequence[Answer]) -> list[str]:
 def evidence(nodes: int) -> str:
     """Return how far forecasts have been from measurements, or that there are none."""
     if nodes > 1:
-        return "Unvalidated between nodes: nobody has published bandwidths of several nodes"
+        return (
+            "Between nodes, trees were fitted to published all-reduces of 32 MiB to 8 GiB on 16 to 256 H100 over EFA "
+            "(paceline study collectives)"
+        )
     known = checked()
     mean, without = units.percent(known.mean), units.percent(known.without_source)
     return (

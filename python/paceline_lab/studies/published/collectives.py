@@ -19,6 +19,7 @@ from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog import nccl
 from paceline.catalog.builtin import load_cluster
+from paceline.catalog.builtin_names import cluster_names
 from paceline.catalog.constants import Constant, assuming, value_of
 from paceline.catalog.nccl import Algorithm, Kind
 from paceline.catalog.nodes import node_fields
@@ -49,6 +50,9 @@ _FORCED: tuple[tuple[str, Algorithm], ...] = (
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?i?B)\b")
 _NICS = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*G(?:bit/s|b/s|bps)?\b", re.IGNORECASE)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*G(?:bit/s|b/s|bps)\s*(?:per|a|/)\s*(node|GPU)", re.IGNORECASE)
+_INSTANCE = re.compile(r"\b(?:p4de?|p5(?:en)?|p6-b200)\b", re.IGNORECASE)
+_INSTANCES = {"ampere": "p4d", "hopper": "p5", "blackwell": "p6-b200"}
+"""Amazon's instances with EFA by generation of GPU, for rows that name EFA and no instance."""
 _MOST_NAMES = 6
 _GPUS_PER_NODE, _MOST_GPUS_PER_NODE = 8, 1024
 
@@ -173,9 +177,24 @@ def machine_of(row: Row) -> Machine:
             )
         fields |= {"bandwidth": f"{count * rate}Gbps", "nics_per_node": count}
     fields |= {"gpu": row.gpu, "gpus_per_node": row.gpus_per_node, "channel": "rdma", "latency": "0us"}
+    fields |= _of_efa(row)
     has_switch = "mesh" not in fields and "pcie" not in row.gpu.lower()
     fields["intra_link"] = "nvswitch" if has_switch else "nvlink" if "mesh" in fields else "pcie"
     return Machine.of(load_cluster(None, **fields))
+
+
+def _of_efa(row: Row) -> dict[str, Any]:
+    """Return latency and efficiency of Amazon's EFA, if a row was measured over it."""
+    words = f"{row.inter} {row.system}"
+    named = _INSTANCE.search(words)
+    if named is None and re.search(r"\bEFA\b", words) is None:
+        return {}
+    generation = nccl.generation_of(row.gpu)
+    assert generation is not None
+    instance = named[0].lower() if named else _INSTANCES.get(generation.name, "p5")
+    cluster = load_cluster(next(name for name in cluster_names() if name.partition(".")[0] == instance))
+    own = {"latency": f"{cluster.latency_s * 1e6:g}us"}
+    return own if cluster.efficiency is None else own | {"efficiency": cluster.efficiency}
 
 
 @dataclass(frozen=True)
