@@ -151,7 +151,7 @@ def test_a_limit_slows_products_and_not_the_optimizer():
     whole, under = forecast(), forecast("500W")
     assert 1.05 < under.forward_s / whole.forward_s < 1.2
     assert under.optimizer_s == whole.optimizer_s
-    assert "H100 SXM5 80 GB, limited to 500 W" in under.assumed
+    assert "H100 SXM5 80 GB limited to 500 W" in under.assumed
     named = paceline.simulate("llama-3-8b@h100:power_limit=0.5kW", workers=8, strategy="native", sharding="zero3")
     assert named.iteration_s == under.iteration_s
     assert forecast("700W").iteration_s == whole.iteration_s

@@ -98,6 +98,11 @@ def test_one_recording_is_enough_for_every_gpu(gpt):
     assert results[1].backward_s == faster.backward_s
     with pytest.raises(paceline.InvalidArgumentError, match="has no bfloat16"):
         paceline.simulate(path, gpu="v100", workers=8)
+    whole, under, own = (
+        paceline.simulate(path, workers=8, strategy="ring", **options)
+        for options in ({"gpu": "h100"}, {"gpu": "h100", "power_limit": "350W"}, {"power_limit": "350W"})
+    )
+    assert under.backward_s == own.backward_s >= whole.backward_s
     notes = cli.notes(cli.output("simulate", path, "--gpu", "h100,b200", "--gpus", "8"))
     assert "--gpu: operators recorded for H100 SXM5 80 GB are timed on B200 SXM 180 GB" in notes
 

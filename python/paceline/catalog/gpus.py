@@ -110,6 +110,11 @@ class Hardware:
         return self.power_w if self.power_limit_w is None else self.power_limit_w
 
     @property
+    def under_limit(self) -> str:
+        """The title and the power limit that is set, for prose."""
+        return self.title if self.power_limit_w is None else f"{self.title} limited to {self.power_limit_w:g} W"
+
+    @property
     def half_peak(self) -> float:
         """The peak in 16 bits, or the next one."""
         peaks = self.peak_flops

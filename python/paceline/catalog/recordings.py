@@ -20,7 +20,9 @@ from paceline.errors import InvalidArgumentError
 def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> None:
     """Raise InvalidArgumentError for options that only models from a configuration have."""
     for option in ONLY_MODELS:
-        if given.get(option) is not None and not (option == "gpu" and is_known(source, given["gpu"])):
+        is_used = option == "gpu" and given.get(option) is not None and is_known(source, given["gpu"])
+        is_used = is_used or (option == "power_limit" and has_operators(source))
+        if given.get(option) is not None and not is_used:
             if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
                 cluster = (find_hardware(given["gpu"]).node if option == "gpu" else None) or "dgx-h100"
                 raise InvalidArgumentError(

@@ -237,7 +237,6 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
     if "tokens_per_s_per_gpu" in found:
         rate = f"{units.digits(found['tokens_per_s_per_gpu'])} tokens/s"
     made = [
-        *workload.gpu_words[1:],
         f"batch {found['batch']}",
         found["dtype"],
         f"{found['attention']} attention",
@@ -261,7 +260,7 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
         for row in found["memory"]
     ]
     return [
-        *headline(f"On one {hardware.title}: {rate}, MFU {units.percent(found['mfu'])}"),
+        *headline(f"On one {hardware.under_limit}: {rate}, MFU {units.percent(found['mfu'])}"),
         "",
         *block(facts),
         "",

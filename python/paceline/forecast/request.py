@@ -32,7 +32,7 @@ from paceline.catalog.strategies import (
 from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
 from paceline.forecast.wording import notes
-from paceline.operators.power import is_limiting
+from paceline.operators.power import is_limiting, limited
 from paceline.operators.steps import retimed
 from paceline.settings.keywords import ClusterFields
 from paceline.settings.table import DEFAULT_WORKERS, EACH, SETTINGS, SWEPT, by_current_names
@@ -289,9 +289,10 @@ class Sweep:
     def power_limit_note(self) -> list[str]:
         """Return a note if a power limit is set that does not change the clock of products."""
         workload, limit = self.workload(self.trace), self.get("power_limit")
-        if workload is None or limit is None or is_limiting(workload.hardware):
+        hardware = self._computed_on(self.trace) if workload is None else workload.hardware
+        if limit is None or hardware is None or is_limiting(hardware):
             return []
-        return [notes.limit_without_effect(limit, workload.hardware.title)]
+        return [notes.limit_without_effect(limit, hardware.title)]
 
     def last_node_note(self, machine: Cluster) -> list[str]:
         """Return a note if nodes whose GPUs have cards of their own are not all full."""
@@ -434,10 +435,18 @@ class Sweep:
 
     def _computed_on(self, named: str | Path | Trace) -> Hardware | None:
         """Return the GPU on which a trace's operators are timed again; None if it has none, or no GPU is named."""
-        gpu = self.get("gpu")
-        if gpu is None or self.workload(named) is not None or not has_operators(named):
+        gpu, limit = self.get("gpu"), self.get("power_limit")
+        if (gpu is None and limit is None) or self.workload(named) is not None or not has_operators(named):
             return None
-        return find_hardware(gpu)
+        if gpu is not None:
+            hardware = find_hardware(gpu)
+        elif (own := titled(load_trace(named).device)) is not None:
+            hardware = own
+        else:
+            raise InvalidArgumentError(
+                "needs the GPU, which is not a built-in one", setting="power_limit", remedy="{gpu=FILE.json}"
+            )
+        return hardware if limit is None else limited(hardware, limit)
 
     def _step(self, named: str | Path | Trace) -> Trace:
         workload = self.workload(named)

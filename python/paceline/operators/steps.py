@@ -233,7 +233,7 @@ def retimed(trace: Trace, hardware: Hardware) -> Trace:
         backward_s=seconds(times.backward_s),
         optimizer_s=seconds(times.optimizer_s),
     )
-    provenance = f"{trace.provenance}; computed again for {hardware.title}"
+    provenance = f"{trace.provenance}; computed again for {hardware.under_limit}"
     return trace.replace(workers=[own], device=hardware.title, provenance=provenance)
 
 

@@ -488,13 +488,7 @@ class Workload:
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
         words += self.loss_words
-        return f"{', '.join([*self.gpu_words, *words])}, {self.optimizer}"
-
-    @property
-    def gpu_words(self) -> list[str]:
-        """The GPU, and the power limit that is set, for prose."""
-        limit = self.hardware.power_limit_w
-        return [self.hardware.title] + ([] if limit is None else [f"limited to {limit:g} W"])
+        return f"{self.hardware.under_limit}, {', '.join(words)}, {self.optimizer}"
 
     @property
     def loss_words(self) -> list[str]:

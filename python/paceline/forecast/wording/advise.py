@@ -116,7 +116,7 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
     return [
         *made,
         *_communication(answer, row),
-        Fact("Setup", ", ".join(workload.gpu_words), rows.network(result, workload)),
+        Fact("Setup", workload.hardware.under_limit, rows.network(result, workload)),
     ]
 
 

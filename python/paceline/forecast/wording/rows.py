@@ -289,7 +289,7 @@ def _computation(workload: Workload) -> list[str]:
         *([order] if workload.pipeline > 1 else []),
         *workload.loss_words,
         _OPTIMIZERS.get(workload.optimizer, workload.optimizer),
-        *workload.gpu_words,
+        workload.hardware.under_limit,
     ]
 
 

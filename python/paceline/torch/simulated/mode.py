@@ -101,10 +101,9 @@ class Simulation:
 
     def provenance(self) -> str:
         """How the times were made."""
-        kinds, limit = self.dtype or "the script's dtypes", self.hardware.power_limit_w
-        under = "" if limit is None else f" limited to {limit:g} W"
+        kinds = self.dtype or "the script's dtypes"
         return (
-            f"computed for {self.hardware.title}{under} operator by operator from the script ({kinds}), run without "
+            f"computed for {self.hardware.under_limit} operator by operator from the script ({kinds}), run without "
             f"data by torch {torch.__version__}"
         )
 
