@@ -3,13 +3,25 @@
 import math
 from dataclasses import replace
 
+import paceline
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.forecast import evidence
 from paceline.forecast.evidence import Question, covered, interval
 from paceline.forecast.kinds import Ground
-from paceline.forecast.likeness import APART, LEVEL, Conditions, Like, conditions_of, scale_of, size_of
+from paceline.forecast.likeness import (
+    APART,
+    LEVEL,
+    UNLISTED,
+    Conditions,
+    Like,
+    architecture_of,
+    conditions_of,
+    conditions_of_recording,
+    scale_of,
+    size_of,
+)
 from paceline.forecast.result import Interval
 
 H100 = Conditions("hopper", "decoder", "16 bits", "one node", "data", "fused")
@@ -117,3 +129,23 @@ def test_coverage_counts():
     # One width of 0.1 for all holds four of five; the mean is 0.12.
     assert found.width == pytest.approx(1.2)
     assert found.factor == pytest.approx(1.0)
+
+
+def test_a_recording_is_computed_whatever_gpu_it_is_timed_on():
+    from paceline_lab.studies.compute.data import recording
+
+    step = recording("traces/gpt2-medium.json")
+    assert conditions_of_recording(step) == Conditions(precision="16 bits", split="data", software="eager")
+    here = paceline.simulate(step, strategy="native", workers=1, gpu="h200")
+    assert here.interval.low_s < here.iteration_s < here.interval.high_s
+    elsewhere = paceline.simulate(step, strategy="native", workers=1, gpu="b200")
+    assert elsewhere.interval is None and "have measured Blackwell GPUs" in elsewhere.evidence
+    # A measured rate is not computed.
+    measured = paceline.simulate(step, strategy="native", workers=1, samples_per_s=90)
+    assert measured.interval is None and "only the trace could be wrong" in measured.evidence
+
+
+def test_the_gpu_of_an_own_file_is_none_that_was_measured():
+    assert architecture_of("My board") == UNLISTED
+    _, ground = interval(1.0, question(replace(H100, architecture=UNLISTED)))
+    assert ground.ground is Ground.UNMEASURED

@@ -96,25 +96,18 @@ def conditions_of(workload: Workload, gpus: int, nodes: int) -> Conditions:
     )
 
 
-def conditions_of_recording(recording: Trace, device: str, gpus: int, nodes: int) -> Conditions:
-    """Return the conditions of a script's training.
-
-    Args:
-        recording: What was recorded without a device, with its operators.
-        device: The title of the GPU on which they are timed.
-        gpus: Their number.
-        nodes: That of nodes.
-    """
+def conditions_of_recording(recording: Trace) -> Conditions:
+    """Return what the operators of a recording say of its conditions."""
     step = recording.operators()
     assert step is not None
+    software = "compiled" if any(kind.get("compiled") for kind in step["kinds"]) else "eager"
+    return Conditions(precision=_precision_of(step), split="data", software=software)
+
+
+def architecture_of(device: str) -> str:
+    """Return the architecture of a GPU by its title."""
     hardware = titled(device)
-    return Conditions(
-        architecture=UNLISTED if hardware is None else hardware.architecture,
-        precision=_precision_of(step),
-        scale=scale_of(gpus, nodes),
-        split="data",
-        software="compiled" if any(kind.get("compiled") for kind in step["kinds"]) else "eager",
-    )
+    return UNLISTED if hardware is None else hardware.architecture
 
 
 def _precision_of(step: Mapping[str, Any]) -> str:

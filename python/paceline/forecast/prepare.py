@@ -105,7 +105,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     changes = {name: sweep.get(name) for name in CHANGES if sweep.get(name) is not None}
     for base, (named, trace) in enumerate(zip(sweep.traces, traces, strict=True)):
         how = coordinated(sweep, trace, machine)
-        workload = sweep.workload(named)
+        workload, conditions = sweep.workload(named), sweep.recorded(named)
         if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
                 f"{trace.name}: has no gradients, so there is nothing to synchronize",
@@ -155,7 +155,7 @@ def _prepared(sweep: Sweep) -> Prepared:
                         replace(
                             one,
                             workload=workload,
-                            recording=sweep.recording(named),
+                            recorded=conditions,
                             one_a_node=sweep.is_one_a_node,
                             base=base,
                             changes=changes | _placed(sweep, side, one),

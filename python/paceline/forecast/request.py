@@ -31,6 +31,7 @@ from paceline.catalog.strategies import (
 )
 from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
+from paceline.forecast.likeness import Conditions, conditions_of_recording
 from paceline.forecast.wording import notes
 from paceline.operators.power import is_limiting, limited
 from paceline.operators.steps import retimed
@@ -427,11 +428,11 @@ class Sweep:
         trace, hardware = load_trace(named), self._computed_on(named)
         return trace if hardware is None else retimed(trace, hardware)
 
-    def recording(self, named: str | Path | Trace) -> Trace | None:
-        """Return the recording whose operators give a trace its times; None if these were measured."""
+    def recorded(self, named: str | Path | Trace) -> Conditions | None:
+        """Return the conditions of a recording whose operators give its times; None if these were measured."""
         if self.workload(named) is not None or self.get("samples_per_s") is not None or not has_operators(named):
             return None
-        return load_trace(named)
+        return conditions_of_recording(load_trace(named))
 
     def _computed_on(self, named: str | Path | Trace) -> Hardware | None:
         """Return the GPU on which a trace's operators are timed again; None if it has none, or no GPU is named."""

@@ -15,7 +15,7 @@ from paceline.forecast import sharding as shardings
 from paceline.forecast.beyond import beyond
 from paceline.forecast.evidence import Question, interval
 from paceline.forecast.footprint import footprint
-from paceline.forecast.likeness import Conditions, conditions_of, conditions_of_recording
+from paceline.forecast.likeness import Conditions, architecture_of, conditions_of, scale_of
 from paceline.forecast.lowering import native
 from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
@@ -57,9 +57,9 @@ def computed_under(scenario: Scenario) -> Conditions | None:
     gpus, nodes = _gpus(scenario), scenario.nodes(scenario.cluster.gpus_per_node)
     if scenario.workload is not None:
         return conditions_of(scenario.workload, gpus, nodes)
-    if scenario.recording is None:
+    if scenario.recorded is None:
         return None
-    return conditions_of_recording(scenario.recording, scenario.trace.device, gpus, nodes)
+    return replace(scenario.recorded, architecture=architecture_of(scenario.trace.device), scale=scale_of(gpus, nodes))
 
 
 def _gpus(scenario: Scenario) -> int:

@@ -14,6 +14,7 @@ from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
 from paceline.forecast.coordinator_model.model import Coordination
+from paceline.forecast.likeness import Conditions
 from paceline.settings.keywords import CoreOptions
 from paceline.settings.table import SETTINGS, SIMULATE
 
@@ -37,8 +38,8 @@ class Scenario:
     """How ready tensors are coordinated; None: a bucket starts on a rank when it is complete there."""
     workload: Workload | None = None
     """The model, if the trace was made from a configuration."""
-    recording: Trace | None = None
-    """The recording without a device whose operators give the trace its times, if there is one."""
+    recorded: Conditions | None = None
+    """Those of a recording without a device, whose operators give the trace its times; None if there is none."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """How the trace was changed: `add_module` and `send_order`, and the `placement` as it was given."""
     base: int = 0
