@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from paceline.catalog.gpus import all_hardware, find_hardware, read_hardware
 from paceline.catalog.models.roofline import Roofline
 from paceline.errors import InvalidArgumentError
+from paceline.operators import attention
 from paceline.operators.machine import Machine, constant
+from paceline.operators.operator import Operator, contiguous
 from paceline.operators.power import cores_clock, limited, product_clock, relative_clock
+from paceline.operators.products import Product, product_s
 
 STATIC, FLOOR, ISSUE = constant("power.static"), constant("power.floor"), constant("product.issue")
 
@@ -94,6 +97,47 @@ def test_products_of_a_3090_fall_with_the_limit_as_measured():
     rates = {watts: Machine(limited(whole, watts)).product_rate("bfloat16") for watts in measured}
     for watts, tokens in measured.items():
         assert rates[watts] / rates[300] == pytest.approx(tokens / measured[300], rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k", "teraflops"),
+    [
+        (4, 4096, 4096, 4096, 1691),
+        (1, 4096, 4096, 4096, 1416),
+        (4, 2048, 2048, 2048, 1276),
+        (4, 1024, 1024, 4096, 1186),
+        (1, 4096, 4096, 1024, 1044),
+        (1, 2048, 1024, 4096, 962),
+        (1, 2048, 2048, 2048, 959),
+        (1, 512, 4096, 4096, 941),
+        (1, 1024, 1024, 1024, 267),
+    ],
+)
+def test_products_of_a_b200_take_what_was_measured(batch, m, n, k, teraflops):
+    """Single products in XLA's table for sm_100 (matmul_interpolator_data.h, Apache-2.0), whose clocks power spares."""
+    product = Product(batch, m, n, k, "bfloat16", 2 * batch * (m * k + k * n + m * n))
+    rate = product.flops / product_s(Machine(find_hardware("b200")), product)
+    assert rate / 1e12 == pytest.approx(teraflops, rel=0.16)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "causal", "forward_ms", "backward_ms"),
+    [
+        (32768, False, 19.759, 58.606),
+        (8192, False, 1.286, 3.901),
+        (8192, True, 0.688, 2.097),
+        (4096, True, 0.206, 0.607),
+    ],
+)
+def test_attention_on_a_gb200_takes_what_was_measured(tokens, causal, forward_ms, backward_ms):
+    """CuDNN 9.19, 64 heads of 128: NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training, gb200_919_only_cudnn."""
+    query, key = (contiguous((1, heads, tokens, 128), "bfloat16") for heads in (64, 8))
+    machine = Machine(find_hardware("gb200"))
+    name = "_scaled_dot_product_cudnn_attention"
+    forward = Operator(name, (query, key, key), (query,), {"is_causal": causal})
+    backward = Operator(f"{name}_backward", (query, query, key, key), (query, key, key), {"is_causal": causal})
+    for operator, measured in ((forward, forward_ms), (backward, backward_ms)):
+        assert sum(attention.kernels(operator, machine)) * 1e3 == pytest.approx(measured, rel=0.12)
 
 
 def test_a_board_of_unknown_power_has_the_clock_of_its_architecture(tmp_path):
