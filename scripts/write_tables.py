@@ -27,9 +27,11 @@ from paceline_lab.studies import compute, published, run_study
 from paceline_lab.studies.compute import result as compute_result
 from paceline_lab.studies.compute.ablation import ablated
 from paceline_lab.studies.compute.data import GROUPS
+from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.report import Study, bounds_text
 
 ROOT = Path(__file__).parent.parent
+TRAINING = (ROOT / "python/paceline_lab/studies/published/training.csv", ROOT / "docs/results/torchtitan.csv")
 DOCS = ROOT / "docs"
 Row = dict[str, Any]
 
@@ -122,7 +124,7 @@ def of_compute() -> None:
         "summary": table(("", *of), sums),
         "fits": table(("", "verdicts", "right", "fits, but did not", "does not fit, but did"), fits),
     }
-    for name in ("gpu", "kernels", "metric"):
+    for name in ("gpu", "model", "kernels", "metric"):
         parted = [
             (kind, value, rows)
             for kind in ("time", "memory")
@@ -139,6 +141,13 @@ def of_compute() -> None:
         rows = [it for it in found.rows if it.row.group == group]
         cells = [compute_result.cells(it) for it in rows]
         tables[group] = table(("row", "model", "GPU", "", "measured", "forecast", "error"), cells)
+    lines = []
+    for file in TRAINING:
+        known, _ = training.forecasts(transformers.read_rows(file))
+        for part, rows in training.parts(known):
+            numbers = training.numbers(rows)
+            lines.append([f"`{file.name}`", part, numbers["rows"], f"{numbers['mean']:.1%}", f"{numbers['worst']:.1%}"])
+    tables["published"] = table(("file", "", "rows", "mean error", "greatest"), lines)
     commands: dict[tuple[str, str], list[str]] = {}
     for it in found.rows:
         commands.setdefault((it.row.command, it.row.assumed), []).append(it.row.id)

@@ -114,10 +114,24 @@ def test_numbers(some):
 def test_output(some):
     plain = some.to_dict()
     assert plain["summary"]["neusight"]["time"]["rows"] == 1
-    assert plain["by"]["gpu"]["time"].keys() == {"H100 80GB HBM3", "H100 PCIe"}
+    assert plain["by"]["gpu"]["time"].keys() == {"h100", "H100 PCIe"}
     assert plain["rows"][0]["command"] == f"paceline simulate {ROWS[SOME[0]].command}"
     assert len(some.to_csv().splitlines()) == 3
     assert any("GaLore" in line for line in some.text(80))
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "gpu", "kernels"),
+    [
+        ("step-vgg16", "vgg16", "h200", "as recorded"),
+        ("catalog-llama-3.2-1b", "llama-3.2-1b", "h200", "eager"),
+        ("neusight-h100-gpt3-xl-1", "gpt3-xl", "h100", "eager"),
+        ("F43", "resnet-50", "H100 PCIe", "as recorded"),
+    ],
+)
+def test_rows_are_summed_up_by_what_their_commands_name(name, model, gpu, kernels):
+    row = ROWS[name]
+    assert (row.forecast_model, row.forecast_gpu, row.kernels) == (model, gpu, kernels)
 
 
 def test_a_job_that_did_not_fit():

@@ -109,13 +109,27 @@ class Row:
     @property
     def kernels(self) -> str:
         """The kernels that the command names; those of a recording are its own."""
-        words = self._split
-        return words[words.index("--kernels") + 1] if "--kernels" in words else "as recorded"
+        return self._option("--kernels", "as recorded")
+
+    @property
+    def forecast_gpu(self) -> str:
+        """The GPU that the command names, or that of the source if the time of one was measured."""
+        return self._option("--gpu", self.gpu)
+
+    @property
+    def forecast_model(self) -> str:
+        """The model, recording or configuration that the command names."""
+        name = self._option("--config", self._split[0])
+        return name.rpartition("/")[2].removesuffix(".json")
 
     @property
     def is_computed(self) -> bool:
         """Whether its times of computation are computed, not those of a measured rate."""
         return "--samples-per-s" not in self._split
+
+    def _option(self, name: str, otherwise: str) -> str:
+        words = self._split
+        return words[words.index(name) + 1] if name in words else otherwise
 
     @property
     def _split(self) -> list[str]:

@@ -21,8 +21,8 @@ _KINDS: dict[str, Callable[[Row], bool]] = {
     "memory": lambda row: row.metric.is_memory,
 }
 BY: dict[str, Callable[[Row], str]] = {
-    "gpu": lambda row: row.gpu,
-    "model": lambda row: row.model,
+    "gpu": lambda row: row.forecast_gpu,
+    "model": lambda row: row.forecast_model,
     "kernels": lambda row: row.kernels,
     "metric": lambda row: row.metric.value,
 }
