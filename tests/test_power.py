@@ -217,6 +217,22 @@ def test_a_limit_without_effect_is_said():
     assert "has no effect" not in cli.said("simulate", *words, "150W")
 
 
+def test_several_limits_are_a_range(tmp_path):
+    words = ("llama-3-8b", "--gpu", "b200", "--gpus", 8, "--sharding", "zero3", "--strategy", "native", "--power-limit")
+    text = cli.output("simulate", *words, "750W,1kW")
+    header, rows = cli.table(text)
+    assert header.startswith("limit W strategy")
+    assert [row.split()[0] for row in rows] == ["750", "1000"]
+    assert not [note for note in cli.notes(text) if "no effect" in note]
+    slow, fast = json.loads(cli.call("simulate", *words, "750W,1kW", "--json").stdout)
+    assert (slow["power_limit_w"], fast["power_limit_w"]) == (750, 1000)
+    assert slow["iteration_s"] > fast["iteration_s"]
+    swept = paceline.sweep("llama-3-8b", gpu="b200", workers=8, strategy="native", power_limit=["750W", "1kW"])
+    assert [result.power_limit_w for result in swept] == [750, 1000]
+    cli.output("simulate", *words, "600W,750W,1kW", "--plot", tmp_path / "limits.svg")
+    assert "power limit (W)" in (tmp_path / "limits.svg").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "error", "remedy"),
     [

@@ -25,6 +25,7 @@ _CIRCUMSTANCES: Mapping[str, Value] = {
     "add_module": lambda _, result: result.add_module,
     "send_order": lambda _, result: result.send_order,
     "gpu": lambda _, result: result.gpu,
+    "power_limit": lambda _, result: result.power_limit_w,
     "library": lambda _, result: result.library,
     "workers": lambda _, result: result.workers * (result.gpus_per_worker or 1),
     "bandwidth": lambda _, result: result.bandwidth_bps,

@@ -182,7 +182,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     return Prepared(scenarios, list(every), frozenset(requested_extras), "worker" if is_of_workers else "GPU")
 
 
-CHANGES = ("add_module", "send_order", "gpu")
+CHANGES = ("add_module", "send_order", "gpu", "power_limit")
 """Settings that change traces."""
 
 

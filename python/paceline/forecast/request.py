@@ -33,7 +33,7 @@ from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
 from paceline.forecast.likeness import Conditions, conditions_of_recording
 from paceline.forecast.wording import notes
-from paceline.operators.power import is_limiting, limited
+from paceline.operators.power import is_idle, limited
 from paceline.operators.steps import retimed
 from paceline.settings.keywords import ClusterFields
 from paceline.settings.table import DEFAULT_WORKERS, EACH, SETTINGS, SWEPT, by_current_names
@@ -291,7 +291,7 @@ class Sweep:
         """Return a note if a power limit is set that does not change the clock of products."""
         workload, limit = self.workload(self.trace), self.get("power_limit")
         hardware = self._computed_on(self.trace) if workload is None else workload.hardware
-        if limit is None or hardware is None or is_limiting(hardware):
+        if limit is None or hardware is None or not is_idle(hardware):
             return []
         return [notes.limit_without_effect(limit, hardware.title)]
 

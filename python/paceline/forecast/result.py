@@ -40,7 +40,7 @@ MODELED = (
 
 REQUESTED = (
     *("chunk", "placement", "distribution", "add_module", "modules", "send_order"),
-    *("gpu", "baseline", "speedup"),
+    *("gpu", "power_limit_w", "baseline", "speedup"),
 )
 """Fields of a result that it has if they were asked for, or if its strategy has the choice."""
 
@@ -220,6 +220,8 @@ class Result:
     """The order of tensors in which servers distribute them, if it was asked for."""
     gpu: str | None = None
     """The GPU whose times the trace has, if it was asked for."""
+    power_limit_w: float | None = None
+    """The power limit of each GPU, if one was set."""
     baseline: str | None = None
     """The row with which `speedup` compares, if it was asked for."""
     speedup: float | None = None

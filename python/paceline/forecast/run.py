@@ -133,6 +133,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         modules=None if module is None else int(module.rpartition(":")[2]),
         send_order=_order(changes.get("send_order")),
         gpu=changes.get("gpu"),
+        power_limit_w=changes.get("power_limit"),
         sharded=sharded,
         compression=scenario.options.get("compression"),
         sync_every=scenario.options.get("sync_every"),

@@ -54,9 +54,12 @@ def cores_clock(hardware: Hardware) -> float:
     return min(_clock(hardware.limit_w / hardware.power_w), 1.0)
 
 
-def is_limiting(hardware: Hardware) -> bool:
-    """Whether the power limit that is set lowers the clock of products below the board's own."""
-    return product_clock(hardware) < product_clock(replace(hardware, power_limit_w=None))
+def is_idle(hardware: Hardware) -> bool:
+    """Whether a power limit below the board's own is set that does not lower the clock of products."""
+    limit, most = hardware.power_limit_w, hardware.power_w
+    if limit is None or most is None or limit >= most:
+        return False
+    return product_clock(hardware) == product_clock(replace(hardware, power_limit_w=None))
 
 
 def limited(hardware: Hardware, watts: float) -> Hardware:

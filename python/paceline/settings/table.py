@@ -441,7 +441,8 @@ _ALL: tuple[Setting, ...] = (
         default_words="the board's",
         part="trace",
         uses=_in(
-            *("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+            *("advise", SIMULATE, "models"),
+            **_lists(Use(kind=kinds.POWERS, help="Power limits of each GPU, as nvidia-smi -pl sets them: 500W.")),
             record=Use(help="With --gpu: power limit, as nvidia-smi -pl sets it: 500W."),
         ),
     ),

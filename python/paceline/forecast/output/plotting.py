@@ -45,6 +45,7 @@ _AXES: tuple[Axis, ...] = (
     ("kind_of_modules", "", 1.0, lambda value: f"{value} modules"),
     ("send_order", "", 1.0, lambda value: f"{value or 'recorded'} order"),
     ("gpu", "", 1.0, str),
+    ("power_limit_w", "power limit (W)", 1.0, lambda value: f"{value:g} W"),
     ("library", "", 1.0, str),
     ("base_trace", "", 1.0, str),
 )

@@ -61,6 +61,8 @@ def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, C
         columns.append((Column("order", left=True), lambda result, _: result.send_order or "recorded"))
     if varies([result.gpu for result in results]):
         columns.append((Column("GPU", left=True), lambda result, _: result.gpu or ""))
+    if varies([result.power_limit_w for result in results]):
+        columns.append((Column("limit W"), lambda result, _: _optional(result.power_limit_w, "{:g}".format)))
     if varies([result.library for result in results]):
         columns.append((Column("library", left=True), lambda result, _: result.library))
     if varies([result.workers for result in results]):

@@ -87,7 +87,7 @@ def grouped(
         if scenario.trace not in traces:
             traces.append(scenario.trace)
         circumstances = (result.workers, result.bandwidth_bps, result.latency_s, result.compute_speedup)
-        changes = (result.gpus_per_node, result.add_module, result.send_order, result.gpu)
+        changes = (result.gpus_per_node, result.add_module, result.send_order, result.gpu, result.power_limit_w)
         key = (traces.index(scenario.trace), result.library, *circumstances, *changes)
         group = groups.setdefault(key, Group([], []))
         group.scenarios.append(scenario)

@@ -326,4 +326,6 @@ def differing(result: Result, results: Sequence[Result]) -> list[str]:
         words.append(f"order {result.send_order}")
     if varies([other.gpu for other in results]) and result.gpu is not None and result.assumed is None:
         words.append(result.gpu)
+    if varies([other.power_limit_w for other in results]) and result.power_limit_w is not None:
+        words.append(f"{result.power_limit_w:g} W")
     return words
