@@ -149,7 +149,7 @@ def forecasts():
                 yield command, option
 
 
-FREE = {"N", "X", "RATE", "TIME", "NUMBER", "PATTERN", "KIND:N", "RANK:X", "LINK:X", "MONEY", "SECONDS"}
+FREE = {"N", "X", "RATE", "TIME", "NUMBER", "PATTERN", "KIND:N", "RANK:X", "LINK:X", "MONEY", "SECONDS", "WATTS"}
 """Values without names."""
 
 
