@@ -90,6 +90,15 @@ def test_boards_reach_what_was_measured(gpu, watts, teraflops, near):
     assert Machine(hardware).product_rate(dtype) / 1e12 == pytest.approx(teraflops, rel=near)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "teraflops"),
+    [("rtx-4090", 55), ("rtx-3090", 24.8), ("rtx-a6000", 23.9), ("a100-80gb", 19.1), ("b200", 66.2)],
+)
+def test_products_on_cuda_cores_reach_what_was_measured(gpu, teraflops):
+    """zzc0721/torch-performance-test-data, database.md, the best of five sizes in FP32."""
+    assert Machine(find_hardware(gpu)).product_rate("float32") / 1e12 == pytest.approx(teraflops, rel=0.15)
+
+
 def test_products_of_a_3090_fall_with_the_limit_as_measured():
     """Prompt tokens per second at limits of 180 to 280 W, of those at 300 W (noonghunna/club-3090, issue 104)."""
     measured = {180: 1273.90, 200: 1442.17, 225: 1542, 250: 1596.81, 280: 1640.95, 300: 1642.94}

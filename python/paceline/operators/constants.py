@@ -24,6 +24,7 @@ _UNITS = {
     "power.floor": "share of the stated clock",
     "product.issue": _PEAK,
     "product.cores": _PEAK,
+    "product.cores.shared": _PEAK,
     "product.tf32": "share of the 16-bit share",
     "product.tile": "seconds",
     "product.feed": "bytes per clock and multiprocessor",

@@ -11,12 +11,14 @@ from functools import cached_property
 
 from paceline.catalog.gpus import Hardware
 from paceline.operators.constants import all_constants, constant
-from paceline.operators.power import cores_clock, product_clock
+from paceline.operators.power import cores_clock, process_of, product_clock
 
 __all__ = ["Machine", "all_constants", "constant"]
 
 _LANES = 128
 """FP32 lanes of a multiprocessor."""
+_SHARED = ("ampere.small", "ada")
+"""Chips half of whose FP32 lanes compute integers, too."""
 _LATER = ("hopper", "blackwell")
 
 
@@ -49,7 +51,8 @@ class Machine:
             return peaks[precision] * self._product_share
         if dtype == "float32" and tf32 and "tf32" in peaks:
             return peaks["tf32"] * self._product_share * constant("product.tf32")
-        return peaks.get("fp32", min(peaks.values())) * constant("product.cores") * self._cores_clock
+        cores = "product.cores.shared" if process_of(self.hardware) in _SHARED else "product.cores"
+        return peaks.get("fp32", min(peaks.values())) * constant(cores) * self._cores_clock
 
     @cached_property
     def _product_share(self) -> float:

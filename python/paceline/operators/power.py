@@ -92,12 +92,18 @@ def limited(hardware: Hardware, watts: float) -> Hardware:
 
 def _needed_w(hardware: Hardware) -> float:
     """Return the watts that large products would draw at the stated clock."""
-    peak, gigahertz = hardware.half_peak, hardware.clock_hz / 1e9
+    gigahertz = hardware.clock_hz / 1e9
+    return hardware.half_peak * 1e-12 * constant(f"power.{process_of(hardware)}") * gigahertz**2
+
+
+def process_of(hardware: Hardware) -> str:
+    """Return what chips of one process and one kind of multiprocessor are called among the constants."""
     architecture = hardware.architecture
     # Chips for workstations and games: another process, and at most half the Tensor Cores of an A100 a multiprocessor.
-    small = peak < 0.75 * FLOPS_PER_CLOCK["ampere"] * hardware.multiprocessors * hardware.clock_hz
-    kind = {"turing": "volta", "ampere": "ampere.small" if small else "ampere"}.get(architecture, architecture)
-    return peak * 1e-12 * constant(f"power.{kind}") * gigahertz**2
+    large = 0.75 * FLOPS_PER_CLOCK["ampere"] * hardware.multiprocessors * hardware.clock_hz
+    if architecture == "ampere" and hardware.half_peak < large:
+        return "ampere.small"
+    return {"turing": "volta"}.get(architecture, architecture)
 
 
 def _clock(share: float) -> float:
