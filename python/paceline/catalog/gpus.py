@@ -1,5 +1,7 @@
 """GPUs as a roofline sees them: peaks by precision, memory, NVLink and launch cost, from gpus/*.json.
 
+Files that `paceline calibrate` writes hold measured operators as well, and may describe a CPU.
+
 `paceline.catalog.rates` holds measured training rates of the recorded models; this module holds what the hardware can
 do, for models that were not recorded.
 """
@@ -15,6 +17,7 @@ from typing import Any, get_args
 
 from paceline._internal.nearest import like_gpu, named_gpus
 from paceline.catalog import channels, names
+from paceline.catalog.calibration import Calibration, read_calibration
 from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
 
@@ -46,6 +49,7 @@ _LINKS = {
     "ada": ("pcie-4", "nvlink-a100"),
     "hopper": ("pcie-5", "nvlink-h100"),
     "blackwell": ("pcie-5", "nvlink-b200"),
+    "cpu": ("pcie", "pcie"),
 }
 """By architecture, the link of a file that names none: without and with NVLink."""
 
@@ -61,8 +65,10 @@ FLOPS_PER_CLOCK = {
     "ada": 1024,
     "hopper": 4096,
     "blackwell": 8192,
+    "cpu": 64,
 }
-"""Dense FLOPs of a multiprocessor in a clock at the largest 16-bit peak (NVIDIA's architecture whitepapers)."""
+"""Dense FLOPs of a multiprocessor in a clock at the largest 16-bit peak (NVIDIA's architecture whitepapers); of a CPU's
+core, two fused multiply-adds of 512 bits in FP32."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Hardware:
     name: str
     title: str
     architecture: str
-    """`maxwell`, …, `blackwell`: efficiencies differ between architectures."""
+    """`maxwell`, …, `blackwell`, between which efficiencies differ; or `cpu`."""
     link: str
     """The links between the GPUs of a node, a path of `channels.inside()`: `nvlink-v100`, `pcie-4`."""
     peak_flops: Mapping[str, float]
@@ -103,6 +109,13 @@ class Hardware:
     aliases: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
     """GPUs that are not among the known ones and that it resembles most: the error about them suggests it."""
+    calibration: Calibration | None = None
+    """What `paceline calibrate` has measured; None for data sheets."""
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is a machine's CPU, whose operators run one after the other in the thread that calls them."""
+        return self.architecture == "cpu"
 
     @property
     def limit_w(self) -> float | None:
@@ -124,6 +137,18 @@ class Hardware:
     def label(self) -> str:
         """The name for headlines: `H100`, `A100-80GB`, `RTX A6000`."""
         return self.name.upper().replace("RTX-", "RTX ")
+
+    def document(self) -> dict[str, Any]:
+        """Return the device file, which `--gpu` takes."""
+        fields = {"format": "paceline-device", "version": 1, **vars(self)}
+        fields |= {
+            "peak_flops": dict(self.peak_flops),
+            "sources": list(self.sources),
+            "aliases": list(self.aliases),
+            "like": list(self.like),
+            "calibration": None if self.calibration is None else self.calibration.document(),
+        }
+        return {key: value for key, value in fields.items() if value not in (None, [])}
 
     def peak(self, precision: str) -> float:
         """Return the peak in FLOP/s. Raises InvalidArgumentError if the device lacks the precision."""
@@ -245,6 +270,11 @@ def read_hardware(path: Path) -> Hardware:
         raise wrong(f"peak_flops.{unknown[0]}", "unknown precision", remedy=f"{', '.join(PRECISIONS)}")
     peak_flops = {key: plausible(f"peak_flops.{key}", value) for key, value in peaks.items()}
     bandwidth, memory, launch = number("memory_bandwidth"), number("memory_bytes"), number("launch_s")
+    calibration = document.pop("calibration", None)
+    if calibration is not None:
+        calibration = read_calibration(calibration, f"{path}: calibration")
+    elif architecture == "cpu":
+        raise wrong("calibration", "a CPU is known only by what was measured", "paceline calibrate --device cpu -o FILE")
     link, bus = optional("link_bandwidth"), optional("bus_bandwidth")
     peak = max(peak_flops.get(name, 0.0) for name in ("bf16", "fp16", "fp32")) or max(peak_flops.values())
     clock = optional("clock_hz") or _CLOCK_HZ
@@ -293,4 +323,5 @@ def read_hardware(path: Path) -> Hardware:
         node=node,
         aliases=aliases,
         like=like,
+        calibration=calibration,
     )

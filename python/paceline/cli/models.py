@@ -286,7 +286,7 @@ def gpus(*, name: str | None, as_json: bool) -> None:
 
     shown = [find_hardware(name)] if name else list(all_hardware())
     if as_json:
-        documents = [_document(device) for device in shown]
+        documents = [device.document() for device in shown]
         put(json.dumps(documents[0] if name else documents, indent=1))
         return
     if name:
@@ -347,15 +347,3 @@ def _power(device: Hardware) -> str:
 
 def _tera(value: float | None) -> str:
     return "-" if value is None else units.short(value / 1e12, 4)
-
-
-def _document(device: Hardware) -> dict[str, Any]:
-    """Return the device file, which --gpu takes."""
-    fields = {"format": "paceline-device", "version": 1, **vars(device)}
-    fields |= {
-        "peak_flops": dict(device.peak_flops),
-        "sources": list(device.sources),
-        "aliases": list(device.aliases),
-        "like": list(device.like),
-    }
-    return {key: value for key, value in fields.items() if value not in (None, [])}

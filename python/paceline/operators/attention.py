@@ -31,6 +31,12 @@ def flops(operator: Operator) -> int:
     return int(forward * (_RECOMPUTING if _is_backward(operator) else 1))
 
 
+def sizes(operator: Operator) -> tuple[int, int, int, int]:
+    """Return heads of the whole batch, lengths of queries and of keys, and the size of a head."""
+    query, key, _ = _tensors(operator)
+    return query.shape[0] * query.shape[1], query.shape[2], key.shape[2], query.shape[3]
+
+
 def _is_backward(operator: Operator) -> bool:
     return "backward" in operator.name
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from paceline.operators import attention, convolutions, memory_bound
 from paceline.operators.machine import Machine, constant
+from paceline.operators.measured import Measured
 from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, is_multi_tensor
 from paceline.operators.products import grouped_product_of, product_of, product_s
 
@@ -32,13 +34,55 @@ class Work:
 
 
 def work_of(operator: Operator, machine: Machine, previous: Tensor | None = None) -> Work:
-    """Return the cost of an operator on a GPU.
+    """Return the cost of an operator on a GPU, or on a calibrated CPU.
 
     Args:
         operator: What is dispatched.
-        machine: The GPU.
+        machine: The device. If it was calibrated, what was measured corrects what is modelled.
         previous: The result of the operator before, which L2 may hold.
     """
+    work = _on_cpu(operator, machine) if machine.hardware.is_cpu else _on_gpu(operator, machine, previous)
+    measured = _measured(machine)
+    if measured is None or not work.kernels:
+        return work
+    ratio = measured.ratio(operator, work.kind)
+    return replace(work, kernels=tuple(seconds * ratio for seconds in work.kernels))
+
+
+@lru_cache(maxsize=8)
+def _measured(machine: Machine) -> Measured | None:
+    """Return what was measured on a device beside what is modelled for it; None if it was not calibrated."""
+    calibration = machine.hardware.calibration
+    if calibration is None:
+        return None
+    rows = []
+    for operator, seconds in calibration.operators:
+        work = _on_cpu(operator, machine) if machine.hardware.is_cpu else _on_gpu(operator, machine)
+        if work.seconds > 0:
+            rows.append((operator, work.kind, seconds / work.seconds))
+    return Measured(rows)
+
+
+def _on_cpu(operator: Operator, machine: Machine) -> Work:
+    """Return the cost of an operator by a roofline: of FLOPs at the peak, or of bytes at the bandwidth of memory."""
+    name, moved, flops, kind = operator.name, operator.read + operator.written, 0, "memory"
+    if name == SYNCHRONIZE:
+        return Work("wait", 0, 0, ())
+    if name in _PRODUCTS and len(operator.inputs) > 1:
+        kind, flops = "matmul", product_of(operator).flops
+    elif name in _GROUPED:
+        kind, flops = "matmul", grouped_product_of(operator).flops
+    elif name in _CONVOLUTIONS:
+        kind, flops = "matmul", convolutions.flops(operator)
+    elif attention.is_attention(name):
+        kind, flops = "attention", attention.flops(operator)
+    elif is_multi_tensor(name):
+        kind = "optimizer"
+    dtype = operator.inputs[0].dtype if operator.inputs else "float32"
+    return Work(kind, flops, moved, (machine.roofline_s(flops, moved, dtype),))
+
+
+def _on_gpu(operator: Operator, machine: Machine, previous: Tensor | None = None) -> Work:
     name, moved = operator.name, operator.read + operator.written
     if name == SYNCHRONIZE:
         return Work("wait", 0, 0, (constant("kernel"),))

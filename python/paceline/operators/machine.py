@@ -15,6 +15,8 @@ from paceline.operators.power import cores_clock, process_of, product_clock
 
 __all__ = ["Machine", "all_constants", "constant"]
 
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8"}
+"""Of peaks, by torch's name of the dtype."""
 _LANES = 128
 """FP32 lanes of a multiprocessor."""
 _SHARED = ("ampere.small", "ada")
@@ -46,7 +48,7 @@ class Machine:
             tf32: Whether products in FP32 may use TF32.
         """
         peaks = self.hardware.peak_flops
-        precision = {"bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8"}.get(dtype)
+        precision = _PRECISIONS.get(dtype)
         if precision is not None and precision in peaks:
             return peaks[precision] * self._product_share
         if dtype == "float32" and tf32 and "tf32" in peaks:
@@ -63,6 +65,18 @@ class Machine:
     def _cores_clock(self) -> float:
         """The clock of kernels that keep the CUDA cores busy, as a share of the stated one."""
         return cores_clock(self.hardware)
+
+    def roofline_s(self, flops: float, moved: float, dtype: str) -> float:
+        """Return the seconds of an operator at the peak or at the bandwidth of memory, and of its start.
+
+        Args:
+            flops: Of the operator.
+            moved: Bytes that it reads and writes.
+            dtype: torch's name.
+        """
+        peaks = self.hardware.peak_flops
+        peak = peaks.get(_PRECISIONS.get(dtype, "fp32")) or peaks.get("fp32") or max(peaks.values())
+        return max(flops / peak, moved / self.hardware.memory_bandwidth) + self.hardware.launch_s
 
     @cached_property
     def half_peak(self) -> float:

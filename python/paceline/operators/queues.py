@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.operators.operator import Operator
@@ -46,14 +46,24 @@ class Queues:
         return max(self.host_s, self.device_s)
 
 
-def dispatch_s(operator: Operator, *, fused: bool = False) -> float:
+class OneThread(Queues):
+    """The thread of a CPU, which runs each operator before it dispatches the next."""
+
+    def dispatch(self, kernels: Sequence[float], host_s: float, *, waits: bool = False) -> None:
+        """Run an operator; `waits` has no effect."""
+        self.host_s += host_s + sum(kernels)
+
+
+def dispatch_s(operator: Operator, *, fused: bool = False, measured: Mapping[str, float] | None = None) -> float:
     """Return the host's time to dispatch an operator.
 
     Args:
         operator: What is dispatched.
         fused: Whether it ends a chain of fused operators, and stands for all of them.
+        measured: The times that were measured by phase, if any.
     """
+    alone = (measured or {}).get(operator.phase, _DISPATCH_S)
     if fused:
-        return _DISPATCH_S * _FUSED
+        return alone * _FUSED
     tensors = next((each for name, each in _TENSOR_S.items() if operator.name.startswith(name)), 0.0)
-    return _DISPATCH_S * (_COMPILED if operator.compiled else 1.0) + tensors * len(operator.inputs)
+    return alone * (_COMPILED if operator.compiled else 1.0) + tensors * len(operator.inputs)

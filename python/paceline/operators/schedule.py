@@ -9,7 +9,7 @@ from paceline.operators.fused import Fusion
 from paceline.operators.kernels import Work, work_of
 from paceline.operators.machine import Machine
 from paceline.operators.operator import SYNCHRONIZE, Operator
-from paceline.operators.queues import Queues, dispatch_s
+from paceline.operators.queues import OneThread, Queues, dispatch_s
 
 
 class Schedule:
@@ -22,7 +22,9 @@ class Schedule:
         """The cost of each operator; in a chain of fused ones, the last one has the costs of all."""
         self.done_s: list[float] = [0.0]
         """When the device is done with so many operators, in seconds since the start."""
-        self._queues = Queues()
+        self._queues = OneThread() if machine.hardware.is_cpu else Queues()
+        calibration = machine.hardware.calibration
+        self._dispatch_s = None if calibration is None else calibration.dispatch_s
 
     def extend(self, operators: Sequence[Operator]) -> None:
         """Time what has no time yet: the ends of whole steps, because a fused operator's cost depends on its readers.
@@ -49,6 +51,7 @@ class Schedule:
                     self.works[chain[-1]] = work
         for place in range(begin, end):
             operator, work = operators[place], self.works[place]
-            host = dispatch_s(operator, fused=place in fused) if work.kernels or place not in fused else 0.0
+            alone = bool(work.kernels) or place not in fused
+            host = dispatch_s(operator, fused=place in fused, measured=self._dispatch_s) if alone else 0.0
             self._queues.dispatch(work.kernels, host, waits=operator.name == SYNCHRONIZE)
             self.done_s.append(self._queues.done_s)

@@ -16,7 +16,8 @@ from paceline._internal.recording import ACCUMULATION_LAYER, INPUT_LAYER, second
 from paceline.catalog.gpus import Hardware
 from paceline.errors import InvalidArgumentError
 from paceline.operators.machine import Machine
-from paceline.operators.operator import Operator, Tensor, contiguous
+from paceline.operators.operator import Operator, Tensor
+from paceline.operators.rows import described, operator_of, row_of, tensor_of
 from paceline.operators.schedule import Schedule
 
 Span = tuple[int, int]
@@ -39,20 +40,20 @@ class Step:
         """Return the content of a trace's field `operators`: tensors and operators that differ, each once."""
         tensors: dict[Tensor, int] = {}
         kinds: dict[str, int] = {}
-        described: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         order = []
         # Only fusion asks who wrote an input.
         sourced = any(operator.compiled for operator in self.operators)
         for place, operator in enumerate(self.operators):
-            kind = _described(operator, place, tensors, sourced=sourced)
+            kind = row_of(operator, place, tensors, sourced=sourced)
             key = repr(kind)
             if key not in kinds:
-                kinds[key] = len(described)
-                described.append(kind)
+                kinds[key] = len(rows)
+                rows.append(kind)
             order.append(kinds[key])
         return {
-            "tensors": [_described_tensor(tensor) for tensor in tensors],
-            "kinds": described,
+            "tensors": [described(tensor) for tensor in tensors],
+            "kinds": rows,
             "order": order,
             "forward": [list(span) for span in self.forward],
             "gradients": dict(self.gradients),
@@ -63,20 +64,8 @@ class Step:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Step:
         """Return the step of a trace's field `operators`, which the trace has checked."""
-        tensors = [_tensor(one) for one in document["tensors"]]
-        kinds = [
-            Operator(
-                one["name"],
-                tuple(tensors[index] for index in one.get("inputs", ())),
-                tuple(tensors[index] for index in one.get("outputs", ())),
-                one.get("attributes", {}),
-                one.get("compiled", False),
-                one.get("phase", "forward"),
-                tuple(one.get("sources", ())),
-                one.get("tf32", False),
-            )
-            for one in document["kinds"]
-        ]
+        tensors = [tensor_of(one) for one in document["tensors"]]
+        kinds = [operator_of(one, tensors) for one in document["kinds"]]
         operators = tuple(_placed(kinds[kind], place) for place, kind in enumerate(document["order"]))
         return cls(
             operators,
@@ -143,41 +132,6 @@ def step_of(worker: Mapping[str, Any], counted: Mapping[str, Any], operators: Se
     ready = {gradient["tensor"]: round(gradient["ready_s"]) for gradient in counted["gradients"]}
     forward = tuple(spans[layer["layer"]] for layer in worker["forward"])
     return Step(tuple(own), forward, ready, (end, end + backward), (end + backward, len(own)))
-
-
-def _described(operator: Operator, place: int, tensors: dict[Tensor, int], *, sourced: bool) -> dict[str, Any]:
-    def indices(those: Sequence[Tensor]) -> list[int]:
-        return [tensors.setdefault(one, len(tensors)) for one in those]
-
-    kind: dict[str, Any] = {"name": operator.name}
-    if operator.inputs:
-        kind["inputs"] = indices(operator.inputs)
-    if operator.outputs:
-        kind["outputs"] = indices(operator.outputs)
-    if sourced and operator.sources:
-        # Distances are alike in blocks that are alike.
-        kind["sources"] = [place - source if 0 <= source < place else 0 for source in operator.sources]
-    if operator.attributes:
-        kind["attributes"] = dict(operator.attributes)
-    if operator.phase != "forward":
-        kind["phase"] = operator.phase
-    if operator.compiled:
-        kind["compiled"] = True
-    if operator.tf32:
-        kind["tf32"] = True
-    return kind
-
-
-def _described_tensor(tensor: Tensor) -> dict[str, Any]:
-    described = {"dtype": tensor.dtype, "shape": list(tensor.shape)}
-    plain = contiguous(tensor.shape, tensor.dtype).strides == tensor.strides
-    return described if plain else described | {"strides": list(tensor.strides)}
-
-
-def _tensor(document: Mapping[str, Any]) -> Tensor:
-    shape, dtype = tuple(document["shape"]), document["dtype"]
-    strides = document.get("strides")
-    return contiguous(shape, dtype) if strides is None else Tensor(shape, dtype, tuple(strides))
 
 
 def _placed(operator: Operator, place: int) -> Operator:

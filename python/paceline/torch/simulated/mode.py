@@ -156,7 +156,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{func} gives a result that depends on data, which a recording without the device does not have",
                 remedy="a recording on a device, or the script without it",
             ) from error
-        if func is torch.ops.aten.convolution_backward.default and out[1] is not None:
+        gpu = not simulation.hardware.is_cpu
+        if gpu and func is torch.ops.aten.convolution_backward.default and out[1] is not None:
             # On a GPU, it has the layout of the weight.
             out = (out[0], torch.empty_like(args[2], dtype=out[1].dtype), out[2])
         simulation.dispatch(func, args, given, out)
@@ -209,7 +210,8 @@ def enter(gpu: str, dtype: str | None, power_limit: float | None = None) -> Simu
 
     simulation = Simulation(hardware, dtype, clock, tf32)
     stand_in(hardware, clock.synchronize, simulation.note)
-    dispatch_as(hardware)
+    if not hardware.is_cpu:
+        dispatch_as(hardware)
     stand_in_for_transformers(simulation.account.fuses)
     stand_in_for_distributed(simulation.shard, simulation.account.ignore)
     simulation.account.attach()
@@ -221,7 +223,8 @@ def enter(gpu: str, dtype: str | None, power_limit: float | None = None) -> Simu
     if low is not None:
         enable_autocast(low)
     FakeTensorMode(allow_non_fake_inputs=True).__enter__()
-    HereInsteadOfCuda().__enter__()  # type: ignore[no-untyped-call]
+    if not hardware.is_cpu:
+        HereInsteadOfCuda().__enter__()  # type: ignore[no-untyped-call]
     _Operators(simulation).__enter__()  # type: ignore[no-untyped-call]
     _current.append(simulation)
     return simulation

@@ -85,17 +85,19 @@ class _Nothing:
 
 
 def stand_in(hardware: Hardware, synchronize: Callable[[], None], noted: Callable[[str], None]) -> None:
-    """Replace what would need the GPU, for the rest of this process."""
-    _stand_in_for_cuda(hardware, synchronize)
-    _stand_in_for_amp()
+    """Replace what would need the device, for the rest of this process."""
+    if not hardware.is_cpu:
+        _stand_in_for_cuda(hardware, synchronize)
+        _stand_in_for_amp()
     _stand_in_for_modules()
     _stand_in_for_input()
     # The state of a model without data would overwrite a real one.
     torch.save = lambda *_, **__: noted("torch.save wrote nothing: there is no data")
-    # Optimizers choose kernels for many tensors at once, as they do for parameters on a GPU.
-    optimizers: Any = sys.modules["torch.optim.optimizer"]
-    optimizers._get_foreach_kernels_supported_devices = lambda: ["cpu", "cuda"]
-    optimizers._foreach_supported_types.append(FakeTensor)
+    if not hardware.is_cpu:
+        # Optimizers choose kernels for many tensors at once, as they do for parameters on a GPU.
+        optimizers: Any = sys.modules["torch.optim.optimizer"]
+        optimizers._get_foreach_kernels_supported_devices = lambda: ["cpu", "cuda"]
+        optimizers._foreach_supported_types.append(FakeTensor)
     for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
         setattr(torch.optim.Optimizer, name, answering(None))
 

@@ -1,0 +1,183 @@
+"""Operators as measured on a device: how much longer than modelled they took, between the sizes that were measured.
+
+What is interpolated is the ratio of the measured to the modelled time, so the model carries a size to others. Operators
+of a class (the same kernel, layout and dtype) are points in the logarithms of their sizes, between which planes are laid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import cast
+
+from paceline.operators import attention
+from paceline.operators.operator import Operator, Tensor
+from paceline.operators.products import product_of
+
+_NEIGHBORS = 24
+_LEAST_POINTS = 3
+"""Of a class with fewer, a more general one is taken."""
+_SHRINKING = 0.5
+"""Of slopes: the variance, in powers of two, below which sizes do not tell them."""
+_NEAR = 0.25
+"""Square of a distance, in powers of two, within which points count alike: noise is averaged."""
+Class = tuple[object, ...]
+Place = tuple[float, ...]
+
+
+class Measured:
+    """The operators that were measured on one device."""
+
+    def __init__(self, measured: Iterable[tuple[Operator, str, float]]) -> None:
+        """Take the operators, the kind of their work, and the ratios of measured to modelled time."""
+        self._points: dict[Class, list[tuple[Place, float]]] = defaultdict(list)
+        for operator, kind, ratio in measured:
+            classes, place = classified(operator, kind)
+            for each in classes:
+                self._points[each].append((place, math.log(ratio)))
+        self._ratio = lru_cache(maxsize=65536)(self._interpolated)
+
+    def ratio(self, operator: Operator, kind: str) -> float:
+        """Return how many times its modelled time an operator takes; 1 if nothing like it was measured."""
+        return self._ratio(*classified(operator, kind))
+
+    def _interpolated(self, classes: tuple[Class, ...], place: Place) -> float:
+        few = [each for each in classes if len(self._points.get(each, ())) >= _LEAST_POINTS]
+        known = few or [each for each in classes if each in self._points]
+        if not known:
+            return 1.0
+        return math.exp(interpolated(self._points[known[0]], place))
+
+
+def interpolated(points: Sequence[tuple[Place, float]], place: Place) -> float:
+    """Return the value at a place of the plane through the nearest points.
+
+    Points count by the inverse of their distance to the fourth power. The plane's slopes are shrunk (ridge regression),
+    so that few points, or noisy ones, give their weighted mean (W. S. Cleveland, Robust locally weighted regression,
+    1979).
+
+    Args:
+        points: Places and values.
+        place: Where the value is wanted.
+    """
+    near = sorted((sum((a - b) ** 2 for a, b in zip(other, place, strict=True)), other, value) for other, value in points)
+    near = near[:_NEIGHBORS]
+    weights = [(distance + _NEAR) ** -2 for distance, *_ in near]
+    whole = sum(weights)
+    size = len(place)
+    center = [sum(w * other[d] for w, (_, other, _) in zip(weights, near, strict=True)) / whole for d in range(size)]
+    mean = sum(w * value for w, (*_, value) in zip(weights, near, strict=True)) / whole
+    matrix = [[_SHRINKING * whole * (row == column) for column in range(size)] for row in range(size)]
+    right = [0.0] * size
+    for weight, (_, other, value) in zip(weights, near, strict=True):
+        offset = [a - b for a, b in zip(other, center, strict=True)]
+        for row in range(size):
+            right[row] += weight * offset[row] * (value - mean)
+            for column in range(size):
+                matrix[row][column] += weight * offset[row] * offset[column]
+    slopes = _solved(matrix, right)
+    plane = mean + sum(slope * (a - b) for slope, a, b in zip(slopes, place, center, strict=True))
+    values = [value for *_, value in near]
+    return min(max(plane, min(values)), max(values))
+
+
+def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Return the solution of a positive definite system of equations, by elimination."""
+    size = len(right)
+    for pivot in range(size):
+        for row in range(pivot + 1, size):
+            factor = matrix[row][pivot] / matrix[pivot][pivot]
+            right[row] -= factor * right[pivot]
+            for column in range(pivot, size):
+                matrix[row][column] -= factor * matrix[pivot][column]
+    solution = [0.0] * size
+    for row in reversed(range(size)):
+        rest = sum(matrix[row][column] * solution[column] for column in range(row + 1, size))
+        solution[row] = (right[row] - rest) / matrix[row][row]
+    return solution
+
+
+def classified(operator: Operator, kind: str) -> tuple[tuple[Class, ...], Place]:
+    """Return the classes of an operator, the most special first, and its place among those of its class.
+
+    Args:
+        operator: What is dispatched.
+        kind: Of its work (`Work.kind`).
+    """
+    if kind == "matmul":
+        if "convolution" in operator.name:
+            return _convolution(operator)
+        return _product(operator)
+    if kind == "attention":
+        name, sizes = operator.name, attention.sizes(operator)
+        return (("attention", name, bool(operator.attributes.get("is_causal"))), ("attention", name)), _place(sizes)
+    return _memory_bound(operator, kind)
+
+
+def _place(sizes: Iterable[float]) -> Place:
+    return tuple(math.log2(max(1.0, size)) for size in sizes)
+
+
+def _product(operator: Operator) -> tuple[tuple[Class, ...], Place]:
+    if len(operator.inputs) < 2:
+        return (("product",),), (0.0, 0.0, 0.0, 0.0)
+    product = product_of(operator)
+    layout = tuple(tensor.strides[-1] == 1 for tensor in operator.inputs[-2:])
+    name = "batched" if product.batch > 1 else "single"
+    special = ("product", name, product.dtype, operator.tf32, *layout)
+    return (special, special[:4], ("product",)), _place((product.batch, product.m, product.n, product.k))
+
+
+def _convolution(operator: Operator) -> tuple[tuple[Class, ...], Place]:
+    backward = operator.name != "convolution"
+    image, weight = operator.inputs[1:3] if backward else operator.inputs[:2]
+    result = operator.inputs[0] if backward else operator.outputs[0]
+    groups = cast("int", operator.attributes.get("groups", 1))
+    mask = tuple(cast("Sequence[bool]", operator.attributes.get("output_mask", ()))[:2])
+    window = math.prod(weight.shape[2:])
+    rank = len(weight.shape)
+    grouping = "single" if groups == 1 else "depthwise" if weight.shape[1] == 1 else "grouped"
+    last = image.innermost == 1 and weight.shape[1] > 1
+    special = ("convolution", operator.name, mask, rank, grouping, image.dtype, window == 1, last)
+    stride = math.prod(cast("Sequence[int]", operator.attributes.get("stride", (1,))))
+    pixels = math.prod(result.shape[2:])
+    sizes = (result.shape[0], pixels, weight.shape[1], weight.shape[0] / groups, groups, window, stride)
+    return (special, special[:5], special[:2], ("convolution",)), _place(sizes)
+
+
+def _memory_bound(operator: Operator, kind: str) -> tuple[tuple[Class, ...], Place]:
+    largest = max((*operator.inputs, *operator.outputs), key=lambda tensor: tensor.elements, default=None)
+    moved = operator.read + operator.written
+    dtype = "" if largest is None else largest.dtype
+    layout = _layout(operator)
+    row = 1 if largest is None or not largest.shape else largest.shape[-1]
+    words = [value for value in operator.attributes.values() if isinstance(value, str)]
+    name, phase = " ".join([operator.name, *words]), operator.phase
+    classes = (
+        (kind, name, layout, dtype, phase),
+        (kind, name, layout, dtype),
+        (kind, name, layout),
+        (kind, name),
+        (kind, "", layout),
+        (kind,),
+    )
+    return classes, (math.log2(max(1, moved)), math.log2(max(1, row)) / 4)
+
+
+def _layout(operator: Operator) -> str:
+    """Return how the operands of a memory-bound operator lie: as the result, broadcast, or in another order."""
+    if not operator.outputs:
+        return "dense"
+    result = operator.outputs[0]
+    images = [tensor for tensor in operator.inputs if tensor.elements > 1]
+    if all(tensor.is_laid_out_as(result) for tensor in images):
+        return "dense"
+    if any(tensor.elements == result.elements and _turned(tensor, result) for tensor in images):
+        return "turned"
+    return "broadcast"
+
+
+def _turned(tensor: Tensor, result: Tensor) -> bool:
+    return len(tensor.shape) != len(result.shape) or tensor.innermost != result.innermost
