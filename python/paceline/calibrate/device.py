@@ -122,15 +122,7 @@ class Gpu(Device):
     """A GPU that torch calls `cuda`: NVIDIA's, or AMD's with ROCm."""
 
     def __init__(self, index: int) -> None:
-        """Take a GPU by its number. Raises InvalidArgumentError if torch has none of this number."""
-        if not torch.cuda.is_available() or index >= torch.cuda.device_count():
-            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-            raise InvalidArgumentError(
-                f"torch has {count or 'no'} CUDA device{'s' * (count != 1)} on this machine, and number {index} is "
-                "wanted",
-                setting="device",
-                remedy="--device cpu" if not count else f"--device cuda:{count - 1}",
-            )
+        """Take a GPU that torch has, by its number."""
         torch.cuda.set_device(index)
         self.index = index
         self.device = torch.device("cuda", index)

@@ -19,9 +19,11 @@ from paceline.operators.operator import Operator
 
 _STEPS = 3
 """Of a program, after a first one; as many again as a whole, if its operators are small."""
-_LEAST_FLOPS = 1e5
+_LEAST_FLOPS = 3e6
 _LONGEST_STEP_S = 0.06
 """Of a program's forward pass, at the peak of the device."""
+_PROGRAMS = 400
+"""In shorter calibrations, forward passes are shorter than that part of all."""
 _ORDER = ("transformer", "convolutional", "elementwise", "convolutional", "transformer", "dense", "convolutional")
 _SMALL_S = 2e-5
 """Mean time of an operator in programs that show what dispatching takes: in others it drowns in noise."""
@@ -91,7 +93,9 @@ class Measurements:
     def add(self, operator: Operator, seconds: float) -> None:
         """Keep the time of an operator in one step."""
         deciding = {
-            name: value for name, value in operator.attributes.items() if not isinstance(value, float) or name in _SHARES
+            name: value
+            for name, value in operator.attributes.items()
+            if not isinstance(value, float) or name in _SHARES
         }
         kept = replace(operator, attributes=deciding, sources=())
         self.samples.setdefault(repr(kept), (kept, []))[1].append(seconds)
@@ -192,7 +196,7 @@ def measure(
     Args:
         device: Which.
         clock: Of the device.
-        seconds: For all; a program that has begun is ended.
+        seconds: For all; a program that has begun is ended, and each kind runs once.
         seed: Of the programs.
         dtypes: Of products whose peak is measured, by precision. Programs use them in turn.
         progress: Called with the seconds that have passed, and all.
@@ -201,10 +205,11 @@ def measure(
     run: Callable[..., Any] = apart if clock.is_host else _here
     measurements = Measurements(run(rates, device, clock, dtypes))
     random = Random(seed)
-    for setup, kind in _setups(device, random, measurements.rates, dtypes):
+    longest_s = min(_LONGEST_STEP_S, seconds / _PROGRAMS)
+    for setup, kind in _setups(device, random, measurements.rates, dtypes, longest_s):
         passed = time.perf_counter() - begin
         progress(round(min(passed, seconds)), round(seconds))
-        if passed >= seconds:
+        if passed >= seconds and measurements.programs + measurements.failed >= len(_ORDER):
             break
         try:
             steps = run(run_program, kind, setup, clock)
@@ -220,14 +225,14 @@ def _here(call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401
 
 
 def _setups(
-    device: torch.device, random: Random, known: Rates, dtypes: dict[str, torch.dtype]
+    device: torch.device, random: Random, known: Rates, dtypes: dict[str, torch.dtype], longest_s: float
 ) -> Iterator[tuple[Setup, str]]:
     """Yield sizes and kinds of programs without end: kinds in turn, sizes uniform in their logarithm."""
     assert set(_ORDER) == set(KINDS)
     place = 0
     while True:
         precision, dtype = list(dtypes.items())[place // len(_ORDER) % len(dtypes)]
-        largest = known.peak_flops[precision] * _LONGEST_STEP_S
+        largest = max(_LEAST_FLOPS, known.peak_flops[precision] * longest_s)
         flops = math.exp(random.uniform(math.log(_LEAST_FLOPS), math.log(largest)))
         yield Setup(device, random, flops, dtype), _ORDER[place % len(_ORDER)]
         place += 1

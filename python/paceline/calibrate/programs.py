@@ -1,8 +1,8 @@
 """Random training programs whose operators are measured: layers of all kinds, at sizes drawn from wide ranges.
 
-Operators take their time from what surrounds them: whether their operands are still in a cache, and whether their result
-is in fresh memory. So they are measured in training steps, as they are used, and not alone. Sizes are drawn
-from logarithmic ranges, and none is that of a known model.
+What surrounds an operator decides its time, too: whether its operands are still in a cache, and whether its result is
+in fresh memory. So operators are measured in training steps, as they are used, and not alone. Sizes are drawn from
+logarithmic ranges, and none is that of a known model.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 
 import torch
@@ -19,8 +20,12 @@ from torch.nn import functional
 _HEADS = (32, 48, 64, 80, 96, 128)
 """Sizes of heads: multiples of 16, as kernels of attention want them."""
 _ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (nn.ReLU, nn.GELU, nn.SiLU, lambda: nn.GELU("tanh"), nn.Hardswish)
-_KERNELS = (1, 1, 3, 3, 3, 5, 7)
-"""Widths of convolutions, as often as they are drawn."""
+_FIRST_KERNELS, _KERNELS = (3, 7, 4, 8), (1, 1, 3, 3, 3, 5, 7)
+"""Widths of convolutions, as often as they are drawn: of the first layer, and of others."""
+_MULTIPLES = (8, 16, 16, 32, 64)
+"""Channels are multiples of one of them, as often as it is drawn."""
+_CONVOLUTIONS, _BLOCKS = 12, 2
+"""Of a program, at most."""
 
 
 @dataclass
@@ -63,8 +68,8 @@ class Setup:
 
 
 _OPTIMIZERS: tuple[Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer], ...] = (
-    lambda parameters: torch.optim.AdamW(parameters),
-    lambda parameters: torch.optim.Adam(parameters),
+    torch.optim.AdamW,
+    torch.optim.Adam,
     lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4),
     lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
     lambda parameters: torch.optim.AdamW(parameters, fused=True),
@@ -131,39 +136,45 @@ def _transformer(setup: Setup) -> Program:
     hidden = size * setup.drawn(1, 24)
     inner = hidden * random.choice((2, 3, 4))
     # FLOPs of a token: two for each weight of the projections and of the two layers of a block.
-    tokens = max(8, setup.flops / (2 * (4 * hidden * hidden + 2 * hidden * inner)))
-    length = setup.drawn(4, min(2048, tokens))
+    tokens = max(8, setup.flops / _BLOCKS / (2 * (4 * hidden * hidden + 2 * hidden * inner)))
+    length = setup.drawn(8, min(2048, tokens))
     batch = max(1, round(tokens / length))
     vocabulary = setup.drawn(64, 50_000)
     vocabulary = max(64, min(vocabulary, int(setup.flops / (2 * batch * length * hidden))))
+    blocks = nn.Sequential(*(_block(setup, hidden, inner, size if number == 0 else 0) for number in range(_BLOCKS)))
+    embedding = nn.Embedding(vocabulary, hidden)
+    head = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, vocabulary, bias=random.random() < 0.5))
+    model = nn.ModuleList([embedding, blocks, head]).to(setup.device, setup.dtype)
+    positions = nn.Parameter(setup.tensor(length, hidden))
+    words, labels = setup.indices(vocabulary, batch, length), setup.indices(vocabulary, batch * length)
+
+    def loss() -> torch.Tensor:
+        image = blocks(embedding(words) + positions)
+        return functional.cross_entropy(head(image).flatten(0, 1), labels)
+
+    return setup.program("transformer", model, loss)
+
+
+def _block(setup: Setup, hidden: int, inner: int, size: int) -> _Block:
+    """Return a block of a random kind; `size` of a head, or 0 for a random one."""
+    random = setup.random
+    size = size or random.choice([other for other in _HEADS if hidden % other == 0])
     if random.random() < 0.5:
         attention: nn.Module = _Multihead(hidden, size)
     else:
         joint, causal, bias = (random.random() < 0.5 for _ in range(3))
         attention = _Attention(hidden, size, joint=joint, causal=causal, bias=bias)
     dropout = 0.1 if random.random() < 0.25 else 0.0
-    block = _Block(attention, hidden, inner, random.choice(_ACTIVATIONS)(), dropout)
-    embedding = nn.Embedding(vocabulary, hidden)
-    head = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, vocabulary, bias=random.random() < 0.5))
-    model = nn.ModuleList([embedding, block, head]).to(setup.device, setup.dtype)
-    positions = nn.Parameter(setup.tensor(length, hidden))
-    words, labels = setup.indices(vocabulary, batch, length), setup.indices(vocabulary, batch * length)
-
-    def loss() -> torch.Tensor:
-        image = block(embedding(words) + positions)
-        return functional.cross_entropy(head(image).flatten(0, 1), labels)
-
-    return setup.program("transformer", model, loss)
+    return _Block(attention, hidden, inner, random.choice(_ACTIVATIONS)(), dropout)
 
 
 class _Convolution(nn.Module):
     """A convolution, a norm and an activation; with a residual if the shape stays."""
 
-    def __init__(self, before: int, after: int, width: int, stride: int, groups: int, activation: nn.Module) -> None:
+    def __init__(self, convolution: nn.Conv2d, activation: nn.Module) -> None:
         super().__init__()
-        padding = width // 2 if stride < width else 0
-        self.convolution = nn.Conv2d(before, after, width, stride, padding, groups=groups, bias=False)
-        self.norm, self.activation = nn.BatchNorm2d(after), activation
+        self.convolution = convolution
+        self.norm, self.activation = nn.BatchNorm2d(convolution.out_channels), activation
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.norm(self.convolution(image))
@@ -175,48 +186,57 @@ class _Convolution(nn.Module):
 
 def _convolutional(setup: Setup) -> Program:
     random = setup.random
-    side = setup.drawn(8, 256, 8)
-    batch = setup.drawn(1, 64)
-    channels = 3
+    side, batch = setup.drawn(8, 256, 8), setup.drawn(1, 64)
+    channels, multiple = 3, random.choice(_MULTIPLES)
+    width = setup.drawn(16, 256, multiple)
     layers: list[nn.Module] = []
-    left, first_side = setup.flops, side
-    for depth in range(6):
-        stride = 1 if side < 8 else random.choice((1, 1, 2) if depth else (1, 2, 4))
-        kernel = max(random.choice(_KERNELS if depth else (3, 7, 4)), stride)
-        depthwise = depth > 0 and random.random() < 0.2
-        after = channels if depthwise else setup.drawn(8, 1024, 8)
-        if channels == after and kernel > 1:
-            stride = random.choice((1, stride))
+    left, images = setup.flops, (batch, 3, side, side)
+    for depth in range(_CONVOLUTIONS):
+        first = depth == 0
+        stride = 1 if side < 8 else random.choice((1, 2, 4) if first else (1, 1, 1, 2))
+        kernel = max(random.choice(_FIRST_KERNELS if first else _KERNELS), stride)
+        depthwise = not first and random.random() < 0.15
+        after = channels if depthwise else width if first else _nearby(channels, multiple, random)
         groups = channels if depthwise else 1
-        cost = 2.0 * batch * (side // stride) ** 2 * after * channels // groups * kernel**2
-        if cost > left and depth:
+        cost = 2.0 * batch * (side // stride) ** 2 * after * (channels // groups) * kernel**2
+        if first:
+            while cost > left / 4 and batch > 1:
+                batch, cost = batch // 2, cost / 2
+            images = (batch, 3, side, side)
+        elif cost > left:
             continue
-        while cost > left and batch > 1:
-            batch, cost = batch // 2, cost / 2
         left -= cost
         activation = nn.ReLU(inplace=True) if random.random() < 0.6 else random.choice(_ACTIVATIONS)()
-        layers.append(_Convolution(channels, after, kernel, stride, groups, activation))
+        padding = kernel // 2 if stride < kernel else 0
+        convolution = nn.Conv2d(channels, after, kernel, stride, padding, groups=groups, bias=False)
+        layers.append(_Convolution(convolution, activation))
         side, channels = max(1, side // stride), after
-        if depth == 0 and side >= 16 and random.random() < 0.4:
+        if first and side >= 16 and random.random() < 0.4:
             layers.append(nn.MaxPool2d(3, 2, 1))
             side //= 2
     classes = setup.drawn(10, 2000)
     body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
     body = body.to(setup.device, setup.dtype)
-    images = setup.tensor(batch, 3, first_side, first_side)
+    image = setup.tensor(*images)
     if setup.device.type == "cuda" or random.random() < 0.2:
-        body, images = body.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        body, image = body.to(memory_format=torch.channels_last), image.to(memory_format=torch.channels_last)
     labels = setup.indices(classes, batch)
-    return setup.program("convolutional", body, lambda: functional.cross_entropy(body(images), labels))
+    return setup.program("convolutional", body, lambda: functional.cross_entropy(body(image), labels))
+
+
+def _nearby(channels: int, multiple: int, random: Random) -> int:
+    """Return the channels of the next layer: as many, more or fewer."""
+    factor = random.choice((0.25, 0.5, 1, 1, 1, 2, 4)) * random.choice((1, 1, 0.75, 1.25))
+    return min(2048, max(multiple, round(channels * factor / multiple) * multiple))
 
 
 def _dense(setup: Setup) -> Program:
     random = setup.random
-    widths = [setup.drawn(8, 8192, random.choice((1, 8))) for _ in range(4)]
-    weights = sum(a * b for a, b in zip(widths, widths[1:], strict=False))
+    widths = [setup.drawn(8, 8192, random.choice(_MULTIPLES)) for _ in range(5)]
+    weights = sum(a * b for a, b in pairwise(widths))
     rows = max(1, min(1 << 16, round(setup.flops / (2 * weights))))
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after, bias=random.random() < 0.7), random.choice(_ACTIVATIONS)()]
         if random.random() < 0.3:
             layers.append(nn.Dropout(0.1))

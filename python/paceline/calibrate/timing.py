@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -83,13 +84,13 @@ class CudaClock(Clock):
 
     def mark(self) -> torch.cuda.Event:
         """Return an event that was recorded here."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """Return the time between two events."""
-        return begin.elapsed_time(end) / 1e3
+        return float(begin.elapsed_time(end)) / 1e3
 
     def host(self) -> float:
         """Return the wall clock in seconds."""
@@ -98,7 +99,7 @@ class CudaClock(Clock):
     def begin(self) -> None:
         """Keep the device waiting while the host dispatches."""
         torch.cuda.synchronize()
-        torch.cuda._sleep(_AHEAD_CYCLES)
+        torch.cuda._sleep(_AHEAD_CYCLES)  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         """Wait for all work."""
@@ -138,7 +139,7 @@ def timed_step(program: Program, clock: Clock) -> list[tuple[Operator, float]]:
     """Run a step, and return its operators with their seconds."""
     clock.begin()
     with _Timed(clock) as timed:
-        program.loss().backward()
+        torch.autograd.backward(program.loss())
         timed.updating = True
         program.optimizer.step()
         program.optimizer.zero_grad()
@@ -152,10 +153,10 @@ def bare_step(program: Program, clock: Clock) -> dict[str, float]:
     marks = [clock.host()]
     loss = program.loss()
     marks.append(clock.host())
-    loss.backward()
+    torch.autograd.backward(loss)
     marks.append(clock.host())
     program.optimizer.step()
     program.optimizer.zero_grad()
     marks.append(clock.host())
     clock.wait()
-    return {phase: end - begin for phase, begin, end in zip(PHASES, marks, marks[1:], strict=False)}
+    return {phase: end - begin for phase, (begin, end) in zip(PHASES, pairwise(marks), strict=True)}

@@ -27,6 +27,12 @@ class Calibration:
     operators: tuple[tuple[Operator, float], ...]
     """Operators and their seconds, medians."""
 
+    @property
+    def accuracy(self) -> str:
+        """The spread of times from step to step, in words: `±3%`."""
+        spread = self.conditions.get("spread")
+        return f"±{spread:.0%}" if is_number(spread) else "spread unknown"
+
     def document(self) -> dict[str, Any]:
         """Return it as it stands in a file."""
         tensors: dict[Tensor, int] = {}
@@ -80,7 +86,8 @@ def read_calibration(document: object, where: str) -> Calibration:
     host_s = {phase: checked(seconds, f".dispatch_s.{phase}", 0.0) for phase, seconds in dispatch.items()}
     tensors = [_tensor(entry) for entry in entries]
     if None in tensors:
-        raise wrong(f".tensors[{tensors.index(None)}]", 'is not a tensor such as {"dtype": "float32", "shape": [8, 64]}')
+        at = f".tensors[{tensors.index(None)}]"
+        raise wrong(at, 'is not a tensor such as {"dtype": "float32", "shape": [8, 64]}')
     operators = []
     for place, row in enumerate(rows):
         at = f".operators[{place}]"
@@ -95,10 +102,11 @@ def _tensor(entry: object) -> Tensor | None:
     """Return the tensor of an entry; None if it is none."""
     if not isinstance(entry, dict) or entry.get("dtype") not in ITEM_BYTES:
         return None
-    sizes = [entry.get("shape"), entry.get("strides", entry.get("shape"))]
-    if not all(isinstance(numbers, list) and all(_is_size(it) for it in numbers) for numbers in sizes):
+    shape: Any = entry.get("shape")
+    strides: Any = entry.get("strides", shape)
+    if not all(isinstance(numbers, list) and all(_is_size(it) for it in numbers) for numbers in (shape, strides)):
         return None
-    return tensor_of(entry) if len(sizes[0]) == len(sizes[1]) else None
+    return tensor_of(entry) if len(shape) == len(strides) else None
 
 
 def _operator(row: object, tensors: Sequence[Any]) -> Operator | None:

@@ -274,7 +274,7 @@ def read_hardware(path: Path) -> Hardware:
     if calibration is not None:
         calibration = read_calibration(calibration, f"{path}: calibration")
     elif architecture == "cpu":
-        raise wrong("calibration", "a CPU is known only by what was measured", "paceline calibrate --device cpu -o FILE")
+        raise wrong("calibration", "is missing, and a CPU has no data sheet", "paceline calibrate --device cpu -o FILE")
     link, bus = optional("link_bandwidth"), optional("bus_bandwidth")
     peak = max(peak_flops.get(name, 0.0) for name in ("bf16", "fp16", "fp32")) or max(peak_flops.values())
     clock = optional("clock_hz") or _CLOCK_HZ

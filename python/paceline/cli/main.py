@@ -69,6 +69,7 @@ COMMANDS: Table = {
     "record": (_TRAIN, "paceline.cli.record", "record", "Record a trace of training steps, or estimate it for a GPU."),
     "doctor": (_TRAIN, "paceline.cli.doctor", "doctor", "Show where the time of a run goes, and what to try."),
     "probe": (_MEASURE, "paceline.cli.probe", "probe", "Measure a job's network and machines, for forecasts."),
+    "calibrate": (_MEASURE, "paceline.cli.calibrate", "calibrate", "Measure a device's operators, for forecasts."),
     "list": (_CATALOG, "paceline.cli.main", "list_", "Models, GPUs, traces, clusters, strategies, libraries."),
     "import": (_IMPORTS, "paceline.cli.main", "import_", "Make a trace from kineto, chakra, tensorflow or sends."),
     "export": (_IMPORTS, "paceline.cli.main", "export", "Write a trace for ASTRA-sim (chakra)."),

@@ -19,6 +19,7 @@ from paceline.errors import naming
 from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
+    from paceline.catalog.calibration import Calibration
     from paceline.catalog.gpus import Hardware
     from paceline.catalog.models.config import Config
     from paceline.catalog.models.workload import Workload
@@ -322,7 +323,7 @@ def _link(device: Hardware, mark: str) -> str:
 
     if device.link_bandwidth is not None:
         return units.short(device.link_bandwidth / 1e9)
-    return "-" if (slot := slot_bps(device)) is None else f"{units.short(slot / 8e9)}{mark}"
+    return "-" if device.is_cpu or (slot := slot_bps(device)) is None else f"{units.short(slot / 8e9)}{mark}"
 
 
 def _show_gpu(device: Hardware) -> None:
@@ -334,6 +335,7 @@ def _show_gpu(device: Hardware) -> None:
         Fact("Memory", f"{memory}, {units.short(device.memory_bandwidth / 1e9, 4)} GB/s"),
         *([Fact("Link", f"{_link(device, '')} GB/s {of}")] if _link(device, "") != "-" else []),
         *([] if device.power_w is None else [Fact("Power", _power(device))]),
+        *([_calibrated(device.calibration)] if device.calibration is not None else []),
         *([Fact("Nodes", f"{device.node}, unless --cluster says otherwise")] if device.node else []),
         *([Fact("Aliases", ", ".join(device.aliases))] if device.aliases else []),
     ]
@@ -343,6 +345,11 @@ def _show_gpu(device: Hardware) -> None:
 def _power(device: Hardware) -> str:
     limit = device.power_limit_w
     return f"{device.power_w:g} W" + ("" if limit is None else f", limited to {limit:g} W")
+
+
+def _calibrated(calibration: Calibration) -> Fact:
+    date = str(calibration.conditions.get("date", "")).partition(" ")[0]
+    return Fact("Calibrated", f"{date}: {units.count(len(calibration.operators), 'operator')}, {calibration.accuracy}")
 
 
 def _tera(value: float | None) -> str:

@@ -1,11 +1,12 @@
 """Operators as measured on a device: how much longer than modelled they took, between the sizes that were measured.
 
 What is interpolated is the ratio of the measured to the modelled time, so the model carries a size to others. Operators
-of a class (the same kernel, layout and dtype) are points in the logarithms of their sizes, between which planes are laid.
+of a class (the same kernel, layout and dtype) are points in the logarithms of their sizes, and planes lie between them.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,8 @@ _SHRINKING = 0.5
 """Of slopes: the variance, in powers of two, below which sizes do not tell them."""
 _NEAR = 0.25
 """Square of a distance, in powers of two, within which points count alike: noise is averaged."""
+_VECTOR, _NARROW = 16, 8
+"""Channels that fill vectors, or rows of a tile; and fewer than those are a first layer's."""
 Class = tuple[object, ...]
 Place = tuple[float, ...]
 
@@ -62,8 +65,10 @@ def interpolated(points: Sequence[tuple[Place, float]], place: Place) -> float:
         points: Places and values.
         place: Where the value is wanted.
     """
-    near = sorted((sum((a - b) ** 2 for a, b in zip(other, place, strict=True)), other, value) for other, value in points)
-    near = near[:_NEIGHBORS]
+    near = heapq.nsmallest(
+        _NEIGHBORS,
+        ((sum((a - b) ** 2 for a, b in zip(other, place, strict=True)), other, value) for other, value in points),
+    )
     weights = [(distance + _NEAR) ** -2 for distance, *_ in near]
     whole = sum(weights)
     size = len(place)
@@ -140,11 +145,13 @@ def _convolution(operator: Operator) -> tuple[tuple[Class, ...], Place]:
     rank = len(weight.shape)
     grouping = "single" if groups == 1 else "depthwise" if weight.shape[1] == 1 else "grouped"
     last = image.innermost == 1 and weight.shape[1] > 1
-    special = ("convolution", operator.name, mask, rank, grouping, image.dtype, window == 1, last)
     stride = math.prod(cast("Sequence[int]", operator.attributes.get("stride", (1,))))
+    whole = all(channels % _VECTOR == 0 for channels in weight.shape[:2]) if groups == 1 else None
+    form = (window == 1, stride == 1, whole, weight.shape[1] < _NARROW)
+    special = ("convolution", operator.name, mask, rank, grouping, image.dtype, form, last)
     pixels = math.prod(result.shape[2:])
     sizes = (result.shape[0], pixels, weight.shape[1], weight.shape[0] / groups, groups, window, stride)
-    return (special, special[:5], special[:2], ("convolution",)), _place(sizes)
+    return (special, special[:6], special[:5], special[:2], ("convolution",)), _place(sizes)
 
 
 def _memory_bound(operator: Operator, kind: str) -> tuple[tuple[Class, ...], Place]:
@@ -171,12 +178,13 @@ def _layout(operator: Operator) -> str:
     if not operator.outputs:
         return "dense"
     result = operator.outputs[0]
+    last = " in channels_last" * (len(result.shape) == 4 and result.innermost == 1)
     images = [tensor for tensor in operator.inputs if tensor.elements > 1]
     if all(tensor.is_laid_out_as(result) for tensor in images):
         return "dense"
     if any(tensor.elements == result.elements and _turned(tensor, result) for tensor in images):
-        return "turned"
-    return "broadcast"
+        return f"turned{last}"
+    return f"broadcast{last}"
 
 
 def _turned(tensor: Tensor, result: Tensor) -> bool:

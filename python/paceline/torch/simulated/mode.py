@@ -102,9 +102,11 @@ class Simulation:
     def provenance(self) -> str:
         """How the times were made."""
         kinds = self.dtype or "the script's dtypes"
+        calibration = self.hardware.calibration
+        measured = "" if calibration is None else f", as measured there ({calibration.accuracy}),"
         return (
-            f"computed for {self.hardware.under_limit} operator by operator from the script ({kinds}), run without "
-            f"data by torch {torch.__version__}"
+            f"computed for {self.hardware.under_limit}{measured} operator by operator from the script ({kinds}), run "
+            f"without data by torch {torch.__version__}"
         )
 
     def summary(self, model: nn.Module) -> dict[str, Any]:
