@@ -4,9 +4,9 @@
     paceline calibrate --device cpu -o cpu.json
     python scripts/validate_calibration.py cpu.json [--rounds 3] [--steps 6] [--json]
 
-Each round records every model once, really running and computed by the device file in turn, so that both see the same
-machine; what counts is the median over the rounds of their ratio. If the calibration used one thread, steps are measured
-by the time for which it ran, as the calibration was. Exits with 1 if the mean error is beyond 10 %.
+Each round records every model once, really running and computed by the device file in turn. What counts is the median
+of their ratios over the rounds. If the calibration used one thread, steps are measured as the calibration was: by the
+time for which the thread ran. Exits with 1 if the mean error is beyond 10 %.
 """
 
 from __future__ import annotations

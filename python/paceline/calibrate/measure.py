@@ -17,14 +17,19 @@ from paceline.calibrate.programs import KINDS, Setup, program
 from paceline.calibrate.timing import PHASES, Clock, bare_step, timed_step
 from paceline.operators.operator import Operator
 
-_STEPS = 3
-"""Of a program, after a first one; as many again as a whole, if its operators are small."""
+_STEPS, _LARGE_STEPS, _LARGE_S = 3, 2, 0.05
+"""Steps of a program, after a first one; those of programs whose step takes longer than the last; as many again as a
+whole, if its operators are small."""
 _LEAST_FLOPS = 3e6
 _LONGEST_STEP_S = 0.06
 """Of a program's forward pass, at the peak of the device."""
 _PROGRAMS = 400
 """In shorter calibrations, forward passes are shorter than that part of all."""
-_ORDER = ("transformer", "convolutional", "elementwise", "convolutional", "transformer", "dense", "convolutional")
+_ORDER = (
+    *("transformer", "convolutional", "separate", "elementwise"),
+    *("transformer", "convolutional", "separate", "dense"),
+)
+"""Of the kinds of programs, again and again."""
 _SMALL_S = 2e-5
 """Mean time of an operator in programs that show what dispatching takes: in others it drowns in noise."""
 _SHARES = ("dropout_p",)
@@ -108,7 +113,7 @@ class Measurements:
     @property
     def spread(self) -> float:
         """Mean spread of the operators, weighted by their times."""
-        timed = [each for each in self.operators() if each.count >= _STEPS]
+        timed = [each for each in self.operators() if each.count >= _LARGE_STEPS]
         whole = sum(each.seconds for each in timed)
         return sum(each.spread * each.seconds for each in timed) / whole if whole else 0.0
 
@@ -250,8 +255,8 @@ def run_program(kind: str, setup: Setup, clock: Clock) -> Steps:
     one = program(kind, setup)
     side = torch.randn(_SQUARE, _SQUARE, device=setup.device)
     reference = _fastest(lambda: side @ side, clock, repeats=1)
-    bare_step(one, clock)
-    timed = [timed_step(one, clock) for _ in range(_STEPS)]
+    large = sum(bare_step(one, clock).values()) > _LARGE_S
+    timed = [timed_step(one, clock) for _ in range(_LARGE_STEPS if large else _STEPS)]
     small = sum(seconds for _, seconds in timed[0]) / len(timed[0]) <= _SMALL_S
     bare = [bare_step(one, clock) for _ in range(_STEPS)] if small or not clock.is_host else []
     return Steps(timed, bare, reference, clock.is_host)

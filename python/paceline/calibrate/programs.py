@@ -24,8 +24,10 @@ _FIRST_KERNELS, _KERNELS = (3, 7, 4, 8), (1, 1, 3, 3, 3, 5, 7)
 """Widths of convolutions, as often as they are drawn: of the first layer, and of others."""
 _MULTIPLES = (8, 16, 16, 32, 64)
 """Channels are multiples of one of them, as often as it is drawn."""
-_CONVOLUTIONS, _BLOCKS = 12, 2
+_CONVOLUTIONS, _BLOCKS, _PARTS = 12, 2, 24
 """Of a program, at most."""
+_LEAST_FLOPS, _MOST_WEIGHTS = 1e6, 2e6
+"""Of a layer beside others."""
 
 
 @dataclass
@@ -133,7 +135,7 @@ class _Block(nn.Module):
 def _transformer(setup: Setup) -> Program:
     random = setup.random
     size = random.choice(_HEADS)
-    hidden = size * setup.drawn(1, 24)
+    hidden = size * setup.drawn(2, 24)
     inner = hidden * random.choice((2, 3, 4))
     # FLOPs of a token: two for each weight of the projections and of the two layers of a block.
     tokens = max(8, setup.flops / _BLOCKS / (2 * (4 * hidden * hidden + 2 * hidden * inner)))
@@ -289,9 +291,74 @@ def _elementwise(setup: Setup) -> Program:
     return setup.program("elementwise", model, lambda: model(image))
 
 
+class _Parts(nn.Module):
+    """Layers beside each other, each with an input of its own, and the sum of their means."""
+
+    def __init__(self, parts: Sequence[tuple[nn.Module, torch.Tensor]]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layer for layer, _ in parts)
+        self.inputs = [image.requires_grad_() for _, image in parts]
+
+    def forward(self) -> torch.Tensor:
+        means = [layer(image).mean() for layer, image in zip(self.layers, self.inputs, strict=True)]
+        return torch.stack(means).sum()
+
+
+class _Mixed(nn.Module):
+    """Attention alone."""
+
+    def __init__(self, *, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(image, image, image, is_causal=self.causal)
+
+
+def _separate(setup: Setup) -> Program:
+    """Many layers in one program, whose sizes no other layer decides."""
+    random = setup.random
+    most = max(_LEAST_FLOPS, setup.flops / _PARTS)
+    parts: list[tuple[nn.Module, torch.Tensor]] = []
+    for number in range(_PARTS):
+        flops = setup.drawn(_LEAST_FLOPS, most)
+        if number % 8 == 0:
+            size = random.choice(_HEADS)
+            length = setup.drawn(16, min(2048.0, math.sqrt(flops / (4 * size))))
+            heads = max(1, min(512, round(flops / (4 * length * length * size))))
+            parts.append((_Mixed(causal=random.random() < 0.5), setup.tensor(1, heads, length, size)))
+        elif number % 8 < 4:
+            before = setup.drawn(16, 4096, random.choice(_MULTIPLES))
+            after = setup.drawn(16, min(4096, _MOST_WEIGHTS / before), random.choice(_MULTIPLES))
+            rows = max(1, min(1 << 15, round(flops / (2 * before * after))))
+            parts.append((nn.Linear(before, after), setup.tensor(rows, before)))
+        else:
+            parts.append(_convolution(setup, flops))
+    model = _Parts(parts).to(setup.device, setup.dtype)
+    return setup.program("separate", model, model)
+
+
+def _convolution(setup: Setup, flops: float) -> tuple[nn.Module, torch.Tensor]:
+    """Return a convolution and its input, of about so many FLOPs."""
+    random = setup.random
+    multiple, kernel = random.choice(_MULTIPLES), random.choice(_KERNELS)
+    before = setup.drawn(16, 1024, multiple)
+    after = min(_nearby(before, multiple, random), int(_MOST_WEIGHTS / before / kernel**2 / multiple + 1) * multiple)
+    stride = random.choice((1, 1, 1, 2))
+    side = setup.drawn(4, 96)
+    cost = 2.0 * math.ceil(side / stride) ** 2 * before * after * kernel**2
+    batch = max(1, min(64, round(flops / cost)))
+    layer = nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+    image = setup.tensor(batch, before, side, side)
+    if setup.device.type == "cuda" or random.random() < 0.2:
+        return layer.to(memory_format=torch.channels_last), image.to(memory_format=torch.channels_last)
+    return layer, image
+
+
 KINDS: dict[str, Callable[[Setup], Program]] = {
     "transformer": _transformer,
     "convolutional": _convolutional,
     "dense": _dense,
     "elementwise": _elementwise,
+    "separate": _separate,
 }

@@ -38,7 +38,7 @@ def work_of(operator: Operator, machine: Machine, previous: Tensor | None = None
 
     Args:
         operator: What is dispatched.
-        machine: The device. If it was calibrated, what was measured corrects what is modelled.
+        machine: The device. If it was calibrated, what was measured corrects what is modeled.
         previous: The result of the operator before, which L2 may hold.
     """
     work = _on_cpu(operator, machine) if machine.hardware.is_cpu else _on_gpu(operator, machine, previous)
@@ -51,7 +51,7 @@ def work_of(operator: Operator, machine: Machine, previous: Tensor | None = None
 
 @lru_cache(maxsize=8)
 def _measured(machine: Machine) -> Measured | None:
-    """Return what was measured on a device beside what is modelled for it; None if it was not calibrated."""
+    """Return what was measured on a device beside what is modeled for it; None if it was not calibrated."""
     calibration = machine.hardware.calibration
     if calibration is None:
         return None

@@ -1,7 +1,8 @@
-"""Operators as measured on a device: how much longer than modelled they took, between the sizes that were measured.
+"""Operators as measured on a device: how much longer than modeled they took, between the sizes that were measured.
 
-What is interpolated is the ratio of the measured to the modelled time, so the model carries a size to others. Operators
-of a class (the same kernel, layout and dtype) are points in the logarithms of their sizes, and planes lie between them.
+What is interpolated is the ratio of the measured to the modeled time, so the model carries a size to others. Operators
+of a class (the same kernel and dtype) are points in the logarithms of their sizes, and planes lie between them. Layouts
+and phases are coordinates as well: another layout is as far away as twice or four times the size.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _SHRINKING = 0.5
 """Of slopes: the variance, in powers of two, below which sizes do not tell them."""
 _NEAR = 0.25
 """Square of a distance, in powers of two, within which points count alike: noise is averaged."""
+_LAST = " in channels_last"
 _VECTOR, _NARROW = 16, 8
 """Channels that fill vectors, or rows of a tile; and fewer than those are a first layer's."""
 Class = tuple[object, ...]
@@ -34,7 +36,7 @@ class Measured:
     """The operators that were measured on one device."""
 
     def __init__(self, measured: Iterable[tuple[Operator, str, float]]) -> None:
-        """Take the operators, the kind of their work, and the ratios of measured to modelled time."""
+        """Take the operators, the kind of their work, and the ratios of measured to modeled time."""
         self._points: dict[Class, list[tuple[Place, float]]] = defaultdict(list)
         for operator, kind, ratio in measured:
             classes, place = classified(operator, kind)
@@ -43,7 +45,7 @@ class Measured:
         self._ratio = lru_cache(maxsize=65536)(self._interpolated)
 
     def ratio(self, operator: Operator, kind: str) -> float:
-        """Return how many times its modelled time an operator takes; 1 if nothing like it was measured."""
+        """Return how many times its modeled time an operator takes; 1 if nothing like it was measured."""
         return self._ratio(*classified(operator, kind))
 
     def _interpolated(self, classes: tuple[Class, ...], place: Place) -> float:
@@ -127,12 +129,11 @@ def _place(sizes: Iterable[float]) -> Place:
 
 def _product(operator: Operator) -> tuple[tuple[Class, ...], Place]:
     if len(operator.inputs) < 2:
-        return (("product",),), (0.0, 0.0, 0.0, 0.0)
+        return (("product",),), (0.0,) * 6
     product = product_of(operator)
-    layout = tuple(tensor.strides[-1] == 1 for tensor in operator.inputs[-2:])
-    name = "batched" if product.batch > 1 else "single"
-    special = ("product", name, product.dtype, operator.tf32, *layout)
-    return (special, special[:4], ("product",)), _place((product.batch, product.m, product.n, product.k))
+    turned = tuple(float(tensor.strides[-1] != 1) for tensor in operator.inputs[-2:])
+    special = ("product", product.batch > 1, product.dtype, operator.tf32)
+    return (special, ("product",)), (*_place((product.batch, product.m, product.n, product.k)), *turned)
 
 
 def _convolution(operator: Operator) -> tuple[tuple[Class, ...], Place]:
@@ -140,37 +141,36 @@ def _convolution(operator: Operator) -> tuple[tuple[Class, ...], Place]:
     image, weight = operator.inputs[1:3] if backward else operator.inputs[:2]
     result = operator.inputs[0] if backward else operator.outputs[0]
     groups = cast("int", operator.attributes.get("groups", 1))
-    mask = tuple(cast("Sequence[bool]", operator.attributes.get("output_mask", ()))[:2])
-    window = math.prod(weight.shape[2:])
-    rank = len(weight.shape)
-    grouping = "single" if groups == 1 else "depthwise" if weight.shape[1] == 1 else "grouped"
-    last = image.innermost == 1 and weight.shape[1] > 1
+    mask = cast("Sequence[bool]", operator.attributes.get("output_mask", (False,)))
+    after, before = weight.shape[:2]
+    grouping = "single" if groups == 1 else "depthwise" if before == 1 else "grouped"
+    special = ("convolution", operator.name, len(weight.shape), grouping, image.dtype)
+    window, pixels = math.prod(weight.shape[2:]), math.prod(result.shape[2:])
     stride = math.prod(cast("Sequence[int]", operator.attributes.get("stride", (1,))))
-    whole = all(channels % _VECTOR == 0 for channels in weight.shape[:2]) if groups == 1 else None
-    form = (window == 1, stride == 1, whole, weight.shape[1] < _NARROW)
-    special = ("convolution", operator.name, mask, rank, grouping, image.dtype, form, last)
-    pixels = math.prod(result.shape[2:])
-    sizes = (result.shape[0], pixels, weight.shape[1], weight.shape[0] / groups, groups, window, stride)
-    return (special, special[:6], special[:5], special[:2], ("convolution",)), _place(sizes)
+    rows, side, first, second, divided, width, step = _place(
+        (result.shape[0] * pixels, pixels, before, after / groups, groups, window, stride)
+    )
+    kinds = (
+        2.0 * (window == 1),
+        2.0 * (before < _NARROW and groups == 1),
+        1.0 * (before % _VECTOR == 0 and after % _VECTOR == 0),
+        2.0 * (image.innermost == 1 and before > 1),
+        1.0 * mask[0],
+    )
+    place = (rows / 2, side / 4, first, second, divided / 2, width / 2, step, *kinds)
+    return (special, special[:2], ("convolution",)), place
 
 
 def _memory_bound(operator: Operator, kind: str) -> tuple[tuple[Class, ...], Place]:
     largest = max((*operator.inputs, *operator.outputs), key=lambda tensor: tensor.elements, default=None)
-    moved = operator.read + operator.written
-    dtype = "" if largest is None else largest.dtype
-    layout = _layout(operator)
-    row = 1 if largest is None or not largest.shape else largest.shape[-1]
+    item, row = (4, 1) if largest is None or not largest.shape else (largest.item_bytes, largest.shape[-1])
     words = [value for value in operator.attributes.values() if isinstance(value, str)]
-    name, phase = " ".join([operator.name, *words]), operator.phase
-    classes = (
-        (kind, name, layout, dtype, phase),
-        (kind, name, layout, dtype),
-        (kind, name, layout),
-        (kind, name),
-        (kind, "", layout),
-        (kind,),
-    )
-    return classes, (math.log2(max(1, moved)), math.log2(max(1, row)) / 4)
+    name = " ".join([operator.name, *words])
+    layout = _layout(operator)
+    moved, last, size = _place((operator.read + operator.written, row, item))
+    kinds = [2.0 * (layout.startswith(one)) for one in ("turned", "broadcast")]
+    kinds += [2.0 * layout.endswith(_LAST), *(1.0 * (operator.phase == phase) for phase in ("backward", "update"))]
+    return ((kind, name), (kind, operator.name), (kind, "", layout), (kind,)), (moved, last / 4, size, *kinds)
 
 
 def _layout(operator: Operator) -> str:
@@ -178,7 +178,7 @@ def _layout(operator: Operator) -> str:
     if not operator.outputs:
         return "dense"
     result = operator.outputs[0]
-    last = " in channels_last" * (len(result.shape) == 4 and result.innermost == 1)
+    last = _LAST * (len(result.shape) == 4 and result.innermost == 1)
     images = [tensor for tensor in operator.inputs if tensor.elements > 1]
     if all(tensor.is_laid_out_as(result) for tensor in images):
         return "dense"
