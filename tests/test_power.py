@@ -187,9 +187,7 @@ def test_the_roofline_follows_the_clock():
     ],
 )
 def test_device_files_with_wrong_powers_are_refused(tmp_path, fields, problem):
-    from paceline.cli.models import _document
-
-    document = _document(find_hardware("h100")) | fields
+    document = find_hardware("h100").document() | fields
     (tmp_path / "own.json").write_text(json.dumps({key: it for key, it in document.items() if it is not None}))
     with pytest.raises(InvalidArgumentError, match=f"own.json: {problem}"):
         read_hardware(tmp_path / "own.json")

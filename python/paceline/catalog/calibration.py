@@ -1,4 +1,4 @@
-"""What `paceline calibrate` has measured on a device: operators with their seconds, and the conditions."""
+"""Measured operators of a device, as `paceline calibrate` writes them, with their seconds and the conditions."""
 
 from __future__ import annotations
 

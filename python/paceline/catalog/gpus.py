@@ -110,7 +110,7 @@ class Hardware:
     like: tuple[str, ...] = ()
     """GPUs that are not among the known ones and that it resembles most: the error about them suggests it."""
     calibration: Calibration | None = None
-    """What `paceline calibrate` has measured; None for data sheets."""
+    """Measured operators (`paceline calibrate`); None for data sheets."""
 
     @property
     def is_cpu(self) -> bool:
