@@ -136,3 +136,57 @@ def test_more_chunks_and_more_ranks_never_need_more():
     for precision in ("bf16", "amp-bf16", "fsdp-mixed", "o2"):
         sharded = [memory(precision=precision, sharding="zero3", workers=ranks).peak_bytes for ranks in (2, 8, 64)]
         assert sharded == sorted(sharded, reverse=True)
+
+
+def test_temporaries_of_a_recorded_step_are_those_of_its_operators():
+    from types import SimpleNamespace
+
+    from paceline.operators.steps import update_bytes
+
+    tensors = [{"dtype": "float32", "shape": [1000]}, {"dtype": "bfloat16", "shape": [10, 10]}]
+    kinds = [
+        {"name": "mm", "outputs": [0]},
+        {"name": "_foreach_mul_", "outputs": [0, 1]},
+        {"name": "_foreach_sqrt", "outputs": [0, 1]},
+    ]
+    made = {"tensors": tensors, "kinds": kinds, "order": [0, 1, 2], "optimizer": [1, 3]}
+    assert update_bytes(SimpleNamespace(operators=lambda: made)) == 4000 + 200
+    fused = made | {"optimizer": [1, 2]}
+    assert update_bytes(SimpleNamespace(operators=lambda: fused)) == 0
+    assert update_bytes(SimpleNamespace(operators=lambda: None)) == 0
+
+
+def test_what_a_process_takes_is_the_sum_of_its_parts():
+    for sharding, ranks in [("none", 1), ("none", 8), ("zero1", 8), ("zero3", 8), ("hsdp", 16)]:
+        for precision in ("mixed", "bf16", "amp-bf16", "o2"):
+            found = memory(precision=precision, sharding=sharding, workers=ranks, seq=512, batch=8)
+            kinds = (found.parameters_bytes, found.gradients_bytes, found.optimizer_bytes)
+            kinds += (found.gathered_bytes, found.communication_bytes, found.activations_bytes)
+            assert found.peak_bytes == sum(kinds) <= found.reserved_bytes
+            assert found.total_bytes == found.reserved_bytes + found.context_bytes + found.nccl_bytes
+            assert (found.nccl_bytes > 0) == (ranks > 1)
+
+
+def test_no_more_is_reserved_than_there_is_and_what_fits_leaves_room():
+    options = {"precision": "bf16", "seq": 2048, "batch": 4, "checkpointing": "full"}
+    small, large = (
+        paceline.simulate("llama-3-8b", gpu=gpu, workers=1, sharding="none", strategy="native", **options).sharded
+        for gpu in ("a100", "h200")
+    )
+    # 10 bytes per parameter, as measured on an A100 (fms-acceleration, a100_80gb_foak.csv), which has 84.9 GB.
+    assert small.memory.peak_bytes == large.memory.peak_bytes == pytest.approx(80.3e9, rel=0.001)
+    assert small.memory.total_bytes <= small.capacity_bytes
+    assert small.fits and small.is_tight and large.fits and not large.is_tight
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fsdp-mixed"}, "gathers units, which only zero3 and hsdp do"),
+        ({"precision": "fsdp-mixed", "sharding": "zero1"}, "gathers units, which only zero3 and hsdp do"),
+        ({"precision": "bf16", "sharding": "none", "param_dtype": "fp32"}, "bf16 has parameters in bfloat16"),
+    ],
+)
+def test_a_recipe_and_a_sharding_that_do_not_agree_are_refused(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        paceline.simulate("gpt2-small", gpu="h100", workers=8, **options)

@@ -933,6 +933,7 @@ class _ScenarioOptions(TypedDict, total=False):
     reduce_dtype: str
     optimizer: str
     held: tuple[str, str, str, bool, int, int]
+    update_bytes: int
     sync_every: int
 
 class _Parallel(_ScenarioOptions, total=False):

@@ -194,6 +194,8 @@ pub struct IterationOptions {
     /// Types of the state, for memory. `None`: those that follow from `param_dtype`: what has 16 bits has float32 copies, or
     /// shards in float32.
     pub held: Option<Held>,
+    /// Bytes of temporaries in the optimizer's step of all parameters, as they were recorded.
+    pub update_bytes: u64,
     /// Whether gradients are exchanged while the backward pass is still running.
     pub overlap: bool,
     /// Whether the trace is the last of several passes, of which it has the others as time, as in a pipeline: what is
@@ -237,6 +239,7 @@ impl IterationOptions {
             reduce_dtype: None,
             optimizer: None,
             held: None,
+            update_bytes: 0,
             overlap: true,
             accumulated: false,
             compression: Compression::NONE,

@@ -116,6 +116,7 @@ fn set(given: &mut Given, option: &str, value_: &Bound<'_, PyAny>) -> PyResult<(
         "reduce_dtype" => given.reduce_dtype = Some(dtype("reduce_dtype", it)?),
         "optimizer" => given.optimizer = Some(name_of("optimizer", it)?),
         "held" => given.held = Some(held(it)?),
+        "update_bytes" => given.update_bytes = Some(value("optimizer", it)?),
         "sync_every" => given.sync_every = Some(value("sync_every", it)?),
         other => return Err(PyTypeError::new_err(format!("a scenario has no option '{other}'"))),
     }

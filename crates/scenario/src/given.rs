@@ -97,6 +97,8 @@ pub struct Given {
     pub optimizer: Option<Optimizer>,
     /// Types of the state, for memory.
     pub held: Option<Held>,
+    /// Bytes of temporaries in the optimizer's step, as they were recorded.
+    pub update_bytes: Option<u64>,
     /// Iterations between two exchanges.
     pub sync_every: Option<u32>,
 }

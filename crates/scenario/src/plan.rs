@@ -90,6 +90,7 @@ fn asked(
     plan.synchronize = given.accumulate_sync;
     plan.optimizer = given.optimizer;
     plan.held = given.held;
+    plan.update_bytes = given.update_bytes.unwrap_or(0);
     Ok(plan)
 }
 

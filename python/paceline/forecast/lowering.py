@@ -32,6 +32,8 @@ def native(scenario: Scenario) -> _core.Scenario:
         options |= {"tensor_parallel": model.tensor, "pipeline_parallel": model.pipeline}
         options |= {"microbatches": model.microbatches, "expert_ranks": model.expert_ranks}
         options = types_of_state(model, options) | options
+    elif scenario.update_bytes and "optimizer" not in options:
+        options["update_bytes"] = scenario.update_bytes
     return _core.Scenario(
         scenario.trace,
         scenario.cluster,

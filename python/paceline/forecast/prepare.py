@@ -106,6 +106,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     for base, (named, trace) in enumerate(zip(sweep.traces, traces, strict=True)):
         how = coordinated(sweep, trace, machine)
         workload, conditions = sweep.workload(named), sweep.recorded(named)
+        if workload is not None:
+            sharding.check_recipe(workload.recipe, sweep.get("sharding"), sweep.values)
         if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
                 f"{trace.name}: has no gradients, so there is nothing to synchronize",
@@ -156,6 +158,7 @@ def _prepared(sweep: Sweep) -> Prepared:
                             one,
                             workload=workload,
                             recorded=conditions,
+                            update_bytes=sweep.update_bytes(named),
                             one_a_node=sweep.is_one_a_node,
                             base=base,
                             changes=changes | _placed(sweep, side, one),

@@ -34,7 +34,7 @@ from paceline.forecast import sharding
 from paceline.forecast.likeness import Conditions, conditions_of_recording
 from paceline.forecast.wording import notes
 from paceline.operators.power import is_idle, limited
-from paceline.operators.steps import retimed
+from paceline.operators.steps import retimed, update_bytes
 from paceline.settings.keywords import ClusterFields
 from paceline.settings.table import DEFAULT_WORKERS, EACH, SETTINGS, SWEPT, by_current_names
 
@@ -433,6 +433,12 @@ class Sweep:
         if self.workload(named) is not None or self.get("samples_per_s") is not None or not has_operators(named):
             return None
         return conditions_of_recording(load_trace(named))
+
+    def update_bytes(self, named: str | Path | Trace) -> int:
+        """Return the bytes of temporaries in the optimizer's step of a recording with its operators; 0 of others."""
+        if self.workload(named) is not None or not has_operators(named):
+            return 0
+        return update_bytes(load_trace(named))
 
     def _computed_on(self, named: str | Path | Trace) -> Hardware | None:
         """Return the GPU on which a trace's operators are timed again; None if it has none, or no GPU is named."""

@@ -40,6 +40,8 @@ class Scenario:
     """The model, if the trace was made from a configuration."""
     recorded: Conditions | None = None
     """Those of a recording without a device, whose operators give the trace its times; None if there is none."""
+    update_bytes: int = 0
+    """Of temporaries in the optimizer's step of a recording that has its operators."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """How the trace was changed: `add_module` and `send_order`, and the `placement` as it was given."""
     base: int = 0

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline._internal import units
+from paceline.catalog.recipes import Recipe
 from paceline.catalog.strategies import Strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.wording import notes
-
-if TYPE_CHECKING:
-    pass
 
 NONE = "none"
 OPTIONS = (
@@ -117,6 +115,21 @@ def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
     if "barrier" in given and given["barrier"] is False and kinds != {NONE}:
         raise InvalidArgumentError(
             "sharded ranks always wait for each other", setting="barrier", remedy="drop --no-barrier"
+        )
+
+
+def check_recipe(recipe: Recipe, shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
+    """Refuse what contradicts a model's recipe of precision. Raises InvalidArgumentError."""
+    gathers = any(kind(one) in GATHERED for one in shardings or ())
+    if recipe.name == "fsdp-mixed" and not gathers:
+        raise InvalidArgumentError(
+            "fsdp-mixed gathers units, which only zero3 and hsdp do",
+            setting="precision",
+            remedy="{sharding=zero3}, or {this=mixed}",
+        )
+    if "precision" in given and "param_dtype" in given and not gathers:
+        raise InvalidArgumentError(
+            f"{recipe.name} has parameters in {recipe.parameters}", setting="param_dtype", remedy="drop {this}"
         )
 
 

@@ -146,6 +146,21 @@ def _later(operator: Operator, count: int) -> Operator:
     return replace(operator, sources=tuple(it + count if it >= 0 else it for it in operator.sources))
 
 
+def update_bytes(recording: Trace) -> int:
+    """Return the bytes of temporaries in the optimizer's step: the most that an operator makes that is not in place.
+
+    AdamW's is the square root of the second moment (`_foreach_sqrt`), unless it is fused.
+    """
+    document = recording.operators()
+    if document is None:
+        return 0
+    tensors = [_tensor(one) for one in document["tensors"]]
+    first, end = document["optimizer"]
+    kinds = (document["kinds"][place] for place in document["order"][first:end])
+    made = (kind for kind in kinds if not kind["name"].endswith("_"))
+    return max((sum(tensors[place].bytes for place in kind.get("outputs", ())) for kind in made), default=0)
+
+
 def retimed(trace: Trace, hardware: Hardware) -> Trace:
     """Return a trace with the times of its operators on another GPU.
 

@@ -89,14 +89,8 @@ impl Builder<'_> {
         let whole = self.gradients.iter_mut().flat_map(std::mem::take);
         let left: Vec<u32> = whole.chain(self.shards.iter_mut().filter_map(Option::take)).collect();
         self.at(step).frees.extend(left);
-        if let Some((all, one)) = self.options.held.map(|held| held.temporaries) {
-            let share = self.share();
-            let tensors = self.cut.backward.iter().map(|segment| segment.largest).max().unwrap_or(0);
-            let whole: u64 = (0..self.cut.units.len() as u32).map(|unit| self.elements(unit)).sum();
-            let bytes =
-                (share * whole as f64 * all as f64).ceil() as u64 + (share * (tensors * one) as f64).ceil() as u64;
-            self.pass_by(BufferKind::OptimizerStates, bytes, None, step);
-        }
+        let bytes = self.temporaries();
+        self.pass_by(BufferKind::OptimizerStates, bytes, None, step);
         if matches!(self.options.sharding, Sharding::Zero1 | Sharding::Zero2)
             && self.options.prefetch.is_none()
             && self.shard.size > 1
@@ -108,6 +102,14 @@ impl Builder<'_> {
                 }
             }
         }
+    }
+
+    /// Bytes that only the optimizer's step needs, of the parameters that a rank updates.
+    fn temporaries(&self) -> u64 {
+        let (all, one) = self.options.held.map_or((0, 0), |held| held.temporaries);
+        let whole: u64 = (0..self.cut.units.len() as u32).map(|unit| self.elements(unit)).sum();
+        let largest = self.cut.backward.iter().map(|segment| segment.largest).max().unwrap_or(0);
+        (self.share() * (whole * all + largest * one + self.options.update_bytes) as f64).ceil() as u64
     }
 
     /// The last step of each stream, and everything in the background.

@@ -554,6 +554,11 @@ fn a_recipe_of_precision_says_what_is_held() {
     let update = pure.steps.iter().find(|step| matches!(step.work, Work::Optimizer { .. })).unwrap();
     assert_eq!(bytes(&pure, &update.allocates), [(states, 2 * all)]);
     assert!(update.frees.contains(&update.allocates[0]));
+    // As recorded, of all parameters.
+    let recorded = IterationOptions { update_bytes: 4 * all, ..options(Sharding::Zero1) };
+    let recorded = build(&trace, 4, &recorded).unwrap();
+    let update = recorded.steps.iter().find(|step| matches!(step.work, Work::Optimizer { .. })).unwrap();
+    assert_eq!(bytes(&recorded, &update.allocates), [(states, all)]);
     // Megatron's: FP32 gradients that are never freed, and FP32 copies of the parameters.
     let main = Held { gradients: Dtype::Float32, states: Dtype::Float32, masters: true, temporaries: (0, 0), ..held };
     let megatron = plan(sharding, main);

@@ -19,7 +19,7 @@ from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sharding import in_groups
+from paceline.forecast.sharding import GATHERED, check_recipe, in_groups
 
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel", "context_parallel")
 SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate", *_PARALLEL)
@@ -73,10 +73,15 @@ class Job:
             global_batch=global_batch,
         )
         fixed = replace(sweep, values={name: value for name, value in values.items() if name not in SEARCHED})
-        if fixed.workload(fixed.trace) is None:
+        workload = fixed.workload(fixed.trace)
+        if workload is None:
             raise InvalidArgumentError(
                 "needs a GPU type", setting="gpu", remedy="{gpu=h100} (list: paceline list gpus)"
             )
+        if "sharding" in values:
+            check_recipe(workload.recipe, values["sharding"], values)
+        elif workload.recipe.name == "fsdp-mixed":
+            space = replace(space, shardings=GATHERED)
         job = cls(fixed, space, tuple(values["workers"]))
         return replace(job, space=replace(space, parallel=_parallel(job, values)))
 
