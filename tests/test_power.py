@@ -158,6 +158,13 @@ def test_a_board_of_unknown_power_has_the_clock_of_its_architecture(tmp_path):
     assert raised.value.setting == "power_limit"
 
 
+def test_a_file_of_absurd_watts_is_slow_and_no_crash():
+    for power, limit in ((1, None), (700, 1)):
+        machine = Machine(replace(find_hardware("h100"), power_w=power, power_limit_w=limit))
+        assert 0 < machine.product_rate("bfloat16") < machine.half_peak / 5
+        assert machine.lane_rate > 0
+
+
 @pytest.mark.parametrize(
     ("watts", "problem", "remedy"),
     [(701, "more than H100 SXM5 80 GB may draw, 700 W", "power_limit='700W'"), (100, "no clock", "power_limit='350W'")],

@@ -25,7 +25,7 @@ _TYPICAL = {
 """The board of each architecture at which shares of products were measured, which a board of unknown power resembles.
 Turing has Volta's process and Tensor Cores."""
 _LEAST_CLOCK = 0.1
-"""Of the stated clock: drivers let nobody set a limit that leaves less."""
+"""Of the stated clock, which no limit lowers further: drivers let nobody set one that leaves less."""
 
 
 def product_clock(hardware: Hardware) -> float:
@@ -81,7 +81,7 @@ def limited(hardware: Hardware, watts: float) -> Hardware:
             remedy=f"{{this={most:g}W}}, or drop {{this}}",
         )
     under = replace(hardware, power_limit_w=watts)
-    if min(product_clock(under), cores_clock(under)) < _LEAST_CLOCK:
+    if min(product_clock(under), cores_clock(under)) <= _LEAST_CLOCK:
         raise InvalidArgumentError(
             f"{watts:g} W leave {hardware.title} no clock above what it draws idle",
             setting="power_limit",
@@ -110,6 +110,4 @@ def _clock(share: float) -> float:
     """Return the clock that a share of the power needed at the stated clock allows, as a share of that clock."""
     static, floor = constant("power.static"), constant("power.floor")
     dynamic = (share - static) / (1 - static)
-    if dynamic <= 0:
-        return 0.0
-    return dynamic ** (1 / 3) if dynamic > floor**3 else dynamic / floor**2
+    return max(dynamic ** (1 / 3) if dynamic > floor**3 else dynamic / floor**2, _LEAST_CLOCK)
