@@ -91,7 +91,9 @@ def memory(**options):
         ({"precision": "amp-bf16", "optimizer_impl": "fused"}, 4 + 4 + 8),
         ({"precision": "amp-bf16"}, 4 + 4 + 8 + 4),
         ({"precision": "fp32", "optimizer": "momentum"}, 4 + 4 + 4),
-        ({"precision": "o2"}, 2 + 2 + 12),
+        # DeepSpeed's gradients, flattened and in FP32.
+        ({"precision": "o2"}, 2 + 2 + 12 + 2 + 4),
+        ({"precision": "o2", "sharding": "zero1", "workers": 8}, 2 + 2 + (12 + 2 + 4) / 8),
         ({"precision": "megatron"}, 2 + 4 + 12),
         ({"precision": "fsdp-mixed", "sharding": "zero3", "workers": 8}, (4 + 4 + 8 + 4) / 8),
         ({"precision": "bf16", "sharding": "zero3", "workers": 8}, (2 + 2 + 4 + 2) / 8),

@@ -80,12 +80,18 @@ class Recipe:
             return self
         return replace(self, parameters="float32", gradients="float32", masters=False)
 
-    def step_bytes(self, optimizer: names.Optimizer, impl: names.OptimizerImpl) -> tuple[int, int]:
+    def step_bytes(
+        self, optimizer: names.Optimizer, impl: names.OptimizerImpl, *, gathers: bool = False
+    ) -> tuple[int, int]:
         """Return the bytes per parameter of temporaries in the optimizer's step: of all tensors, and of one at a time.
 
         AdamW's square root of the second moment is a tensor of its own (`_multi_tensor_adamw`), and in a loop over
         parameters also the quotient of it (`_single_tensor_adamw` in torch/optim/adam.py). SGD works in place.
+        DeepSpeed flattens a rank's 16-bit gradients and converts them to FP32 (`step` in zero/stage_1_and_2.py); in
+        stage 3 by parts. `gathers`: whether units are gathered before they compute.
         """
+        if self.name == "o2" and not gathers:
+            return dtype_bytes(self.gradients) + 4, 0
         if optimizer != "adam" or impl == "fused":
             return 0, 0
         size = dtype_bytes(self.states)

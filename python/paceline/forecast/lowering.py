@@ -57,7 +57,7 @@ def types_of_state(model: Workload, options: Mapping[str, Any]) -> dict[str, Any
     if not gathers and "param_dtype" in options:
         return {}
     recipe = model.recipe.sharded if gathers else model.recipe
-    every, one = recipe.step_bytes(options.get("optimizer", model.optimizer), model.optimizer_impl)
+    every, one = recipe.step_bytes(options.get("optimizer", model.optimizer), model.optimizer_impl, gathers=gathers)
     held = (recipe.parameters, recipe.gradients, recipe.states, recipe.masters, every, one)
     if recipe.gathered == recipe.reduction:
         return {"held": held}

@@ -154,7 +154,7 @@ def update_bytes(recording: Trace) -> int:
     document = recording.operators()
     if document is None:
         return 0
-    tensors = [_tensor(one) for one in document["tensors"]]
+    tensors = [tensor_of(one) for one in document["tensors"]]
     first, end = document["optimizer"]
     kinds = (document["kinds"][place] for place in document["order"][first:end])
     made = (kind for kind in kinds if not kind["name"].endswith("_"))
