@@ -35,7 +35,7 @@ _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the error of computed times depends on; empty: unknown, which agrees with anything."""
+    """The properties on which the error of computed times depends; empty: unknown, which agrees with anything."""
 
     architecture: str = ""
     """Of the GPU."""

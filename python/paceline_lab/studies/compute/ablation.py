@@ -1,4 +1,4 @@
-"""What each mechanism of the model of operators is worth: the eight recorded steps without it.
+"""The worth of each mechanism of the model of operators: the eight recorded steps without it.
 
 Everything else stays as it is: no constant is fitted again.
 """

@@ -20,7 +20,7 @@ GROUPS = {
     "practitioners-nodes": "practitioners, on several nodes",
     "finetune": "full fine-tuning",
 }
-"""What the rows of each group are, in the order of the output."""
+"""The titles of the groups of rows, in the order of the output."""
 UNITS = {
     "": 1.0,
     "s": 1.0,
@@ -97,7 +97,7 @@ class Row:
 
     Recordings are there as `traces/NAME.json.xz`."""
     assumed: str
-    """What the command assumes where the source is silent."""
+    """The assumptions of the command where the source is silent."""
     left_out: str
     """Why there is no forecast."""
 

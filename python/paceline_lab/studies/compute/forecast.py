@@ -29,7 +29,7 @@ _OTHERS = frozenset(
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command forecasts."""
+    """The forecast of a command."""
 
     result: Result
     scenario: Scenario

@@ -26,7 +26,7 @@ BY: dict[str, Callable[[Row], str]] = {
     "kernels": lambda row: row.kernels,
     "metric": lambda row: row.metric.value,
 }
-"""What rows are summed up by."""
+"""The columns by which rows are summed up."""
 _MOST = 0.9
 """The share of rows whose error `p90` does not fall below."""
 
