@@ -53,7 +53,7 @@ class Memory:
 
     @property
     def beside_bytes(self) -> int:
-        """What PyTorch's allocator does not know."""
+        """Bytes that are not from PyTorch's allocator."""
         return self.context_bytes + self.nccl_bytes
 
     def fits_into(self, capacity_bytes: int) -> bool:
