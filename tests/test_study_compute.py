@@ -8,7 +8,7 @@ import pytest
 from paceline_lab.studies.compute import forecast_each, leave_one_source_out
 from paceline_lab.studies.compute.ablation import ablated
 from paceline_lab.studies.compute.data import FOLDER, GROUPS, UNITS, Metric, read
-from paceline_lab.studies.compute.forecast import answer_of
+from paceline_lab.studies.compute.forecast import answer_of, range_of
 from paceline_lab.studies.compute.result import Computed, numbers, verdicts
 from paceline_lab.studies.priors import priors_without, publication
 
@@ -29,7 +29,7 @@ def test_rows_are_well_formed():
         assert row.group in GROUPS
         assert row.source
         assert row.unit in UNITS or row.left_out
-        assert bool(row.command) != bool(row.left_out), f"{row.id}: a command, or the reason why there is none"
+        assert row.command or row.left_out, f"{row.id}: a command, or the reason why there is none"
         assert row.measured > 0 or row.metric is Metric.FITS
         assert row.metric is not Metric.UNSPECIFIED or row.left_out
         assert not (row.assumed and row.left_out)
@@ -132,6 +132,15 @@ def test_output(some):
 def test_rows_are_summed_up_by_what_their_commands_name(name, model, gpu, kernels):
     row = ROWS[name]
     assert (row.forecast_model, row.forecast_gpu, row.kernels) == (model, gpu, kernels)
+
+
+def test_a_row_whose_power_limit_is_not_stated_is_forecast_as_a_range():
+    row = ROWS["F19"]
+    assert row.left_out and "--power-limit" in row.words
+    low, high = range_of(row)
+    assert low < row.measured < high
+    _, ((_, why),) = forecast_each([row])
+    assert "forecast as" in why
 
 
 def test_a_job_that_did_not_fit():

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline._internal import units
 from paceline.catalog.constants import assuming
 from paceline.errors import PacelineError
 
 from paceline_lab.studies.compute.data import Row, read
-from paceline_lab.studies.compute.forecast import Answer, Forecast, answer_of
+from paceline_lab.studies.compute.forecast import Answer, Forecast, answer_of, range_of
 from paceline_lab.studies.compute.result import Computed
 from paceline_lab.studies.priors import priors_without
 
@@ -50,12 +51,23 @@ def forecast_each(
     forecasts: list[Forecast] = []
     skipped: list[tuple[Row, str]] = []
     for row in rows:
-        answer = answers.get(row.command, row.left_out) if not row.left_out else row.left_out
+        if row.left_out:
+            skipped.append((row, _left_out(row)))
+            continue
+        answer = answers[row.command]
         if isinstance(answer, str):
             skipped.append((row, answer))
         else:
             forecasts.append(Forecast(row, answer))
     return forecasts, skipped
+
+
+def _left_out(row: Row) -> str:
+    """Return why a row is left out; if it has a command, with the range that this forecasts."""
+    if not row.command:
+        return row.left_out
+    low, high = range_of(row)
+    return f"{row.left_out}: {row.measured:g} {row.unit}, forecast as {units.digits(low)} to {units.digits(high)}"
 
 
 def leave_one_source_out(rows: list[Row]) -> list[Forecast]:

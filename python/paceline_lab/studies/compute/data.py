@@ -99,7 +99,7 @@ class Row:
     assumed: str
     """The assumptions of the command where the source is silent."""
     left_out: str
-    """Why there is no forecast."""
+    """Why there is no forecast; with a command of several scenarios, why there is only a range."""
 
     @property
     def words(self) -> list[str]:

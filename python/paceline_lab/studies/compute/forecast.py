@@ -83,8 +83,8 @@ class Forecast:
         return None if self.fits is None else self.fits == (self.row.metric is not Metric.FITS or self.row.measured > 0)
 
 
-def answer_of(words: Sequence[str]) -> Answer:
-    """Return what `paceline simulate` forecasts of one scenario. Raises PacelineError, as the command does."""
+def answers_of(words: Sequence[str]) -> list[Answer]:
+    """Return what `paceline simulate` forecasts, by scenario. Raises PacelineError, as the command does."""
     options: dict[str, Any] = dict(simulate.make_context("simulate", list(words)).params)
     traces = [
         *(recording(word) if word.startswith("traces/") else word for word in options["traces"]),
@@ -92,11 +92,22 @@ def answer_of(words: Sequence[str]) -> Answer:
     ]
     settings = {name: value for name, value in options.items() if name not in _OTHERS}
     sweep = Sweep.of(traces, settings, "simulate", "flag")
-    scenarios = prepare(sweep).scenarios
-    if len(scenarios) != 1:
-        raise PacelineError(f"{len(scenarios)} scenarios instead of one: {' '.join(words)}")
     # In this thread, whose constants may be assumed.
-    return Answer(result_of(scenarios[0]), scenarios[0])
+    return [Answer(result_of(scenario), scenario) for scenario in prepare(sweep).scenarios]
+
+
+def answer_of(words: Sequence[str]) -> Answer:
+    """Return what `paceline simulate` forecasts of one scenario. Raises PacelineError, as the command does."""
+    answers = answers_of(words)
+    if len(answers) != 1:
+        raise PacelineError(f"{len(answers)} scenarios instead of one: {' '.join(words)}")
+    return answers[0]
+
+
+def range_of(row: Row) -> tuple[float, float]:
+    """Return the least and the most that a command with several scenarios forecasts, in the row's unit."""
+    values = [_value(row.metric, answer) / UNITS[row.unit] for answer in answers_of(row.words)]
+    return min(values), max(values)
 
 
 def _value(metric: Metric, answer: Answer) -> float:
