@@ -87,7 +87,12 @@ model:
   model_config: {hidden_size: 2048, num_hidden_layers: 7, vocab_size: 49152}
 """
 FILES = [
-    ("ds_config.json", json.dumps(DEEPSPEED), "DeepSpeed", "--sharding zero3 --batch 2 --accumulate 4 --dtype bf16"),
+    (
+        "ds_config.json",
+        json.dumps(DEEPSPEED),
+        "DeepSpeed",
+        "--sharding zero3 --batch 2 --accumulate 4 --dtype bf16 --precision o2",
+    ),
     (
         "accelerate.yaml",
         ACCELERATE,
@@ -98,8 +103,8 @@ FILES = [
         "titan.toml",
         TORCHTITAN,
         "torchtitan",
-        "llama-3-8b --gpu GPU --gpus 16 --sharding hsdp:8 --batch 1 --seq 8192 --dtype bf16 --reduce-dtype fp32"
-        " --checkpointing selective --kernels compiled",
+        "llama-3-8b --gpu GPU --gpus 16 --sharding hsdp:8 --batch 1 --seq 8192 --dtype bf16"
+        " --precision fsdp-mixed --optimizer-impl fused --checkpointing selective --kernels compiled --loss-chunks 1",
     ),
     (
         "lora.yml",
@@ -112,14 +117,14 @@ FILES = [
         LLAMAFACTORY,
         "LLaMA-Factory",
         "mistral-7b --gpu GPU --gpus N --batch 1 --accumulate 8 --seq 2048 --dtype bf16 --checkpointing full"
-        " --sharding zero3",
+        " --sharding zero3 --precision o2",
     ),
     (
         "train.sh",
         MEGATRON,
         "Megatron-LM",
         "llama-3-8b --gpu GPU --gpus 32 --tensor-parallel 2 --pipeline-parallel 2 --virtual-stages 2 --sharding zero1"
-        " --batch 1 --microbatches 16 --seq 8192 --dtype bf16 --checkpointing selective",
+        " --batch 1 --microbatches 16 --seq 8192 --dtype bf16 --precision megatron --checkpointing selective",
     ),
     (
         "smol.yaml",

@@ -21,6 +21,7 @@ _SHARDINGS = {
     "2": "zero2", "3": "none", "4": "hsdp",
 }  # fmt: skip
 _DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "fp8": "fp8", "no": "fp32"}
+_UPDATES = {"for-loop": "loop", "foreach": "foreach", "fused": "fused"}
 _RECOMPUTED = {"none": "none", "selective": "selective", "full": "full"}
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 
@@ -129,7 +130,9 @@ def _deepspeed(found: Values, path: Path) -> Meaning:
     result.take("sharding", f"zero{stage}" if stage in (1, 2, 3) else "none" if stage == 0 else None)
     result.take("batch", batch)
     result.take("accumulate", passes, unless=1)
-    result.take("dtype", _dtype({key.removesuffix(".enabled"): value for key, value in found.items()}, ""))
+    dtype = _dtype({key.removesuffix(".enabled"): value for key, value in found.items()}, "")
+    result.take("dtype", dtype)
+    result.take("precision", "o2" if dtype in ("bf16", "fp16") else None)
     for state in ("optimizer", "param"):
         device = found.get(f"zero_optimization.offload_{state}.device")
         if device in ("cpu", "nvme"):
@@ -205,12 +208,16 @@ def _torchtitan(found: Values, path: Path) -> Meaning:
         batch = micro
     result.take("batch", _whole(batch))
     result.take("seq", _whole(found.get("training.seq_len")))
-    result.take("dtype", _DTYPES.get(str(found.get("training.mixed_precision_param", "bfloat16"))))
-    if str(found.get("training.mixed_precision_reduce", "float32")) == "float32" and shard != 1:
-        result.take("reduce-dtype", "fp32")
+    dtype = _DTYPES.get(str(found.get("training.mixed_precision_param", "bfloat16")))
+    result.take("dtype", dtype)
+    if str(found.get("training.mixed_precision_reduce", "float32")) == "float32" and shard != 1 and dtype == "bf16":
+        result.take("precision", "fsdp-mixed")
+    result.take("optimizer-impl", _UPDATES.get(str(found.get("optimizer.implementation", "fused"))))
     result.take("checkpointing", _RECOMPUTED.get(str(found.get("activation_checkpoint.mode"))))
     compiled = found.get("compile.enable", found.get("training.compile"))
     result.take("kernels", "compiled" if compiled is True else None)
+    if compiled is True and "loss" in str(found.get("compile.components", "model, loss")):
+        result.take("loss-chunks", 1)
     return result
 
 
@@ -283,7 +290,9 @@ def _megatron(found: Values, path: Path) -> Meaning:
     else:
         result.take("accumulate", passes, unless=1)
     result.take("seq", _whole(found.get("--seq-length")))
-    result.take("dtype", _dtype(found, "--"))
+    dtype = _dtype(found, "--")
+    result.take("dtype", dtype)
+    result.take("precision", "megatron" if dtype == "bf16" and not found.get("--grad-reduce-in-bf16") else None)
     granularity = "selective" if found.get("--recompute-activations") else found.get("--recompute-granularity")
     result.take("checkpointing", _RECOMPUTED.get(str(granularity)))
     return result
