@@ -67,8 +67,8 @@ def evidence(nodes: int) -> str:
     """Return how far forecasts have been from measurements, or that there are none."""
     if nodes > 1:
         return (
-            "Between nodes, trees were fitted to published all-reduces of 32 MiB to 8 GiB on 16 to 256 H100 over EFA "
-            "(paceline study collectives)"
+            "Between nodes, checked only against all-reduces of 32 MiB to 8 GiB on 16 to 256 H100 over EFA, to which "
+            "trees were fitted (paceline study collectives)"
         )
     known = checked()
     mean, without = units.percent(known.mean), units.percent(known.without_source)
