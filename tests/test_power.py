@@ -8,6 +8,7 @@ import paceline
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline._internal import units
 from paceline.catalog.gpus import all_hardware, find_hardware, read_hardware
 from paceline.catalog.models.roofline import Roofline
 from paceline.errors import InvalidArgumentError
@@ -260,6 +261,16 @@ def test_wrong_limits_are_errors_with_a_remedy(words, error, remedy):
     text = cli.said("simulate", *words, "--gpus", 8, code=2)
     assert error in text
     assert f"try: {remedy}" in text
+
+
+@pytest.mark.parametrize(("text", "watts"), [("500W", 500), ("500 W", 500), ("0.5kW", 500), ("1.25 kW", 1250)])
+def test_watts_have_a_unit(text, watts):
+    assert units.watts(text) == watts
+
+
+@pytest.mark.parametrize("text", ["500", "W", "-5W", "1e3W", "９W", "500w", "5000000W", "500W "])
+def test_other_texts_are_no_watts(text):
+    assert units.watts(text) is None
 
 
 def test_record_takes_a_limit_with_a_gpu_only(tmp_path):

@@ -128,7 +128,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-_WATTS = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?(k?)W")
+_WATTS = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?(k?)W", re.ASCII)
 
 
 def watts(text: str) -> float | None:
