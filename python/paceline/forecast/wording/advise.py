@@ -109,8 +109,9 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
     elif faster := answer.faster(row):
         gain = units.factor(search.rate(faster) / search.rate(row.option))
         assert faster.result.sharded is not None
-        room = units.memory(faster.result.sharded.room_bytes)
-        made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({room} left)"))
+        room = faster.result.sharded.room_bytes
+        left = f"{units.memory(room)} left" if room else "all reserved"
+        made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({left})"))
     if result.critical_path:
         made.append(Fact("Bottleneck", bottleneck.path(result), tone="limit"))
     return [

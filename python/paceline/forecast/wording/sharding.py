@@ -108,7 +108,7 @@ def fit(own: Sharded) -> str:
 
 def _room(own: Sharded) -> str:
     if own.is_tight:
-        return f": tight, {units.memory(own.room_bytes)} left"
+        return f": tight, {units.memory(own.room_bytes)} left" if own.room_bytes else ": tight, all of it reserved"
     return ": fits" if own.fits else ""
 
 
