@@ -192,3 +192,16 @@ def test_no_more_is_reserved_than_there_is_and_what_fits_leaves_room():
 def test_a_recipe_and_a_sharding_that_do_not_agree_are_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         paceline.simulate("gpt2-small", gpu="h100", workers=8, **options)
+
+
+def test_offloaded_inputs_of_blocks_are_on_the_cpu():
+    full, offloaded = (
+        workload("llama-3-8b@h100", checkpointing=kind, batch=4).memory() for kind in ("full", "offload")
+    )
+    inputs = 2 * 4 * 8192 * 4096
+    assert full.activations - offloaded.activations == 32 * inputs
+    options = {"gpu": "h100", "workers": 8, "sharding": "zero3", "strategy": "native", "batch": 4}
+    found = [paceline.simulate("llama-3-8b", checkpointing=kind, **options) for kind in ("full", "offload")]
+    peaks = [one.sharded.memory.peak_bytes for one in found]
+    assert peaks[0] > peaks[1] and found[0].iteration_s == found[1].iteration_s
+    assert "full checkpointing, offloaded" in found[1].assumed

@@ -200,7 +200,7 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
         "dtype": workload.precision,
         "precision": workload.recipe.name,
         "batch": workload.batch,
-        "checkpointing": workload.checkpointing,
+        "checkpointing": "offload" if workload.offloads else workload.checkpointing,
         "attention": workload.attention,
         "kernels": workload.kernels,
         "optimizer_impl": workload.optimizer_impl,
@@ -244,7 +244,7 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
         f"{found['kernels']} kernels",
     ]
     if found["checkpointing"] != "none":
-        made.append(f"{found['checkpointing']} checkpointing")
+        made.append(workload.checkpointing_words)
     shared = f", sharded over {found['gpus']:,}" if found["gpus"] > 1 else ""
     facts = [
         Fact("Time", f"{times}, without communication"),

@@ -59,6 +59,8 @@ class Computation:
     """GPUs that have a part each of the experts."""
     only_scores: bool = False
     """Whether selective checkpointing recomputes scores alone, as Megatron's: with flash attention nothing."""
+    offloads: bool = False
+    """Whether the CPU's memory has the inputs of blocks that are recomputed."""
 
     @property
     def stream_bytes(self) -> int:
@@ -88,7 +90,7 @@ def activation_bytes(layer: Layer, computed: Computation) -> int:
     attention, checkpointing = computed.attention, computed.checkpointing
     wider = computed.stream_bytes - size
     if checkpointing == "full" and layer.block:
-        return round(kept.inputs * (size + wider))
+        return 0 if computed.offloads else round(kept.inputs * (size + wider))
     total = (kept.inputs + kept.products) * size + kept.wide * _kept_of_logits(layer, computed)
     if attention == "flash" and kept.scores:
         # The log-sum-exp of each query, in FP32.
@@ -154,6 +156,9 @@ def backward_bytes(layers: Sequence[Layer], computed: Computation) -> list[int]:
         if block and computed.checkpointing != "none":
             again += activation_bytes(layer, replace(computed, checkpointing="none"))
             again -= activation_bytes(layer, computed)
+            if computed.offloads:
+                # The next block's, on their way from the CPU.
+                again += round(layer.kept.inputs * computed.stream_bytes)
         found.append(again + _gradient_bytes(layer, computed) + round(layer.logits * _of_logits(layer, computed)))
     return found
 

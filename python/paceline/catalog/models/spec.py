@@ -115,7 +115,7 @@ def workload_of(  # noqa: PLR0917
         seq: Tokens of a sample; by default the model's context, at most 8,192.
         batch: Samples of a forward and backward pass, 1 by default.
         dtype: `fp8`, `bf16`, `fp16`, `tf32` or `fp32`; by default the GPU's 16-bit type.
-        checkpointing: `none`, `selective` or `full`.
+        checkpointing: `none`, `selective`, `full`, or `offload`: `full` with inputs of blocks in the CPU's memory.
         attention: `flash` or `unfused`.
         kernels: `eager`, `fused` or `compiled`.
         optimizer: `adam`, `momentum` or `sgd`.
@@ -145,6 +145,7 @@ def workload_of(  # noqa: PLR0917
     computed = computed or _default_precision(hardware)
     hardware.peak(computed)
     recipe = recipe_of(named, computed)
+    recomputed = _one_of(checkpointing or "none", get_args(names.Checkpointing), "checkpointing")
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
     _check_parallel(model, hardware, tensor, pipeline, microbatches=microbatches, parts=virtual_stages)
     expert = expert_parallel or 1
@@ -158,7 +159,7 @@ def workload_of(  # noqa: PLR0917
         batch or 1,
         computed,
         _one_of(attention or "flash", get_args(names.Attention), "attention"),
-        _one_of(checkpointing or "none", get_args(names.Checkpointing), "checkpointing"),
+        "full" if recomputed == "offload" else recomputed,
         _one_of(kernels or "fused", get_args(names.Kernels), "kernels"),
         _one_of({"adamw": "adam"}.get(optimizer or "", optimizer or "adam"), get_args(names.Optimizer), "optimizer"),
         tensor,
@@ -175,6 +176,7 @@ def workload_of(  # noqa: PLR0917
             "optimizer_impl",
         ),
         loss_chunks=_checked_chunks(model, loss_chunks),
+        offloads=recomputed == "offload",
         source=config.source or config.where,
     )
 

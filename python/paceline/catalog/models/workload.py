@@ -87,6 +87,8 @@ class Workload:
     optimizer_impl: OptimizerImpl = "fused"
     loss_chunks: int | None = None
     """Chunks of tokens in which a fused cross-entropy computes logits, one at a time; None: it is not fused."""
+    offloads: bool = False
+    """Whether the CPU's memory has the inputs of blocks that are recomputed. Copies are hidden by computation."""
     source: str = field(default="", compare=False)
 
     @property
@@ -132,6 +134,7 @@ class Workload:
             self.loss_chunks,
             self.expert,
             self.recipe.name == "megatron",
+            self.offloads,
         )
 
     @cached_property
@@ -481,7 +484,7 @@ class Workload:
         """Assumptions of the compute times: the GPU, and options with their defaults."""
         words = [f"sequences of {self.tokens} tokens"] if self.is_text else [f"images of {self.tokens} patches"]
         words += [*self.precision_words, f"{self.attention} attention", f"{self.kernels} kernels"]
-        words += [f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"]
+        words.append(self.checkpointing_words)
         words += [f"{self.tensor} tensor-parallel GPUs"] if self.tensor > 1 else []
         words += [f"samples shared by {self.context} ranks"] if self.context > 1 else []
         words += [f"experts on {self.expert} GPUs"] if self.expert > 1 else []
@@ -489,6 +492,13 @@ class Workload:
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
         words += self.loss_words
         return f"{self.hardware.under_limit}, {', '.join(words)}, {self.optimizer}"
+
+    @property
+    def checkpointing_words(self) -> str:
+        """What is recomputed, for prose."""
+        if self.offloads:
+            return "full checkpointing, offloaded"
+        return f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"
 
     @property
     def loss_words(self) -> list[str]:

@@ -284,7 +284,7 @@ def _computation(workload: Workload) -> list[str]:
         *workload.precision_words,
         f"{workload.attention} attention",
         f"{workload.kernels} kernels",
-        f"{'no' if workload.checkpointing == 'none' else workload.checkpointing} checkpointing",
+        workload.checkpointing_words,
         *([f"experts on {workload.expert} GPUs"] if workload.expert > 1 else []),
         *([order] if workload.pipeline > 1 else []),
         *workload.loss_words,
