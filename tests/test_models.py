@@ -525,7 +525,7 @@ def test_each_device_is_complete():
         ({"name": "h\n100"}, "name: is not the name of a device"),
         ({"title": "H\x1b100"}, "title: is not text in one line"),
         ({"peak_flops": {"bf17": 1e12}}, "peak_flops.bf17: unknown precision"),
-        ({"architecture": "cpu"}, "architecture: is not a known architecture"),
+        ({"architecture": "kepler"}, "architecture: is not a known architecture"),
         ({"sources": []}, 'try: "sources": where the figures come from'),
         ({"color": "green"}, "color: unknown field"),
     ],
