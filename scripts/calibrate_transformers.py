@@ -4,9 +4,9 @@
     python scripts/calibrate_transformers.py ROWS.csv --fit      also the constants that fit the rows best
 
 The columns of ROWS.csv are those of docs/results/published.md. Fitted are the constants of
-python/paceline/catalog/efficiency.json that name rows they were calibrated on: by least squares of the logarithm of
-forecast over measured, 3 % a row, each constant held near its prior by its uncertainty. A source that is left out has
-no part in the fit that forecasts it.
+python/paceline/operators/constants.json that name published rows they were calibrated on, by least squares of the
+logarithm of forecast over measured, 3 % a row, each constant held near its prior by its uncertainty. A source that is
+left out has no part in the fit that forecasts it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from pathlib import Path
 
 import numpy as np
 from paceline.catalog.constants import Constant, assuming
-from paceline.catalog.efficiency import all_efficiencies
+from paceline.operators.constants import all_constants
 from paceline_lab.studies.published.transformers import Case, cases, read_rows, spread
 
 _ROW = 0.03
 """Standard deviation of a row's logarithm: what repeated measurements and unknown versions leave."""
+_ON_A_DEVICE = "steps of eight models"
+"""Constants that were fitted to steps on a device stay as they are."""
 _STEP = 1e-3
 _ROUNDS = 12
 
 
 def fitted(known: Sequence[Case]) -> dict[Constant, float]:
     """Return the calibrated constants, fitted to these rows, each held near its prior."""
-    constants = [it for it in all_efficiencies().values() if it.calibrated]
+    constants = [it for it in all_constants().values() if it.calibrated and _ON_A_DEVICE not in it.calibrated]
     priors = np.log([it.prior for it in constants])
     widths = np.array([max(it.uncertainty, 0.02) for it in constants])
 

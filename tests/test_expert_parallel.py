@@ -8,8 +8,8 @@ import paceline
 import pytest
 from paceline.catalog.gpus import find_hardware
 from paceline.catalog.models.config import find_config
+from paceline.catalog.models.exchanges import Links, all_to_all_s
 from paceline.catalog.models.families import model_of
-from paceline.catalog.models.roofline import Links, Roofline
 from paceline.catalog.models.spec import workload_of
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.jobs import model as jobs
@@ -50,20 +50,20 @@ def test_a_rank_has_its_part_of_the_experts_and_the_work_of_all_its_tokens():
 
 def test_tokens_go_to_experts_and_back_in_both_passes():
     made = mixture(expert_parallel=8, batch=2)
-    line = made.roofline
+    h100 = find_hardware("h100")
     # Two experts a token, 2 bytes an element.
     moved = 2 * 4096 * 2 * 4096 * 2
-    one = line.all_to_all(moved, 8, LINKS)
+    one = all_to_all_s(h100, moved, 8, LINKS)
     assert one == pytest.approx(7 * 3.4e-6 + moved * 7 / 8 / 360e9)
     assert made.expert_parallel_s == pytest.approx(32 * 4 * one)
     assert mixture(expert_parallel=8, batch=2, checkpointing="full").expert_parallel_s == pytest.approx(32 * 6 * one)
     # On several nodes, most go over the cards: three quarters of them from 8 of 32 GPUs.
-    wide = Roofline(find_hardware("h100"), "bf16").all_to_all(moved, 32, LINKS)
+    wide = all_to_all_s(h100, moved, 32, LINKS)
     assert wide == pytest.approx(31 * 3.4e-6 + moved * 24 / 32 / 44e9)
     # Tensor-parallel GPUs send their parts of the sequence, and have whole experts.
     shared = mixture(expert_parallel=8, batch=2, tensor_parallel=2)
     assert shared.expert_ranks == 4
-    assert shared.expert_parallel_s == pytest.approx(32 * 4 * line.all_to_all(moved / 2, 8, LINKS))
+    assert shared.expert_parallel_s == pytest.approx(32 * 4 * all_to_all_s(h100, moved / 2, 8, LINKS))
     # Only attention is all-reduced between them.
     plain = mixture(batch=2, tensor_parallel=2)
     assert shared.tensor_parallel_s == pytest.approx(plain.tensor_parallel_s / 2)
@@ -153,7 +153,7 @@ def test_explanations_know_the_groups():
 
 
 def test_the_whole_gathered_ahead_is_a_block_with_its_experts():
-    times = [forecast(32, expert_parallel=ways, sharding="zero3").iteration_s for ways in (1, 2, 4, 8)]
+    times = [forecast(32, expert_parallel=ways, sharding="zero3").iteration_s for ways in (2, 4, 8)]
     assert times == sorted(times, reverse=True)
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline._internal import units
 from paceline.catalog.gpus import all_hardware, find_hardware, read_hardware
-from paceline.catalog.models.roofline import Roofline
 from paceline.errors import InvalidArgumentError
 from paceline.operators import attention
 from paceline.operators.machine import Machine, constant
@@ -174,15 +173,6 @@ def test_limits_that_no_board_takes_are_errors(watts, problem, remedy):
     with pytest.raises(InvalidArgumentError, match=problem) as raised:
         limited(find_hardware("h100"), watts)
     assert raised.value.remedy.startswith(remedy)
-
-
-def test_the_roofline_follows_the_clock():
-    h100 = find_hardware("h100")
-    whole, under = (Roofline(gpu, "bf16") for gpu in (h100, limited(h100, 500)))
-    share = product_clock(limited(h100, 500)) / product_clock(h100)
-    assert under.matmul_rate(4096) == pytest.approx(share * whole.matmul_rate(4096))
-    assert under.memory_rate == whole.memory_rate
-    assert Roofline(find_hardware("h100-96gb-500w"), "bf16").matmul_rate(4096) == under.matmul_rate(4096)
 
 
 @pytest.mark.parametrize(

@@ -149,10 +149,10 @@ def _print_list(*, as_json: bool) -> None:
 
 
 def _print_constants(*, as_json: bool) -> None:
-    from paceline.catalog.efficiency import all_efficiencies
     from paceline.cli.catalog import constants_table
+    from paceline.operators.constants import all_constants
 
-    constants = list(all_efficiencies().values())
+    constants = list(all_constants().values())
     put(json.dumps([vars(constant) for constant in constants], indent=1)) if as_json else say(
         constants_table(constants)
     )

@@ -15,11 +15,11 @@ from paceline._internal import units
 from paceline.catalog.compression import NONE, OPTIONS, Compression, parse
 from paceline.catalog.dtypes import DTYPE_BYTES
 from paceline.catalog.gpus import Hardware, find_hardware, titled
-from paceline.catalog.models.roofline import Roofline
 from paceline.catalog.strategies import SWITCHES, Strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding
 from paceline.forecast.wording import notes
+from paceline.operators.machine import Machine
 
 if TYPE_CHECKING:
     from paceline.forecast.request import Sweep
@@ -99,14 +99,14 @@ def works(compression: Compression, size: int, world: int) -> tuple[_Work, ...]:
 
 def on_gpu(compression: Compression, hardware: Hardware, size: int, world: int) -> CompressionCosts:
     """Return the costs of each part on a GPU: launches, and bytes over the memory's rate, or FLOPs over the peak."""
-    line = Roofline(hardware, "fp32")
+    rate = Machine(hardware).plain_rate
     peak = hardware.peak_flops.get("fp32") or min(hardware.peak_flops.values())
     parts = [
         PartCosts(
-            bucket_s=line.launches(work.kernels),
-            tensor_s=line.launches(work.kernels_per_tensor),
-            element_s=max(line.memory(work.moved), work.flops / peak),
-            received_s=line.memory(work.moved_per_received),
+            bucket_s=work.kernels * hardware.launch_s,
+            tensor_s=work.kernels_per_tensor * hardware.launch_s,
+            element_s=max(work.moved / rate, work.flops / peak),
+            received_s=work.moved_per_received / rate,
         )
         for work in works(compression, size, world)
     ]

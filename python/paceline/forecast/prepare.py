@@ -155,8 +155,7 @@ def _prepared(sweep: Sweep) -> Prepared:
                     )
                     scenarios += [
                         replace(
-                            one,
-                            workload=workload,
+                            _with_copies(one, sweep, named),
                             recorded=conditions,
                             update_bytes=sweep.update_bytes(named),
                             one_a_node=sweep.is_one_a_node,
@@ -228,6 +227,15 @@ class _Side:
         sizes = sweep.get("bucket_size") or [fused]
         placements = [_placement(sweep, one, traces, library) for one in sweep.get("placement") or [None]]
         return cls(coordinations, library, clusters, sizes, placements)
+
+
+def _with_copies(scenario: Scenario, sweep: Sweep, named: str | Path | Trace) -> Scenario:
+    """Return a scenario of a model with what it computes in its sharding: units that are gathered are copied."""
+    shards = sharding.kind(scenario.options.get("sharding") or sharding.NONE)
+    found = sweep.gathered(named) if shards in sharding.GATHERED and scenario.workers > 1 else None
+    if found is None:
+        return replace(scenario, workload=sweep.workload(named))
+    return replace(scenario, workload=found[0], trace=found[1])
 
 
 def _placed(sweep: Sweep, side: _Side, scenario: Scenario) -> dict[str, str]:

@@ -18,7 +18,7 @@ from paceline.catalog.constants import as_rate
 from paceline.catalog.distribution import ordered
 from paceline.catalog.gpus import Hardware, find_hardware, titled
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
-from paceline.catalog.models.roofline import Links, is_split
+from paceline.catalog.models.exchanges import Links, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload
 from paceline.catalog.models.workload import Workload
@@ -62,6 +62,9 @@ class Sweep:
     each: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Several values that change the traces or the cluster; `values` has the first of each."""
     _workloads: dict[str | Path, Workload | None] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _gathered: dict[str | Path | Trace, tuple[Workload, Trace]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
     """Models that were looked up."""
 
     @property
@@ -370,6 +373,20 @@ class Sweep:
         """Return the first trace as changed by the options. Raises InvalidArgumentError."""
         return self._step(self.trace)
 
+    def gathered(self, named: str | Path | Trace) -> tuple[Workload, Trace] | None:
+        """Return a model that gathers its parameters for each pass, as FSDP2 does, and its trace.
+
+        None for recordings and with a measured rate, whose times have what gathering takes; and for pipelines, which
+        gather once. Raises InvalidArgumentError.
+        """
+        workload = self.workload(named)
+        if workload is None or workload.pipeline > 1 or self.get("samples_per_s") is not None:
+            return None
+        if named not in self._gathered:
+            found = replace(workload, gathered=2)
+            self._gathered[named] = found, self._changed(found.trace())
+        return self._gathered[named]
+
     def workload(self, named: str | Path | Trace) -> Workload | None:
         """Return the workload of a model from a configuration; None for a recording. Raises InvalidArgumentError."""
         if not isinstance(named, str | Path):
@@ -455,15 +472,19 @@ class Sweep:
             )
         return hardware if limit is None else limited(hardware, limit)
 
-    def _step(self, named: str | Path | Trace) -> Trace:
-        workload = self.workload(named)
-        trace = self.base(named)
+    def _changed(self, trace: Trace) -> Trace:
+        """Return a trace with other modules and another order of sending, if they are asked for."""
         for setting, change in (("add_module", with_modules), ("send_order", ordered)):
             if self.get(setting) is not None:
                 try:
                     trace = change(trace, self.get(setting))
                 except InvalidArgumentError as error:
                     raise error.at(setting) from None
+        return trace
+
+    def _step(self, named: str | Path | Trace) -> Trace:
+        workload = self.workload(named)
+        trace = self._changed(self.base(named))
         if workload is not None:
             if self.get("device") is not None:
                 raise InvalidArgumentError(

@@ -56,6 +56,8 @@ def kernels(operator: Operator, machine: Machine) -> list[float]:
     row = keys + _OVERHEAD[phase, causal]
     work = flops(operator) / key.shape[2] * row
     seconds = work / machine.attention_rate(kernel, phase, query.shape[3])
+    if operator.attributes.get("version") == 1:
+        seconds /= constant("attention.flash.first")
     if operator.attributes.get("dropout_p"):
         seconds *= constant("attention.dropout")
     bias = _bias(operator)

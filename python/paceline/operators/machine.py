@@ -21,6 +21,10 @@ _LANES = 128
 """FP32 lanes of a multiprocessor."""
 _SHARED = ("ampere.small", "ada")
 """Chips half of whose FP32 lanes compute integers, too."""
+_FEW_LANES = 96
+"""Multiprocessors have 64 FP32 lanes (Volta, Turing, A100) or 128."""
+_SLOT_W = 75
+"""Power that a board gets from a PCI Express slot alone (PCI Express Card Electromechanical Specification)."""
 _LATER = ("hopper", "blackwell")
 
 
@@ -50,16 +54,28 @@ class Machine:
         peaks = self.hardware.peak_flops
         precision = _PRECISIONS.get(dtype)
         if precision is not None and precision in peaks:
-            return peaks[precision] * self._product_share
+            return peaks[precision] * self._product_share * (constant("product.fp8") if precision == "fp8" else 1.0)
         if dtype == "float32" and tf32 and "tf32" in peaks:
             return peaks["tf32"] * self._product_share * constant("product.tf32")
-        cores = "product.cores.shared" if process_of(self.hardware) in _SHARED else "product.cores"
-        return peaks.get("fp32", min(peaks.values())) * constant(cores) * self._cores_clock
+        return peaks.get("fp32", min(peaks.values())) * self._cores_share
+
+    @cached_property
+    def _cores_share(self) -> float:
+        """The share of the peak that large products on CUDA cores sustain."""
+        hardware = self.hardware
+        lanes = hardware.peak_flops.get("fp32", 0.0) / (2 * hardware.clock_hz * hardware.multiprocessors)
+        kind = "product.cores.dense" if lanes > _FEW_LANES else "product.cores"
+        if process_of(hardware) in _SHARED:
+            kind = "product.cores.shared"
+        share = constant(kind) * self._cores_clock
+        is_powered_by_slot = hardware.power_w is not None and hardware.power_w <= _SLOT_W
+        return share * (constant("product.cores.slot") if is_powered_by_slot else 1.0)
 
     @cached_property
     def _product_share(self) -> float:
         """The share of the peak that large products on Tensor Cores sustain under the power limit."""
-        return constant("product.issue") * product_clock(self.hardware)
+        share = constant("product.issue") * product_clock(self.hardware)
+        return share * (constant("product.volta") if self.hardware.architecture == "volta" else 1.0)
 
     @cached_property
     def _cores_clock(self) -> float:

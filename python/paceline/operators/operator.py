@@ -112,4 +112,4 @@ SYNCHRONIZE = "synchronize"
 
 def is_multi_tensor(name: str) -> bool:
     """Return whether an operator is an optimizer's, over many tensors at once."""
-    return name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad"))
+    return name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "multi_tensor_"))

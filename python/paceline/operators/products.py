@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from paceline.operators.machine import Machine, constant
-from paceline.operators.operator import Operator
+from paceline.operators.operator import ITEM_BYTES, Operator
 
 _TILES = (
     *((128, 256), (256, 128), (192, 192), (128, 192), (192, 128), (128, 128)),
     *((256, 64), (64, 256), (128, 64), (64, 128), (64, 64)),
 )
+_CORES_TILES = ((128, 128), (128, 64), (64, 128), (64, 64))
+"""Of FP32 products on CUDA cores."""
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 132)
 _LEAST_DEPTH = 256
 """Inner dimension of a split product, at least."""
@@ -52,12 +54,14 @@ def product_s(machine: Machine, product: Product) -> float:
     if product.alignment < _ROW_BYTES:
         share = constant("product.unaligned") * (0.5 if product.alignment < 4 else 1.0)
         rate = min(rate, machine.half_peak * share)
-    item = 4 if product.dtype == "float32" else 2
+    item = ITEM_BYTES[product.dtype]
     through_memory = product.moved / (machine.plain_rate * 0.95)
     best = math.inf
-    for rows, columns in _TILES:
+    on_cores = product.dtype == "float32" and not product.tf32
+    for rows, columns in _CORES_TILES if on_cores else _TILES:
+        narrow = constant("product.cores.narrow") if on_cores and rows * columns < 128 * 128 else 1.0
         tiles = product.batch * math.ceil(product.m / rows) * math.ceil(product.n / columns)
-        deep = 2 * rows * columns / (rate / machine.multiprocessors)
+        deep = 2 * rows * columns / (rate * narrow / machine.multiprocessors)
         fed = 0.75 * item * (rows + columns) / (machine.feed_rate / machine.multiprocessors)
         ends = constant("product.tile") * math.sqrt(rows * columns / _TILE)
         for split in _SPLITS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ _DISPATCH_S = 7e-6
 """Host time of an operator that is dispatched one by one: torch's dispatcher, autograd and the launch."""
 _COMPILED, _FUSED = 0.4, 0.3
 """Shares of it in what torch.compile has made: operators that it calls, and kernels of its own."""
-_TENSOR_S = {"_fused_": 0.5e-6, "_foreach_": 1e-6}
+_TENSOR_S = {"_fused_": 0.5e-6, "multi_tensor_": 0.5e-6, "_foreach_": 1e-6}
 """Host time of each tensor of an optimizer's operator, by the beginning of its name."""
 _LAUNCH_DELAY_S = 3e-6
 """From the launch on the host until the kernel begins on an idle device."""
@@ -67,3 +68,43 @@ def dispatch_s(operator: Operator, *, fused: bool = False, measured: Mapping[str
         return alone * _FUSED
     tensors = next((each for name, each in _TENSOR_S.items() if operator.name.startswith(name)), 0.0)
     return alone * (_COMPILED if operator.compiled else 1.0) + tensors * len(operator.inputs)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What operators, one after the other, add to both queues' times: later ones wait for the latest of both.
+
+    A time of the host or of the device afterwards is the larger of what it was and of what the other was before, each
+    with a time added (max-plus algebra), so that programs in a row are a program.
+    """
+
+    host: tuple[float, float] = (0.0, -math.inf)
+    """Added to the host's time before, and to the device's, for the host's time afterwards."""
+    device: tuple[float, float] = (-math.inf, 0.0)
+    """Likewise for the device's time afterwards."""
+
+    @classmethod
+    def of(cls, kernels: Sequence[float], host_s: float, *, waits: bool = False) -> Program:
+        """Return that of one operator; the arguments are those of `Queues.dispatch`."""
+        device = (host_s + _LAUNCH_DELAY_S + sum(kernels), sum(kernels)) if kernels else (-math.inf, 0.0)
+        if not waits:
+            return cls((host_s, -math.inf), device)
+        return cls((max(host_s, device[0]) + _WAKE_S, device[1] + _WAKE_S), device)
+
+    def then(self, later: Program) -> Program:
+        """Return this program and another one after it."""
+
+        def after(times: tuple[float, float]) -> tuple[float, float]:
+            through_host, through_device = times
+            return (
+                max(through_host + self.host[0], through_device + self.device[0]),
+                max(through_host + self.host[1], through_device + self.device[1]),
+            )
+
+        return Program(after(later.host), after(later.device))
+
+    def run(self, queues: Queues) -> None:
+        """Advance both queues."""
+        host, device = queues.host_s, queues.device_s
+        queues.host_s = max(self.host[0] + host, self.host[1] + device)
+        queues.device_s = max(self.device[0] + host, self.device[1] + device)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from paceline.operators.fused import Fusion
-from paceline.operators.kernels import Work, work_of
+from paceline.operators.kernels import Work
 from paceline.operators.machine import Machine
 from paceline.operators.operator import SYNCHRONIZE, Operator
-from paceline.operators.queues import OneThread, Queues, dispatch_s
+from paceline.operators.queues import OneThread, Queues
+from paceline.operators.works import host_of, works_of
 
 
 class Schedule:
@@ -35,23 +34,10 @@ class Schedule:
         begin, end = len(self.works), len(operators)
         if begin == end:
             return
-        for place in range(begin, end):
-            last = operators[place - 1] if place else None
-            previous = last.outputs[0] if last is not None and last.outputs else None
-            self.works.append(work_of(operators[place], self.machine, previous))
-        fused: set[int] = set()
-        if any(operator.compiled for operator in operators[begin:end]):
-            fusion = Fusion(operators)
-            for chain in fusion.chains:
-                if chain[0] >= begin:
-                    work = fusion.work_of(chain, self.machine)
-                    fused.update(chain)
-                    for place in chain:
-                        self.works[place] = replace(self.works[place], bytes=0, kernels=())
-                    self.works[chain[-1]] = work
+        works, fused = works_of(operators, self.machine, begin)
+        self.works.extend(works)
         for place in range(begin, end):
             operator, work = operators[place], self.works[place]
-            alone = bool(work.kernels) or place not in fused
-            host = dispatch_s(operator, fused=place in fused, measured=self._dispatch_s) if alone else 0.0
+            host = host_of(operator, work, fused=place in fused, measured=self._dispatch_s)
             self._queues.dispatch(work.kernels, host, waits=operator.name == SYNCHRONIZE)
             self.done_s.append(self._queues.done_s)

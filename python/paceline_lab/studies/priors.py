@@ -6,7 +6,6 @@ import re
 
 from paceline.catalog import nccl
 from paceline.catalog.constants import Constant
-from paceline.catalog.efficiency import all_efficiencies
 from paceline.operators import machine
 
 _CALIBRATED_ON = (
@@ -26,7 +25,7 @@ def priors_without(source: str) -> dict[Constant, float]:
     names = next((names for words, names in _CALIBRATED_ON if words in source.lower()), None)
     if names is None:
         return {}
-    constants = [*all_efficiencies().values(), *nccl.all_constants().values(), *machine.all_constants().values()]
+    constants = [*nccl.all_constants().values(), *machine.all_constants().values()]
     return {it: it.prior for it in constants if it.prior is not None and re.search(names, it.calibrated)}
 
 

@@ -7,10 +7,9 @@ Names are the same for all families, `model.layers.N.attention` and `model.layer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from paceline.catalog.models.layers import Activations, Attention, Layer, Matmul, Tensor
+from paceline.catalog.models.traits import Block, Experts, Form, Latent
 
 _ATTENTION, _MLP = 13 / 34, 21 / 34
 """Shares of a layer's memory-bound traffic: those of its activations (V. Korthikanti et al., 2022, section 4.1)."""
@@ -19,90 +18,6 @@ _THROUGH, _WIDTHS = 5 / 21, 3.5
 MLP inside, 3.5 times as wide in the models by which the traffic was fitted."""
 LOOKUP = 0.05
 """Share for an embedding's gather and sum."""
-
-
-@dataclass(frozen=True)
-class Experts:
-    """A mixture of experts instead of one MLP: each token passes a few of them."""
-
-    count: int
-    routed: int
-    """Experts that a token passes."""
-    shared: int = 0
-    """Width of the expert that all tokens pass; 0 for none."""
-    shared_gate: bool = False
-    router_bias: bool = False
-
-
-@dataclass(frozen=True)
-class Latent:
-    """Multi-head latent attention (DeepSeek-AI, DeepSeek-V2, 2024, section 2.1)."""
-
-    kv_rank: int
-    """Width of the vector of which keys and values are made."""
-    q_rank: int
-    """Likewise of queries; 0: they are made of the residual stream."""
-    plain: int
-    """Of each head's queries and keys, dimensions without positions."""
-    rotary: int
-    """Those with positions; all heads share those of keys."""
-    value: int
-    """Dimensions of each head's values."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """Traits that the blocks of a family share."""
-
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    ffn: int
-    tokens: int
-    causal: bool = True
-    gated: bool = False
-    one_qkv: bool = False
-    """Whether queries, keys and values of self-attention are made by one matrix."""
-    qkv_bias: bool = True
-    out_bias: bool = True
-    mlp_bias: bool = True
-    norm: int = 2
-    """Vectors of a norm: 2 with a bias, 1 without, 0 for no norm of its own."""
-    mlp_norm: int | None = None
-    rms: bool = False
-    """Whether norms are RMSNorm, which eager PyTorch composes of several operators."""
-    qk_norm: Literal["none", "head", "whole"] = "none"
-    """Whether queries and keys are normalized, each head alike or all heads as one vector."""
-    after: int = 0
-    """Vectors of a norm of what attention and the MLP add to the residual stream; 0 for none."""
-    sinks: bool = False
-    """Whether each head has a score for attending to nothing."""
-    latent: Latent | None = None
-    """Keys, values and queries made of narrower vectors; `kv_heads` and `head_size` are not used then."""
-    dropout: bool = False
-    window: int | None = None
-    composed: bool = False
-    """Whether eager kernels compose the activation function, a GELU by tanh, of several operators (GPT-2's)."""
-    one_gate_up: bool = False
-    """Whether one matrix makes what a gate multiplies."""
-    experts: Experts | None = None
-    memory: int | None = None
-    """Tokens of the encoder's output, for cross-attention."""
-    cached: int = 0
-    """Tokens before the sequence whose hidden states are kept and attended to, without gradients."""
-    relative: bool = False
-    """Relative positions, as in Transformer-XL."""
-
-    @property
-    def width(self) -> int:
-        """Of all heads' queries."""
-        return self.heads * self.head_size
-
-    @property
-    def kv_width(self) -> int:
-        """Of all heads' keys, and of their values."""
-        return self.kv_heads * self.head_size
 
 
 def norm_tensors(name: str, hidden: int, vectors: int) -> tuple[Tensor, ...]:
@@ -168,6 +83,7 @@ def _attention(block: Block, name: str, part: str = "attention", more: tuple[Ten
         block=name,
         kept=kept,
         dropout=block.dropout,
+        form=Form("cross-attention" if is_cross else "attention", block, rms=block.rms),
     )
 
 
@@ -220,7 +136,8 @@ def _latent_attention(block: Block, latent: Latent, name: str) -> Layer:
     # Scores have the width of queries, results that of values.
     exchanged = heads * (size + latent.value)
     attention = Attention(tokens, tokens, heads, (size + latent.value) // 2, block.causal, exchanged)
-    return Layer(at, tensors, tokens, hidden, matmuls, attention, traffic=_ATTENTION, block=name, kept=kept)
+    form = Form("attention", block, rms=block.rms)
+    return Layer(at, tensors, tokens, hidden, matmuls, attention, traffic=_ATTENTION, block=name, kept=kept, form=form)
 
 
 def _expert_tensors(block: Block, experts: Experts, at: str) -> list[Tensor]:
@@ -297,6 +214,7 @@ def _mlp(block: Block, name: str) -> Layer:
         block=name,
         kept=kept,
         dropout=block.dropout,
+        form=Form("mlp", block, rms=block.rms),
     )
 
 
@@ -315,9 +233,12 @@ def stack(blocks: Sequence[Block], prefix: str = "model", first: tuple[Tensor, .
     return layers
 
 
-def embedding_layer(name: str, tokens: int, hidden: int, tensors: tuple[Tensor, ...], *shared: Tensor) -> Layer:
+def embedding_layer(
+    name: str, tokens: int, hidden: int, tensors: tuple[Tensor, ...], *shared: Tensor, dropout: bool = False
+) -> Layer:
     """Return a layer that looks tokens up, in tables of its own or shared ones."""
-    return Layer(name, tensors, tokens, hidden, traffic=LOOKUP, shared=shared)
+    form = Form("embedding", dropout=dropout)
+    return Layer(name, tensors, tokens, hidden, traffic=LOOKUP, shared=shared, form=form)
 
 
 def head_layers(
@@ -359,6 +280,7 @@ def head_layers(
         logits=float(rows) * vocabulary,
         shared=() if tied is None else (tied,),
         kept=kept,
+        form=Form("head", rms=rms, tied=tied is not None, causal=not dense),
     )
     return [final_norm("model.norm", tokens, hidden, norm, rms=rms), head] if norm else [head]
 
@@ -367,4 +289,5 @@ def final_norm(name: str, tokens: int, hidden: int, vectors: int, *, rms: bool) 
     """Return the norm behind the last block."""
     through = float(tokens * hidden)
     kept = Activations(inputs=through, separate=through * rms, widened=through * rms, stream=through)
-    return Layer(name, norm_tensors(name, hidden, vectors), tokens, hidden, traffic=LOOKUP, kept=kept)
+    form = Form("norm", rms=rms)
+    return Layer(name, norm_tensors(name, hidden, vectors), tokens, hidden, traffic=LOOKUP, kept=kept, form=form)

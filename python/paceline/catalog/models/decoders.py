@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from paceline.catalog.models.blocks import Block, Experts, Latent
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.heads import decoder_layers
 from paceline.catalog.models.layers import Layer
+from paceline.catalog.models.traits import Block, Experts, Latent
 
 _MOST_EXPERTS = 4096
 """Of a layer."""
@@ -152,6 +152,9 @@ def _block(config: Config, traits: _Traits, tokens: int) -> Block:
         qk_norm=has_norm,
         sinks=traits.sinks,
         latent=latent,
+        rotary=config.number("partial_rotary_factor", 0.5 if config.kind.startswith("glm4") else 1.0),
+        activation="gelu" if config.kind.startswith("gemma") else "silu",
+        offset=config.kind.startswith("gemma"),
     )
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from paceline.catalog.models import decoders
 from paceline.catalog.models.blocks import (
     LOOKUP,
-    Block,
     embedding_layer,
     final_norm,
     head_layers,
@@ -20,6 +19,7 @@ from paceline.catalog.models.composites import language_part
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.heads import decoder_layers, head_of, labeling
 from paceline.catalog.models.layers import Activations, Layer, Matmul, Model, Tensor
+from paceline.catalog.models.traits import Block, Form
 from paceline.errors import InvalidArgumentError
 
 
@@ -35,10 +35,14 @@ def _gpt2(config: Config, tokens: int) -> list[Layer]:
         one_qkv=True,
         dropout=config.number("resid_pdrop", 0.1) > 0,
         composed=config.text("activation_function", "gelu_new") in ("gelu_new", "gelu_fast"),
+        attention_dropout=config.number("attn_pdrop", 0.1) > 0,
+        transposed=True,
     )
     positions = config.positions(tokens, "n_positions")
     tied = config.flag("tie_word_embeddings", default=True)
-    return decoder_layers(config, [block] * config.layers("n_layer"), positions=positions, tied=tied, norm=2)
+    dropout = config.number("embd_pdrop", 0.1) > 0
+    blocks = [block] * config.layers("n_layer")
+    return decoder_layers(config, blocks, positions=positions, tied=tied, norm=2, dropout=dropout)
 
 
 def _mpt(config: Config, tokens: int) -> list[Layer]:
@@ -58,6 +62,7 @@ def _mpt(config: Config, tokens: int) -> list[Layer]:
         mlp_bias=has_bias,
         norm=1 + has_bias,
         dropout=config.number("resid_pdrop", 0.0) > 0,
+        position_bias="fixed" if attention.flag("alibi", default=True) else "none",
     )
     learned = config.flag("learned_pos_emb", default=True) and not attention.flag("alibi", default=True)
     positions = config.positions(tokens, "max_seq_len") if learned else 0
@@ -86,6 +91,8 @@ def _falcon(config: Config, tokens: int) -> list[Layer]:
         out_bias=has_bias,
         mlp_bias=has_bias,
         mlp_norm=0 if is_parallel and not is_new else 2,
+        rotary=0.0 if config.flag("alibi", default=False) else 1.0,
+        position_bias="fixed" if config.flag("alibi", default=False) else "none",
     )
     tied = config.flag("tie_word_embeddings", default=True)
     return decoder_layers(config, [block] * config.layers("num_hidden_layers"), tied=tied, norm=2)
@@ -97,7 +104,7 @@ def _opt(config: Config, tokens: int) -> list[Layer]:
         raise config.wrong("word_embed_proj_dim", "embeddings of another width than hidden_size are not supported")
     per_head = config.per_head(hidden, heads, "hidden_size", "num_attention_heads")
     dropout = config.number("dropout", 0.1) > 0
-    block = Block(hidden, heads, heads, per_head, config.whole("ffn_dim"), tokens, dropout=dropout)
+    block = Block(hidden, heads, heads, per_head, config.whole("ffn_dim"), tokens, dropout=dropout, activation="relu")
     # Positions are offset by 2.
     positions = config.positions(tokens, "max_position_embeddings") + 2
     tied = config.flag("tie_word_embeddings", default=True)
@@ -119,6 +126,7 @@ def _starcoder2(config: Config, tokens: int) -> list[Layer]:
         mlp_bias=has_bias,
         dropout=config.number("residual_dropout", 0.0) > 0,
         window=config.whole("sliding_window", 0) or None,
+        rotary=1.0,
     )
     tied = config.flag("tie_word_embeddings", default=True)
     return decoder_layers(config, [block] * config.layers("num_hidden_layers"), tied=tied, norm=2)
@@ -128,8 +136,8 @@ def _neox(config: Config, tokens: int) -> list[Layer]:
     hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     per_head = config.per_head(hidden, heads, "hidden_size", "num_attention_heads")
     dropout = config.number("hidden_dropout", 0.0) > 0
-    ffn = config.whole("intermediate_size")
-    block = Block(hidden, heads, heads, per_head, ffn, tokens, one_qkv=True, dropout=dropout)
+    ffn, rotary = config.whole("intermediate_size"), config.number("rotary_pct", 0.25)
+    block = Block(hidden, heads, heads, per_head, ffn, tokens, one_qkv=True, dropout=dropout, rotary=rotary)
     tied = config.flag("tie_word_embeddings", default=False)
     return decoder_layers(config, [block] * config.layers("num_hidden_layers"), tied=tied, norm=2)
 
@@ -146,6 +154,8 @@ def _bert(config: Config, tokens: int) -> list[Layer]:
         tokens,
         causal=False,
         dropout=config.number("hidden_dropout_prob", 0.1) > 0,
+        attention_dropout=config.number("attention_probs_dropout_prob", 0.1) > 0,
+        post_norm=True,
     )
     vocabulary = config.whole("vocab_size")
     words = Tensor("model.embed.tokens.weight", (vocabulary, hidden))
@@ -158,7 +168,7 @@ def _bert(config: Config, tokens: int) -> list[Layer]:
         *norm_tensors("model.embed.norm", hidden, 2),
     )
     layers = [
-        embedding_layer("model.embed", tokens, hidden, embedding),
+        embedding_layer("model.embed", tokens, hidden, embedding, dropout=block.dropout),
         *stack([block] * config.layers("num_hidden_layers")),
     ]
     return [*layers, *_bert_head(config, tokens, hidden, words)]
@@ -213,6 +223,10 @@ def _t5(config: Config, tokens: int) -> list[Layer]:
         norm=1,
         rms=True,
         dropout=config.number("dropout_rate", 0.1) > 0,
+        attention_dropout=config.number("dropout_rate", 0.1) > 0,
+        activation="gelu" if form.startswith("gated") else "relu",
+        composed=form.startswith("gated"),
+        position_bias="learned",
     )
     vocabulary, count = config.whole("vocab_size"), config.layers("num_layers")
     words = Tensor("model.embed.tokens.weight", (vocabulary, hidden))
@@ -259,6 +273,8 @@ def _bart(config: Config, tokens: int) -> list[Layer]:
         tokens,
         causal=False,
         dropout=config.number("dropout", 0.1) > 0,
+        attention_dropout=config.number("attention_dropout", 0.0) > 0,
+        post_norm=True,
     )
     decoder_heads = config.whole("decoder_attention_heads", heads)
     decoder = replace(
@@ -325,6 +341,9 @@ def _transfo_xl(config: Config, tokens: int) -> list[Layer]:
         dropout=config.number("dropout", 0.1) > 0,
         cached=config.whole("mem_len", 0),
         relative=True,
+        attention_dropout=config.number("dropatt", 0.0) > 0,
+        activation="relu",
+        post_norm=True,
     )
     vocabulary, width = config.whole("vocab_size"), config.whole("d_embed", hidden)
     ends = config.wholes("cutoffs", vocabulary)
@@ -368,6 +387,7 @@ def _transfo_xl(config: Config, tokens: int) -> list[Layer]:
             logits=float(tokens) * rows,
             shared=tuple(tables),
             kept=Activations(products=tokens * hidden, wide=float(tokens) * rows),
+            form=Form("head", causal=True),
         ),
     ]
 
@@ -390,7 +410,15 @@ def _vit(config: Config, tokens: int) -> list[Layer]:
     masked = (Tensor("model.embed.mask_token", (hidden,)),) if head.what == "patches" else ()
     tables = (*embedding, *masked)
     return [
-        Layer("model.embed", tables, tokens, hidden, (Matmul(tokens - 1, pixels, hidden),), traffic=LOOKUP),
+        Layer(
+            "model.embed",
+            tables,
+            tokens,
+            hidden,
+            (Matmul(tokens - 1, pixels, hidden),),
+            traffic=LOOKUP,
+            form=Form("embedding"),
+        ),
         *stack([block] * config.layers("num_hidden_layers")),
         final_norm("model.norm", tokens, hidden, 2, rms=False),
         _vit_head(config, tokens, hidden, channels),

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline._internal.units import listed
-from paceline.catalog.models.blocks import Block, embedding_layer, final_norm, head_layers, linear, stack
+from paceline.catalog.models.blocks import embedding_layer, final_norm, head_layers, linear, stack
 from paceline.catalog.models.config import Config, as_json
 from paceline.catalog.models.layers import Activations, Layer, Matmul, Tensor
+from paceline.catalog.models.traits import Block
 
 What = Literal[
     "words",
@@ -205,14 +206,14 @@ def _decoder_head(config: Config, tokens: int, hidden: int, vocabulary: int, tie
 
 
 def decoder_layers(
-    config: Config, blocks: Sequence[Block], *, positions: int = 0, tied: bool, norm: int
+    config: Config, blocks: Sequence[Block], *, positions: int = 0, tied: bool, norm: int, dropout: bool = False
 ) -> list[Layer]:
     """Return the layers of a decoder whose blocks have the same width. Raises InvalidArgumentError."""
     vocabulary, block = config.whole("vocab_size"), blocks[0]
     words = Tensor("model.embed.tokens.weight", (vocabulary, block.hidden))
     places = (Tensor("model.embed.positions.weight", (positions, block.hidden)),) if positions else ()
     return [
-        embedding_layer("model.embed", block.tokens, block.hidden, (words, *places)),
+        embedding_layer("model.embed", block.tokens, block.hidden, (words, *places), dropout=dropout),
         *stack(blocks),
         final_norm("model.norm", block.tokens, block.hidden, norm, rms=block.rms),
         *_decoder_head(config, block.tokens, block.hidden, vocabulary, words if tied else None),

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from paceline.catalog.models.traits import Form
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -138,6 +140,7 @@ class Layer:
     """Tensors of an earlier layer that it also uses, such as tied embeddings."""
     kept: Activations = field(default_factory=Activations)
     dropout: bool = False
+    form: Form = field(default_factory=Form)
 
     @cached_property
     def parameters(self) -> int:

@@ -28,9 +28,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paceline.catalog import names
-from paceline.catalog.efficiency import MEGATRON, TRANSFORMER_ENGINE
+from paceline.catalog.models.exchanges import element_bytes
 from paceline.catalog.models.layers import Layer, Model
-from paceline.catalog.models.roofline import AttentionKind, Kernels, element_bytes
+from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
+from paceline.catalog.names import Attention as AttentionKind
+from paceline.catalog.names import Kernels
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 

@@ -12,10 +12,10 @@ from paceline.catalog import names
 from paceline.catalog.builtin_names import built_in_trace, trace_names
 from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
+from paceline.catalog.models.exchanges import Links
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.layers import Model
 from paceline.catalog.models.pipeline import can_be_cut
-from paceline.catalog.models.roofline import Links
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.recipes import precision_of, recipe_of
 from paceline.catalog.strategies import unknown

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+from typing import Literal
 
 from paceline import _core
 from paceline._core import Gradient, Trace, Worker
-from paceline.catalog.efficiency import MEGATRON, TRANSFORMER_ENGINE, efficiency
 from paceline.catalog.gpus import Hardware
+from paceline.catalog.models.exchanges import Links, all_reduce_s, all_to_all_s, element_bytes, pass_around_s
 from paceline.catalog.models.layers import Attention, Layer, Model
 from paceline.catalog.models.memory import (
     Checkpointing,
@@ -25,18 +26,16 @@ from paceline.catalog.models.memory import (
     is_recomputed,
     memory_of,
 )
+from paceline.catalog.models.modules import Setting
 from paceline.catalog.models.pipeline import blocks_of_parts, in_flight
-from paceline.catalog.models.roofline import AttentionKind, Kernels, Links, Roofline, element_bytes
-from paceline.catalog.names import OptimizerImpl
+from paceline.catalog.models.timing import Spent, spent_before, spent_by, spent_on_update
+from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
+from paceline.catalog.models.updates import update_of
+from paceline.catalog.names import Attention as AttentionKind
+from paceline.catalog.names import Kernels, OptimizerImpl
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
-
-_UPDATE_BYTES = {"adam": 30, "momentum": 22, "sgd": 14}
-"""Bytes per parameter of one update in 16 bits: the gradient (2) and the FP32 states are read, the states and the
-16-bit copy (2) written; Adam has 3 states with the master copy, momentum 2, SGD 1, of 8 bytes each to and fro, and
-reads the 16-bit gradient as FP32 (2 more)."""
-_FORWARD = 1 / 3
-"""Share of the traffic that belongs to the forward pass; the backward pass reads activations and two gradients."""
+from paceline.operators.queues import Program, Queues
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,10 @@ class Workload:
     """Chunks of tokens in which a fused cross-entropy computes logits, one at a time; None: it is not fused."""
     offloads: bool = False
     """Whether the CPU's memory has the inputs of blocks that are recomputed. Copies are hidden by computation."""
+    flash: Literal[0, 1, 2] = 0
+    """The version of FlashAttention that a library brings; 0: the kernel that torch chooses today."""
+    gathered: Literal[0, 1, 2] = 0
+    """The version of FSDP that gathers parameters for each pass of a microbatch; 0: none does."""
     source: str = field(default="", compare=False)
 
     @property
@@ -117,11 +120,6 @@ class Workload:
         return self.batch * self.microbatches
 
     @property
-    def roofline(self) -> Roofline:
-        """The GPU at this precision."""
-        return Roofline(self.hardware, self.precision, self.attention, self.kernels)
-
-    @property
     def computed(self) -> Computation:
         """How layers are computed, as far as it concerns their memory."""
         return Computation(
@@ -140,16 +138,7 @@ class Workload:
     @cached_property
     def parts(self) -> tuple[tuple[Timed, ...], ...]:
         """Layers of each part of the model with their durations, for one microbatch; stages take the parts in turn."""
-        kinds = {id(layer): kind for layer, kind in zip(self.own.layers, self.own.kinds, strict=True)}
-        known: dict[int, Timed] = {}
-
-        def timed(layer: Layer) -> Timed:
-            kind = kinds[id(layer)]
-            if kind not in known:
-                known[kind] = self._timed(layer)
-            return replace(known[kind], layer=layer)
-
-        return tuple(tuple(timed(layer) for layer in part) for part in self._parts())
+        return tuple(self._timed(part) for part in self._parts())
 
     @cached_property
     def stages(self) -> tuple[tuple[Timed, ...], ...]:
@@ -188,53 +177,77 @@ class Workload:
     def _parts_of(self, stage: int) -> tuple[tuple[Timed, ...], ...]:
         return self.parts[stage :: self.pipeline]
 
-    def _timed(self, layer: Layer) -> Timed:
-        line, batch, size = self.roofline, self.batch / self.context, element_bytes(self.precision)
-        # Tensor parallelism with sequence parallelism divides all work and all activations of a layer.
-        ways, hidden = self.tensor, layer.hidden / self.tensor
-        products = 0.0
-        for one in layer.matmuls:
-            is_whole = one.matrices > 1 and self.expert > 1
-            matrices = one.matrices // self.expert_ranks if is_whole else one.matrices
-            weights = min(matrices, batch * one.rows) * one.inner * one.outer
-            moved = (weights + batch * one.rows * (one.inner + one.outer)) * size
-            # Experts may be narrower than the residual stream.
-            width = min(layer.hidden, one.inner, one.outer) if one.matrices > 1 else layer.hidden
-            products += line.matmul(batch * one.flops / ways, moved / ways, width if is_whole else width / ways)
-        forward, backward = products, 2 * products
-        scale = size / 2
-        traffic = batch / ways * layer.tokens * layer.hidden * layer.traffic * scale * efficiency("traffic.hidden")
-        pointwise = line.memory(traffic * line.traffic_factor)
-        loss = line.memory(batch / ways * layer.logits * efficiency("traffic.logit"))
-        weights = line.memory(layer.parameters / ways * scale * self._weight_bytes)
-        own = (pointwise + loss + weights) * _FORWARD
-        forward += own
-        backward += pointwise + loss + weights - own
-        attention, waits = 0.0, (0.0, 0.0)
-        if layer.attention is not None:
-            arguments = (batch / ways * layer.attention.flops, batch / ways * layer.attention.scores, hidden)
-            attention = line.attention_forward(*arguments, causal=layer.attention.causal)
-            forward += attention
-            hidden_by = line.attention_backward(*arguments, causal=layer.attention.causal)
-            backward += hidden_by
-            waits = self._context_waits(layer.attention, attention, hidden_by)
-            forward += waits[0]
-            backward += waits[1]
-        exchange = self._exchange(layer, products) if layer.block else 0.0
-        forward += exchange
-        backward += exchange
-        again = 0.0
-        if layer.block and self.checkpointing == "full":
-            again = forward
-        elif layer.block and self.checkpointing == "selective":
-            again = pointwise * _FORWARD + products / 2 if self.attention == "flash" else attention
-        backward += again
-        exchanges = 3 if self.checkpointing == "full" else 2
-        launches = line.launches(efficiency("kernels.layer") / 2 if layer.block else 2.0)
-        kept = round(activation_bytes(layer, self.computed) / self.context)
-        backward = max(backward, launches * (2 + (again > 0)))
-        waited = waits[0] * (exchanges - 1) + waits[1]
-        return Timed(layer, max(forward, launches), backward, kept, exchanges * exchange, waited)
+    @property
+    def setting(self) -> Setting:
+        """How the layers run."""
+        recipe, eight = self.recipe, self.precision == "fp8"
+        return Setting(
+            self.hardware.architecture,
+            self.batch,
+            recipe.gathered if eight else recipe.computation,
+            self.kernels,
+            self.attention,
+            autocast=recipe.autocast,
+            tf32=self.precision == "tf32",
+            tensor=self.tensor,
+            expert=self.expert,
+            context=self.context,
+            flash=self.flash,
+            gathered=self.gathered,
+            reduction=self.recipe.reduction,
+            main_gradients=self._has_main_gradients,
+            chunks=self.loss_chunks,
+        )
+
+    @property
+    def _has_main_gradients(self) -> bool:
+        """Whether products add to FP32 gradients: Transformer Engine's do, and those of Megatron's pipelines."""
+        has_own = self.pipeline > 1 or self.recipe.gradients == "float32"
+        return self.kernels == TRANSFORMER_ENGINE or (self.kernels in MEGATRON and self.recipe.masters and has_own)
+
+    def _setting_of(self, layer: Layer) -> Setting:
+        """How a layer runs: products of blocks are in 8 bits where the precision says so, those of heads are not."""
+        return replace(self.setting, eight_bits=self.precision == "fp8" and bool(layer.block))
+
+    def _spent(self, layer: Layer) -> Spent:
+        return spent_by(layer, self.hardware, self._setting_of(layer), self.checkpointing)
+
+    def _timed(self, part: Sequence[Layer]) -> tuple[Timed, ...]:
+        """Return the layers of a part with the durations that they have in the second of two iterations."""
+        queues = Queues()
+        spent = [self._spent(layer) for layer in part]
+        # With positions and masks, the host waits for the device once in each pass.
+        is_decoder = any(layer.attention is not None and layer.attention.causal for layer in part)
+        before = spent_before(part[0], self.hardware, self.setting) if is_decoder else Program()
+        forward_s, backward_s = [0.0] * len(part), [0.0] * len(part)
+        for _ in range(2):
+            begun = queues.done_s
+            before.run(queues)
+            for place, one in enumerate(spent):
+                one.forward.run(queues)
+                forward_s[place], begun = queues.done_s - begun, queues.done_s
+            for place, one in reversed(list(enumerate(spent))):
+                one.backward.run(queues)
+                backward_s[place], begun = queues.done_s - begun, queues.done_s
+        made = []
+        for place, (layer, one) in enumerate(zip(part, spent, strict=True)):
+            waits = (0.0, 0.0)
+            if layer.attention is not None:
+                waits = self._context_waits(layer.attention, *one.attention_s)
+            exchange = self._exchange(layer, one.products_s) if layer.block else 0.0
+            # Full checkpointing exchanges again, and waits again.
+            times = 2 if self.checkpointing == "full" and layer.block else 1
+            made.append(
+                Timed(
+                    layer,
+                    forward_s[place] + waits[0] + exchange,
+                    backward_s[place] + waits[1] + exchange + (times - 1) * (waits[0] + exchange),
+                    round(activation_bytes(layer, self.computed) / self.context),
+                    (1 + times) * exchange,
+                    times * waits[0] + waits[1],
+                )
+            )
+        return tuple(made)
 
     def _context_waits(self, attention: Attention, forward_s: float, backward_s: float) -> tuple[float, float]:
         """Return what attention of a part of the sequence waits in both passes for keys and values of the others.
@@ -250,7 +263,7 @@ class Workload:
         gpus = self.tensor * self.context
 
         def waits(bytes_: float, hidden_by: float) -> float:
-            whole = self.roofline.pass_around(bytes_ * others, self.context, self.links, gpus=gpus)
+            whole = pass_around_s(self.hardware, bytes_ * others, self.context, self.links, gpus=gpus)
             return max(0.0, whole - others * hidden_by)
 
         return waits(moved, forward_s), waits(2 * moved, backward_s)
@@ -266,28 +279,12 @@ class Workload:
             assert self.links is not None
             share = self.batch / self.context / self.tensor
             routed = share * layer.routed * layer.hidden * element_bytes(self.precision)
-            return 2 * self.roofline.all_to_all(routed, self.expert, self.links)
+            return 2 * all_to_all_s(self.hardware, routed, self.expert, self.links)
         moved = self.batch / self.context * layer.tokens * layer.hidden * element_bytes(self.precision)
         if self.kernels != TRANSFORMER_ENGINE:
-            return self.roofline.all_reduce(moved, self.tensor)
-        whole = self.roofline.all_reduce(moved * (0.75 if self.precision == "fp8" else 1.0), self.tensor)
+            return all_reduce_s(self.hardware, moved, self.tensor)
+        whole = all_reduce_s(self.hardware, moved * (0.75 if self.precision == "fp8" else 1.0), self.tensor)
         return max(whole / self.tensor, whole - products)
-
-    @property
-    def _weight_bytes(self) -> float:
-        """Bytes per parameter with which a microbatch reads the weights in both passes and adds to their gradients.
-
-        A pipeline gathers weights once for all microbatches, and where it is Megatron's, the products themselves add to
-        the FP32 gradients (`gradient_accumulation_fusion`), as Transformer Engine's do without a pipeline, too.
-        """
-        own, is_te = efficiency("traffic.weight"), self.kernels == TRANSFORMER_ENGINE
-        if self.pipeline > 1:
-            own -= efficiency("traffic.weight.gathered")
-        if is_te or (self.pipeline > 1 and self.kernels in MEGATRON):
-            own -= efficiency("traffic.weight.written")
-        if is_te and self.precision == "fp8":
-            own -= efficiency("traffic.weight.fp8")
-        return own
 
     @cached_property
     def forward_s(self) -> float:
@@ -299,12 +296,17 @@ class Workload:
         """Seconds of the backward pass."""
         return sum(one.backward_s for one in self.timed)
 
-    @property
+    @cached_property
     def optimizer_s(self) -> float:
         """Seconds of the update of all parameters of the stage; a rank that updates a shard takes its share of it."""
-        factor = efficiency("update.eager" if self.kernels == "eager" else "update.fused")
-        parameters = self.own.parameters if self.pipeline == 1 else sum(one.layer.parameters for one in self.timed)
-        return self.roofline.memory(parameters / self.tensor * _UPDATE_BYTES[self.optimizer] * factor)
+        layers = self.own.layers if self.pipeline == 1 else tuple(one.layer for one in self.timed)
+        parameters = [tensor for layer in layers for tensor in layer.tensors]
+        update = list(update_of(parameters, self.recipe, self.optimizer, self.optimizer_impl, self.tensor))
+        # The host is ahead of the device by what is left of the backward pass.
+        queues = Queues(0.0, max(one.backward_s for one in self.timed))
+        begun = queues.done_s
+        spent_on_update(update, self.hardware).run(queues)
+        return queues.done_s - begun
 
     @property
     def before_s(self) -> float:
@@ -515,7 +517,7 @@ class Workload:
     @property
     def provenance(self) -> str:
         """How the trace was made, with the source of the configuration."""
-        made = f"computed by a roofline for {self.assumed}"
+        made = f"computed operator by operator for {self.assumed}"
         return f"{made}; {self.source}" if self.source else made
 
     def _worker(self, stage: int) -> Worker:

@@ -52,7 +52,7 @@ def operator_of(
         outputs = list(_written(func, args, kwargs))
     attributes = _attributes(func, args, kwargs)
     sources = tuple(writers.get(storage_of(tensor), -1) for tensor in inputs)
-    described = tuple(map(_tensor, inputs)), tuple(map(_tensor, outputs))
+    described = tuple(map(tensor_of, inputs)), tuple(map(tensor_of, outputs))
     return Operator(name, *described, attributes, compiled, phase, sources, tf32)
 
 
@@ -66,7 +66,8 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out:
     return [*tensors_in(out), *_written(func, args, kwargs)]
 
 
-def _tensor(tensor: torch.Tensor) -> Tensor:
+def tensor_of(tensor: torch.Tensor) -> Tensor:
+    """Return the shape, dtype and strides of a tensor."""
     return Tensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tuple(tensor.stride()))
 
 

@@ -16,6 +16,8 @@ import torch
 from torch import nn
 
 from paceline.catalog.gpus import Hardware
+from paceline.operators.backend import Enabled, backend_of, capability
+from paceline.torch.simulated.calls import tensor_of
 
 _AUTOGRAD, _AUTOCAST = "AutogradCPU", "AutocastCPU"
 _FP32 = (
@@ -30,8 +32,6 @@ _FP32 = (
 """Autocast casts the inputs of these operators to FP32 on CUDA; on the CPU, it leaves most of them."""
 _FP32_RESULT = ("softmax.int", "log_softmax.int", "cumsum", "cumprod", "prod", "prod.dim_int", "sum", "sum.dim_IntList")
 """Autocast has these operators return FP32 on CUDA, by their argument `dtype`."""
-_CUDNN_TAKES_ANY_DROPOUT = True
-"""In torch 2.11, whose kernels were measured. From 2.12 on, cuDNN's attention drops by sixteenths (pytorch#174245)."""
 
 _kept: list[object] = []
 """Registrations last as long as their libraries."""
@@ -44,7 +44,7 @@ def dispatch_as(hardware: Hardware) -> None:
     library.impl("dropout", _dropout, _AUTOGRAD)
     _define_rms_norm()
     library.impl("rms_norm", _rms_norm, _AUTOGRAD)
-    attention = functools.partial(_attention, capability(hardware))
+    attention = functools.partial(_attention, capability(hardware.architecture))
     library.impl("scaled_dot_product_attention", attention, _AUTOGRAD)
     below = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
     for name in _FP32:
@@ -52,23 +52,6 @@ def dispatch_as(hardware: Hardware) -> None:
             library.impl(name, functools.partial(_in_fp32, _overload(name), below), _AUTOCAST)
     for name in _FP32_RESULT:
         library.impl(name, functools.partial(_to_fp32, _overload(name), below), _AUTOCAST)
-
-
-def capability(hardware: Hardware) -> tuple[int, int]:
-    """Return the CUDA compute capability, by which torch and scripts choose kernels."""
-    return _CAPABILITIES[hardware.architecture]
-
-
-_CAPABILITIES = {
-    "maxwell": (5, 2),
-    "pascal": (6, 1),
-    "volta": (7, 0),
-    "turing": (7, 5),
-    "ampere": (8, 0),
-    "ada": (8, 9),
-    "hopper": (9, 0),
-    "blackwell": (10, 0),
-}
 
 
 def _overload(name: str) -> Any:  # noqa: ANN401
@@ -173,14 +156,25 @@ def _attention(  # noqa: PLR0917 - aten's signature
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    backend = backend_of(sm, (query, key, value), attn_mask, dropout_p, is_causal=is_causal, enable_gqa=enable_gqa)
+    cuda: Any = torch.backends.cuda
+    trains = any(t.requires_grad for t in (query, key, value)) and torch.is_grad_enabled()
+    backend = backend_of(
+        sm,
+        (tensor_of(query), tensor_of(key), tensor_of(value)),
+        dropout_p,
+        trains=trains,
+        has_mask=attn_mask is not None,
+        mask_trains=attn_mask is not None and attn_mask.requires_grad,
+        is_causal=is_causal,
+        enable_gqa=enable_gqa,
+        enabled=Enabled(cuda.cudnn_sdp_enabled(), cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()),
+    )
     aten: Any = torch.ops.aten
     if backend == "math":
         out: torch.Tensor = aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
         return out
-    trains = any(t.requires_grad for t in (query, key, value)) and torch.is_grad_enabled()
     mask = attn_mask
     if mask is not None:
         if mask.dtype == torch.bool:
@@ -209,74 +203,6 @@ def _attention(  # noqa: PLR0917 - aten's signature
         )
     fused: torch.Tensor = result[0]
     return fused
-
-
-def backend_of(
-    sm: tuple[int, int],
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    mask: torch.Tensor | None = None,
-    dropout: float = 0.0,
-    *,
-    is_causal: bool = False,
-    enable_gqa: bool = False,
-) -> str:
-    """Return which of torch's kernels attention takes: `cudnn`, `flash`, `efficient` or `math`.
-
-    Args:
-        sm: The GPU's compute capability.
-        tensors: Query, key and value: batch x heads x length x size of a head; the last two maybe of fewer heads.
-        mask: The mask, if it is given.
-        dropout: The probability.
-        is_causal: Whether later keys are masked.
-        enable_gqa: Whether heads share keys and values.
-    """
-    query, key, value = tensors
-    if any(t.dim() != 4 for t in tensors):
-        return "math"
-    heads, others = query.shape[1], {key.shape[1], value.shape[1]}
-    grouped = others != {heads}
-    if grouped and not (enable_gqa and len(others) == 1 and heads % key.shape[1] == 0):
-        return "math"
-    half = query.dtype in ((torch.float16, torch.bfloat16) if sm >= (8, 0) else (torch.float16,))
-    rows = all(t.stride(-1) == 1 or t.shape[-1] == 1 for t in tensors)
-    size, same = query.shape[-1], query.shape[-1] == key.shape[-1] == value.shape[-1]
-    trains = any(t.requires_grad for t in tensors) and torch.is_grad_enabled()
-    cuda: Any = torch.backends.cuda
-
-    def cudnn() -> bool:
-        sixteenths = (dropout * 16).is_integer() or _CUDNN_TAKES_ANY_DROPOUT
-        limit = 256 if sm[0] in (9, 10) and (size <= 128 or size == 256) else 128
-        sizes = all(s <= limit and s % 8 == 0 for s in (size, value.shape[-1]))
-        differentiable = mask is None or not mask.requires_grad
-        return (
-            differentiable
-            and cuda.cudnn_sdp_enabled()
-            and sm >= (8, 0)
-            and half
-            and sixteenths
-            and sizes
-            and rows
-            and key.shape[2] > 1
-        )
-
-    def flash() -> bool:
-        square = not is_causal or query.shape[2] == key.shape[2]
-        small = sm not in ((8, 6), (8, 9), (12, 0)) or not trains or size <= 192 or (size > 224 and not dropout)
-        fits = same and size <= 256 and square and small
-        return cuda.flash_sdp_enabled() and sm >= (8, 0) and half and mask is None and fits and rows
-
-    def efficient() -> bool:
-        kinds = (torch.float16, torch.float32, *((torch.bfloat16,) if sm >= (8, 0) else ()))
-        alignment = 1
-        if sm >= (8, 0) or (sm >= (7, 0) and query.element_size() == 2):
-            alignment = 16 // query.element_size()
-        aligned = query.shape[-1] == key.shape[-1] and all(s % alignment == 0 for s in (size, value.shape[-1]))
-        return cuda.mem_efficient_sdp_enabled() and query.dtype in kinds and aligned and rows
-
-    order: list[tuple[str, Callable[[], bool]]] = [("flash", flash), ("efficient", efficient)]
-    if sm[0] in (9, 10):
-        order.insert(0, ("cudnn", cudnn))
-    return next((name for name, takes in order if takes()), "math")
 
 
 def stand_in_for_transformers(is_compiled: Callable[[], bool]) -> None:

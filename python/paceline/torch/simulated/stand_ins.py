@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from paceline.catalog.gpus import Hardware
-from paceline.torch.simulated.dispatch import capability
+from paceline.operators.backend import capability
 from paceline.torch.simulated.replacing import answering
 
 _CPU = torch.device("cpu")
@@ -104,7 +104,7 @@ def stand_in(hardware: Hardware, synchronize: Callable[[], None], noted: Callabl
 
 def _stand_in_for_cuda(hardware: Hardware, synchronize: Callable[[], None]) -> None:
     cuda: Any = torch.cuda
-    major, minor = capability(hardware)
+    major, minor = capability(hardware.architecture)
     properties = SimpleNamespace(
         name=hardware.title, total_memory=hardware.memory_bytes, major=major, minor=minor, multi_processor_count=1
     )

@@ -19,7 +19,7 @@ from paceline._core import parse_size
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.constants import assuming
-from paceline.catalog.models.roofline import element_bytes
+from paceline.catalog.models.exchanges import element_bytes
 from paceline.catalog.nccl import constant
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import simulate

@@ -1,7 +1,7 @@
 """Published training rates of transformers as workloads: what a row says about model, GPU, batch and software.
 
 The rows have the columns of docs/results/published.md. Only what determines the computation of one GPU is read here;
-rows on one node are compared with it, and the constants of efficiency.json are calibrated on them.
+rows on one node are compared with it, and constants of operators are calibrated on them.
 """
 
 from __future__ import annotations
@@ -13,21 +13,27 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from paceline.catalog.builtin import load_cluster
-from paceline.catalog.efficiency import efficiency
 from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config
+from paceline.catalog.models.exchanges import Links, element_bytes
 from paceline.catalog.models.families import with_context
 from paceline.catalog.models.memory import Checkpointing
-from paceline.catalog.models.roofline import AttentionKind, Kernels, Links, element_bytes
 from paceline.catalog.models.spec import workload_of
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.names import Attention as AttentionKind
+from paceline.catalog.names import Kernels, Recipe
 from paceline.catalog.nccl import overlap_slowdown
+from paceline.catalog.recipes import COMPUTED
 from paceline.errors import InvalidArgumentError
 
 from paceline_lab.studies.published.data import SHARDED, read_cells
 
+_EXPOSED = 0.24
+"""Share of an all-reduce's time that no backward pass hides: DDP's and ZeRO-1's last buckets, in the rows of InternEvo
+and DLPerf on one node."""
 ONE_NODE = 8
 """GPUs; rows with more are not compared: their network counts."""
 
@@ -70,7 +76,7 @@ class Case:
         volume = one.model.parameters * self.parameter_bytes * (ranks - 1) / ranks / one.hardware.bus_bandwidth
         if self.sharding in ("zero2", "zero3"):
             return step + self.accumulate * volume * overlap_slowdown()
-        exposed = efficiency("overlap.exposed") if self.overlap else 1.0
+        exposed = _EXPOSED if self.overlap else 1.0
         return step + volume * (exposed + (1 - exposed) * overlap_slowdown())
 
     @property
@@ -99,23 +105,29 @@ class _Software:
     overlap: bool = True
     """False: gradients are exchanged after the backward pass. Megatron's local DDP and NVIDIA's BERT in PyTorch
     (`allreduce_post_accumulation`) and TensorFlow (accumulated gradients) do so."""
+    flash: Literal[0, 1, 2] = 0
+    """The version of FlashAttention; 0: the kernel that torch chooses today."""
+    recipe: Recipe | None = None
+    """Types of parameters and states; None: the usual ones."""
     predictions: bool = False
     """Whether BERT's head sees the masked positions only, 20 of 128 tokens or 80 of 512."""
 
 
 _SOFTWARE = (
-    _Software("Composer", "fused", "flash"),
-    _Software("InternEvo", "eager", "flash", "512MiB", by_owner=True),
-    _Software("torch.compile", "compiled", "flash"),
-    _Software("FMS", "compiled", "flash"),
-    _Software("torchtitan", "eager", "flash"),
+    _Software("Composer", "fused", "flash", flash=1),
+    _Software("InternEvo", "eager", "flash", "512MiB", by_owner=True, flash=2),
+    _Software("torch.compile", "compiled", "flash", flash=2),
+    _Software("FMS", "compiled", "flash", flash=2),
+    _Software("torchtitan", "eager", "flash", flash=2),
     _Software("Megatron-Core", "transformer-engine", "flash"),
     _Software("Megatron-Bridge", "transformer-engine", "flash"),
     _Software("NeMo", "transformer-engine", "flash"),
+    # Before its version 2.3, fused kernels of softmax were an option.
+    _Software("Megatron-LM (torch DDP)", "eager", "unfused", overlap=False),
     _Software("Megatron", "fused", "unfused", overlap=False),
-    _Software("DeepSpeed", "fused", "unfused", "500MB"),
-    _Software("TF1", "eager", "unfused", "64MiB", overlap=False, predictions=True),
-    _Software("TF2", "eager", "unfused", "64MiB", overlap=False, predictions=True),
+    _Software("DeepSpeed", "eager", "unfused", "500MB"),
+    _Software("TF1", "eager", "unfused", "64MiB", overlap=False, predictions=True, recipe="amp-fp16"),
+    _Software("TF2", "eager", "unfused", "64MiB", overlap=False, predictions=True, recipe="amp-fp16"),
     _Software("NGC PyTorch", "eager", "unfused", overlap=False),
     _Software("Transformer-XL", "eager", "unfused"),
     _Software("PyTorch 2", "fused", "unfused"),
@@ -253,6 +265,7 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         checkpointing,
         software.attention,
         software.kernels,
+        precision=software.recipe if software.recipe and precision in COMPUTED[software.recipe] else None,
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
         microbatches=accumulate if pipeline > 1 else None,
@@ -261,6 +274,13 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         links=Links.of(load_cluster(hardware.node)) if context > 1 else None,
     )
     sharding = _sharding(row["strategy"])
+    fsdp: Literal[1, 2] = 1 if "fsdp1" in row["system"].lower() else 2
+    workload = replace(workload, flash=software.flash, gathered=fsdp if sharding == "zero3" and gpus > own else 0)
+    if "mp mode default" in notes:
+        workload = replace(workload, recipe=replace(workload.recipe, reduction="float32"))
+    if software.recipe is not None:
+        # Horovod's compression: gradients are exchanged in 16 bits.
+        workload = replace(workload, recipe=replace(workload.recipe, reduction=workload.recipe.computation))
     size = element_bytes(precision)
     # FSDP gathers twice and scatters once, in FP32 under autocast; others all-reduce once a step, which is two halves.
     gradient = 4 if "mp mode default" in notes else size

@@ -1,0 +1,78 @@
+"""What GPUs that share a model's layers exchange, and how long it takes: activations, and rows for experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline._core import Cluster
+from paceline.catalog.gpus import Hardware
+from paceline.catalog.nccl import constant
+
+_RING_HOP_S = 3.4e-6
+"""Of NCCL's ring over NVLink, protocol Simple (NVIDIA/nccl src/graph/tuning.cc)."""
+_BYTES = {"fp8": 2, "bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
+"""Of an activation: FP8 training keeps activations in 16 bits."""
+
+
+def element_bytes(precision: str) -> int:
+    """Return the bytes of an activation or a gradient in this precision."""
+    return _BYTES[precision]
+
+
+def is_split(size: int, gpus_per_node: int) -> bool:
+    """Whether some groups of so many neighboring GPUs are on two nodes, and others on one."""
+    return 1 < size < gpus_per_node and gpus_per_node % size != 0
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links that carry a GPU's messages to other nodes."""
+
+    gpus_per_node: int
+    card: float
+    """Bytes per second, each way: a GPU's share of its node's network cards, as NCCL uses them."""
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Links:
+        """Return those of a cluster's nodes."""
+        per_node = cluster.gpus_per_node
+        # On rails, the rate is that of each GPU's card.
+        sharing = 1 if cluster.has_rails else per_node
+        share = cluster.efficiency or constant("network.share")
+        return cls(per_node, cluster.bandwidth_bps / 8 / sharing * share)
+
+
+def all_reduce_s(hardware: Hardware, moved_bytes: float, ranks: int) -> float:
+    """Return the seconds of an all-reduce among GPUs of a node: a ring's latency, and bytes at NCCL's bus bandwidth."""
+    if ranks == 1:
+        return 0.0
+    assert hardware.bus_bandwidth is not None
+    steps = 2 * (ranks - 1)
+    return steps * _RING_HOP_S + steps / ranks * moved_bytes / hardware.bus_bandwidth
+
+
+def all_to_all_s(hardware: Hardware, moved_bytes: float, ranks: int, links: Links) -> float:
+    """Return the seconds in which each GPU sends so many bytes, an equal part to each, in nodes and between them."""
+    near, inside = min(ranks, links.gpus_per_node), 0.0
+    if near > 1:
+        assert hardware.bus_bandwidth is not None
+        inside = moved_bytes * (near - 1) / ranks / hardware.bus_bandwidth
+    between = moved_bytes * (ranks - near) / ranks / links.card
+    return (ranks - 1) * _RING_HOP_S + max(inside, between)
+
+
+def pass_around_s(hardware: Hardware, moved_bytes: float, ranks: int, links: Links | None, *, gpus: int) -> float:
+    """Return the seconds in which each rank sends so many bytes to its neighbor, piece by piece.
+
+    Args:
+        hardware: The GPU.
+        moved_bytes: What each sends.
+        ranks: Those of the ring.
+        links: To other nodes; None: none.
+        gpus: Of all ranks.
+    """
+    rate = hardware.bus_bandwidth
+    if links is not None and (rate is None or gpus > links.gpus_per_node):
+        rate = links.card
+    assert rate is not None
+    return (ranks - 1) * _RING_HOP_S + moved_bytes / rate
