@@ -1,7 +1,6 @@
 """Expert parallelism: what ranks keep, compute and exchange of a mixture's experts, and what is refused."""
 
 import json
-from dataclasses import replace
 
 import cli
 import paceline
@@ -209,10 +208,3 @@ def test_models_without_experts_and_recordings_have_none_to_divide():
         paceline.simulate("llama-2-7b", None, workers=8, expert_parallel=8, **JOB)
     with pytest.raises(InvalidArgumentError, match="needs a model, and resnet-50 was recorded"):
         paceline.simulate("resnet-50", None, "ring", workers=8, expert_parallel=8)
-
-
-def test_traffic_of_experts_is_as_wide_as_they_are():
-    mixed, dense = (model_of(find_config(name), 4096).layers[2].traffic for name in ("qwen3-30b-a3b", "qwen3-8b"))
-    # 8 copies of a token, in experts 0.375 times as wide as the residual stream.
-    assert mixed / dense == pytest.approx(5 / 21 * 9 + 16 / 21 * 8 * 768 / (3.5 * 2048))
-    assert replace(mixture(), expert=1).own.parameters == mixture().model.parameters

@@ -21,6 +21,7 @@ from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find
 from paceline.catalog.models.exchanges import Links, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload
+from paceline.catalog.models.traits import TRANSFORMER_ENGINE
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
 from paceline.catalog.own_modules import with_modules
@@ -376,11 +377,13 @@ class Sweep:
     def gathered(self, named: str | Path | Trace) -> tuple[Workload, Trace] | None:
         """Return a model that gathers its parameters for each pass, as FSDP2 does, and its trace.
 
-        None for recordings and with a measured rate, whose times have what gathering takes; and for pipelines, which
-        gather once. Raises InvalidArgumentError.
+        None for recordings and with a measured rate, whose times have what gathering takes; for pipelines, which gather
+        once; and for Megatron-FSDP, whose parameters are views of what is gathered. Raises InvalidArgumentError.
         """
         workload = self.workload(named)
-        if workload is None or workload.pipeline > 1 or self.get("samples_per_s") is not None:
+        if workload is None or self.get("samples_per_s") is not None:
+            return None
+        if workload.pipeline > 1 or workload.kernels == TRANSFORMER_ENGINE:
             return None
         if named not in self._gathered:
             found = replace(workload, gathered=2)

@@ -11,14 +11,6 @@ from collections.abc import Sequence
 from paceline.catalog.models.layers import Activations, Attention, Layer, Matmul, Tensor
 from paceline.catalog.models.traits import Block, Experts, Form, Latent
 
-_ATTENTION, _MLP = 13 / 34, 21 / 34
-"""Shares of a layer's memory-bound traffic: those of its activations (V. Korthikanti et al., 2022, section 4.1)."""
-_THROUGH, _WIDTHS = 5 / 21, 3.5
-"""Of an MLP's traffic, the share that is as wide as the residual stream: its norm and input. The rest is as wide as the
-MLP inside, 3.5 times as wide in the models by which the traffic was fitted."""
-LOOKUP = 0.05
-"""Share for an embedding's gather and sum."""
-
 
 def norm_tensors(name: str, hidden: int, vectors: int) -> tuple[Tensor, ...]:
     """Return a norm's weight, with 2 vectors its bias, too; with 0 there is no norm."""
@@ -79,7 +71,6 @@ def _attention(block: Block, name: str, part: str = "attention", more: tuple[Ten
         hidden,
         matmuls,
         attention,
-        traffic=_ATTENTION,
         block=name,
         kept=kept,
         dropout=block.dropout,
@@ -137,7 +128,7 @@ def _latent_attention(block: Block, latent: Latent, name: str) -> Layer:
     exchanged = heads * (size + latent.value)
     attention = Attention(tokens, tokens, heads, (size + latent.value) // 2, block.causal, exchanged)
     form = Form("attention", block, rms=block.rms)
-    return Layer(at, tensors, tokens, hidden, matmuls, attention, traffic=_ATTENTION, block=name, kept=kept, form=form)
+    return Layer(at, tensors, tokens, hidden, matmuls, attention, block=name, kept=kept, form=form)
 
 
 def _expert_tensors(block: Block, experts: Experts, at: str) -> list[Tensor]:
@@ -175,13 +166,10 @@ def _mlp(block: Block, name: str) -> Layer:
     matmuls = [Matmul(rows, hidden, ups * ffn, matrices), Matmul(rows, ffn, hidden, matrices)]
     wide = rows * ffn
     dense = wide if experts is None else float(tokens * experts.shared)
-    traffic = _MLP
     if experts is not None:
         if experts.shared:
             matmuls += [Matmul(tokens, hidden, ups * experts.shared), Matmul(tokens, experts.shared, hidden)]
             wide += tokens * experts.shared
-        # Every copy of a token has an input and a result of its own; the rest is as wide as the experts.
-        traffic *= _THROUGH * (1 + passed) + (1 - _THROUGH) * wide / (tokens * _WIDTHS * hidden)
         passed += bool(experts.shared)
     norm = block.norm if block.mlp_norm is None else block.mlp_norm
     through = float(tokens * hidden * ((norm > 0) + (block.after > 0) or 1))
@@ -209,7 +197,6 @@ def _mlp(block: Block, name: str) -> Layer:
         tokens,
         hidden,
         tuple(matmuls),
-        traffic=traffic,
         routed=rows if experts is not None else 0.0,
         block=name,
         kept=kept,
@@ -238,7 +225,7 @@ def embedding_layer(
 ) -> Layer:
     """Return a layer that looks tokens up, in tables of its own or shared ones."""
     form = Form("embedding", dropout=dropout)
-    return Layer(name, tensors, tokens, hidden, traffic=LOOKUP, shared=shared, form=form)
+    return Layer(name, tensors, tokens, hidden, shared=shared, form=form)
 
 
 def head_layers(
@@ -290,4 +277,4 @@ def final_norm(name: str, tokens: int, hidden: int, vectors: int, *, rms: bool) 
     through = float(tokens * hidden)
     kept = Activations(inputs=through, separate=through * rms, widened=through * rms, stream=through)
     form = Form("norm", rms=rms)
-    return Layer(name, norm_tensors(name, hidden, vectors), tokens, hidden, traffic=LOOKUP, kept=kept, form=form)
+    return Layer(name, norm_tensors(name, hidden, vectors), tokens, hidden, kept=kept, form=form)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from paceline.catalog.models import decoders
 from paceline.catalog.models.blocks import (
-    LOOKUP,
     embedding_layer,
     final_norm,
     head_layers,
@@ -322,7 +321,7 @@ def _bart(config: Config, tokens: int) -> list[Layer]:
 
 
 def _without_work(layer: Layer) -> Layer:
-    return replace(layer, matmuls=(), attention=None, traffic=0.0, kept=Activations())
+    return replace(layer, matmuls=(), attention=None, kept=Activations())
 
 
 def _transfo_xl(config: Config, tokens: int) -> list[Layer]:
@@ -416,7 +415,6 @@ def _vit(config: Config, tokens: int) -> list[Layer]:
             tokens,
             hidden,
             (Matmul(tokens - 1, pixels, hidden),),
-            traffic=LOOKUP,
             form=Form("embedding"),
         ),
         *stack([block] * config.layers("num_hidden_layers")),

@@ -1,4 +1,4 @@
-"""The layers of a model in order of execution: tensors, matrix products, attention, and memory traffic.
+"""The layers of a model in order of execution: tensors, matrix products, attention, and form.
 
 Everything is per sample: a sample is one sequence, or one image. Shapes are what torch's modules have, so that counts
 of parameters agree with published ones exactly.
@@ -128,8 +128,6 @@ class Layer:
     """Width of the residual stream."""
     matmuls: tuple[Matmul, ...] = ()
     attention: Attention | None = None
-    traffic: float = 0.0
-    """Memory-bound work per token, as a share of a whole layer's (attention and MLP: 1 together)."""
     logits: float = 0.0
     """Logits of a sample, for the loss."""
     routed: float = 0.0
