@@ -25,7 +25,7 @@ _UNITS = {
     "product.issue": _PEAK,
     "product.cores": _PEAK,
     "product.cores.shared": _PEAK,
-    "product.cores.dense": _PEAK,
+    "product.cores.hopper": _PEAK,
     "product.cores.slot": _PEAK,
     "product.volta": "share of the rate at its clock",
     "product.fp8": "share of the 16-bit share",

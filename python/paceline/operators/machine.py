@@ -21,8 +21,6 @@ _LANES = 128
 """FP32 lanes of a multiprocessor."""
 _SHARED = ("ampere.small", "ada")
 """Chips half of whose FP32 lanes compute integers, too."""
-_FEW_LANES = 96
-"""Multiprocessors have 64 FP32 lanes (Volta, Turing, A100) or 128."""
 _SLOT_W = 75
 """Power that a board gets from a PCI Express slot alone (PCI Express Card Electromechanical Specification)."""
 _LATER = ("hopper", "blackwell")
@@ -63,8 +61,7 @@ class Machine:
     def _cores_share(self) -> float:
         """The share of the peak that large products on CUDA cores sustain."""
         hardware = self.hardware
-        lanes = hardware.peak_flops.get("fp32", 0.0) / (2 * hardware.clock_hz * hardware.multiprocessors)
-        kind = "product.cores.dense" if lanes > _FEW_LANES else "product.cores"
+        kind = "product.cores.hopper" if hardware.architecture == "hopper" else "product.cores"
         if process_of(hardware) in _SHARED:
             kind = "product.cores.shared"
         share = constant(kind) * self._cores_clock

@@ -18,7 +18,7 @@ from typing import Literal
 from paceline.catalog import names
 from paceline.catalog.models.layers import Attention, Layer
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE, Block, Experts, Latent
-from paceline.operators.backend import backend_of, capability
+from paceline.operators.backend import Backend, backend_of, capability
 from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, contiguous
 from paceline.operators.tape import Tape, Value, dense_like
 
@@ -382,20 +382,21 @@ class _Module:
         query, key, value = (tape.lowered(one) for one in (query, key, value))
         keys = attention.keys
         key, value = (self._with_tokens(one, keys) for one in (key, value))
-        sm = capability(self.setting.architecture)
         grouped = query.shape[1] != key.shape[1]
         is_cross = self.layer.form.role == "cross-attention"
         has_mask = block.position_bias != "none" and not self.setting.is_fused and not is_cross
-        backend = backend_of(
-            sm,
-            (query.tensor, key.tensor, value.tensor),
-            _DROPOUT if block.attention_dropout else 0.0,
-            has_mask=has_mask,
-            mask_trains=has_mask and block.position_bias == "learned",
-            is_causal=attention.causal and not has_mask,
-            enable_gqa=grouped,
-        )
-        if (self.setting.flash or self.setting.kernels == "fused") and backend != "math":
+        backend: Backend = "flash"
+        if self.setting.architecture != "cpu":
+            backend = backend_of(
+                capability(self.setting.architecture),
+                (query.tensor, key.tensor, value.tensor),
+                _DROPOUT if block.attention_dropout else 0.0,
+                has_mask=has_mask,
+                mask_trains=has_mask and block.position_bias == "learned",
+                is_causal=attention.causal and not has_mask,
+                enable_gqa=grouped,
+            )
+        if (self.setting.flash or self.setting.kernels == "fused") and backend == "cudnn":
             backend = "flash"
         if backend == "math":
             return self._unfused(query, key, value, block, causal=attention.causal)
@@ -425,7 +426,7 @@ class _Module:
 
     def _fused_attention(
         self,
-        backend: Literal["cudnn", "flash", "efficient"],
+        backend: Backend,
         query: Value,
         key: Value,
         value: Value,

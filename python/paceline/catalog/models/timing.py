@@ -74,7 +74,7 @@ def spent_on_update(update: Sequence[Operator], hardware: Hardware) -> Program:
 
 def _program(operators: Sequence[Operator], machine: Machine) -> Program:
     works, fused = works_of(operators, machine)
-    return program_of(operators, works, [place in fused for place in range(len(operators))], machine)
+    return program_of(operators, works, [place in fused for place in range(len(works))], machine)
 
 
 def _spent_by(layer: Layer, setting: Setting, checkpointing: names.Checkpointing, machine: Machine) -> Spent:
@@ -85,7 +85,9 @@ def _spent_by(layer: Layer, setting: Setting, checkpointing: names.Checkpointing
     middle = len(listed.forward)
 
     def program(chosen: Sequence[int]) -> Program:
-        return program_of([operators[p] for p in chosen], [works[p] for p in chosen], [fused[p] for p in chosen], machine)
+        return program_of(
+            [operators[p] for p in chosen], [works[p] for p in chosen], [fused[p] for p in chosen], machine
+        )
 
     forward, backward = program(range(middle)), program(range(middle, len(operators)))
     again = _again(listed.forward, works, listed.scores, checkpointing) if layer.block else ()
