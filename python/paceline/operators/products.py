@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from paceline.catalog.constants import Constant, assumed
 from paceline.operators.machine import Machine, constant
 from paceline.operators.operator import ITEM_BYTES, Operator
 
@@ -47,9 +48,14 @@ class Product:
         return 2 * self.batch * self.m * self.n * self.k
 
 
-@lru_cache(maxsize=65536)
 def product_s(machine: Machine, product: Product) -> float:
     """Return the seconds of one kernel, the fastest of those that a library chooses among."""
+    return fastest_s(machine, product, frozenset(assumed().items()))
+
+
+@lru_cache(maxsize=65536)
+def fastest_s(machine: Machine, product: Product, _: frozenset[tuple[Constant, float]]) -> float:
+    """Return the same, once for each set of constants with other values."""
     rate = machine.product_rate(product.dtype, tf32=product.tf32) * product.share
     if product.alignment < _ROW_BYTES:
         share = constant("product.unaligned") * (0.5 if product.alignment < 4 else 1.0)

@@ -62,32 +62,23 @@ def _constants(**changes: Callable[[float], float]) -> Callable[[], AbstractCont
             if name.startswith(start.replace("_", "."))
         }
         assert changed
-        with assuming(changed), _untimed():
+        with assuming(changed):
             yield
 
     return context
 
 
-@contextmanager
-def _untimed() -> Iterator[None]:
-    """Have products timed again, inside and afterwards."""
-    products.product_s.cache_clear()
-    try:
-        yield
-    finally:
-        products.product_s.cache_clear()
+def _choices(name: str, *those: object) -> Callable[[], AbstractContextManager[object]]:
+    """Return a context in which a product has only these of its choices."""
 
+    @contextmanager
+    def context() -> Iterator[None]:
+        with mock.patch.object(products, name, those):
+            products.fastest_s.cache_clear()
+            yield
+        products.fastest_s.cache_clear()
 
-@contextmanager
-def _unsplit() -> Iterator[None]:
-    with mock.patch.object(products, "_SPLITS", (1,)), _untimed():
-        yield
-
-
-@contextmanager
-def _one_tile() -> Iterator[None]:
-    with mock.patch.object(products, "_TILES", ((128, 256),)), _untimed():
-        yield
+    return context
 
 
 def _by_products(operator: Operator) -> list[Operator]:
@@ -143,8 +134,8 @@ MECHANISMS = (
     Mechanism("nothing left out"),
     Mechanism("fused attention: products and a softmax instead", changed=_by_products),
     Mechanism("causal masks: all keys instead", changed=_unmasked),
-    Mechanism("split-K", _unsplit),
-    Mechanism("the choice of a tile: 128 x 256 instead", _one_tile),
+    Mechanism("split-K", _choices("_SPLITS", 1)),
+    Mechanism("the choice of a tile: 128 x 256 instead", _choices("_TILES", (128, 256))),
     Mechanism("ends of a tile", _constants(product_tile=lambda _: _NOTHING)),
     Mechanism("slow products of odd rows", _constants(product_unaligned=lambda _: _MANY)),
     Mechanism("limit by instructions", _constants(lanes=lambda _: _MANY)),
