@@ -10,6 +10,7 @@ from paceline._internal.nearest import alike, nearest
 from paceline._internal.units import binary_count, watts
 from paceline.catalog import names
 from paceline.catalog.builtin_names import built_in_trace, trace_names
+from paceline.catalog.efficiency import MEGATRON
 from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
 from paceline.catalog.models.exchanges import Links
@@ -175,16 +176,22 @@ def workload_of(  # noqa: PLR0917
             get_args(names.OptimizerImpl),
             "optimizer_impl",
         ),
-        loss_chunks=_checked_chunks(model, loss_chunks),
+        loss_chunks=_checked_chunks(model, loss_chunks, kernels or "fused"),
         offloads=recomputed == "offload",
         source=config.source or config.where,
     )
 
 
-def _checked_chunks(model: Model, chunks: int | None) -> int | None:
-    """Return the chunks of the loss. Raises InvalidArgumentError without tokens, or with fewer than chunks."""
+def _checked_chunks(model: Model, chunks: int | None, kernels: str) -> int | None:
+    """Return the chunks of the loss. Raises InvalidArgumentError where they have no effect."""
     if chunks is None:
         return None
+    if chunks == 1 and kernels in MEGATRON:
+        raise InvalidArgumentError(
+            f"1 has no effect with {kernels} kernels, whose loss is fused",
+            setting="loss_chunks",
+            remedy="{this=8}, or {kernels=eager} or compiled",
+        )
     if not any(layer.logits for layer in model.layers) or model.family == "vit":
         raise InvalidArgumentError(
             f"has no effect on {model.name}, whose loss is not of tokens",
