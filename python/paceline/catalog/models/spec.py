@@ -10,13 +10,13 @@ from paceline._internal.nearest import alike, nearest
 from paceline._internal.units import binary_count, watts
 from paceline.catalog import names
 from paceline.catalog.builtin_names import built_in_trace, trace_names
-from paceline.catalog.efficiency import MEGATRON
 from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
 from paceline.catalog.models.exchanges import Links
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.layers import Model
 from paceline.catalog.models.pipeline import can_be_cut
+from paceline.catalog.models.traits import MEGATRON
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.recipes import precision_of, recipe_of
 from paceline.catalog.strategies import unknown
