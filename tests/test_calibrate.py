@@ -338,6 +338,7 @@ def test_a_cpu_is_calibrated_and_takes_a_recording(torch, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_calibration_forecasts_this_machine(torch, tmp_path):
     path = tmp_path / "cpu.json"
     cli.ended(sys.executable, "-m", "paceline", "calibrate", "--device", "cpu", "--threads", "1", "-o", path)

@@ -18,8 +18,11 @@ from paceline.calibrate.timing import PHASES, Clock, bare_step, timed_step
 from paceline.operators.operator import Operator
 
 _STEPS, _LARGE_STEPS, _LARGE_S = 3, 2, 0.05
-"""Steps of a program, after a first one; those of programs whose step takes longer than the last; as many again as a
-whole, if its operators are small."""
+"""Steps of a program; those of programs whose step takes longer than the last; as many again as a whole, if its
+operators are small."""
+_WARM_UP = 2
+"""Steps before: the first makes gradients and an optimizer's states, and in the second the heap is not yet what it
+becomes (glibc raises its threshold for mappings of their own with what is freed)."""
 _LEAST_FLOPS = 3e6
 _LONGEST_STEP_S = 0.06
 """Of a program's forward pass, at the peak of the device."""
@@ -255,7 +258,8 @@ def run_program(kind: str, setup: Setup, clock: Clock) -> Steps:
     one = program(kind, setup)
     side = torch.randn(_SQUARE, _SQUARE, device=setup.device)
     reference = _fastest(lambda: side @ side, clock, repeats=1)
-    large = sum(bare_step(one, clock).values()) > _LARGE_S
+    warm = [bare_step(one, clock) for _ in range(_WARM_UP)]
+    large = sum(warm[-1].values()) > _LARGE_S
     timed = [timed_step(one, clock) for _ in range(_LARGE_STEPS if large else _STEPS)]
     small = sum(seconds for _, seconds in timed[0]) / len(timed[0]) <= _SMALL_S
     bare = [bare_step(one, clock) for _ in range(_STEPS)] if small or not clock.is_host else []

@@ -20,12 +20,15 @@ from torch.nn import functional
 _HEADS = (32, 48, 64, 80, 96, 128)
 """Sizes of heads: multiples of 16, as kernels of attention want them."""
 _ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (nn.ReLU, nn.GELU, nn.SiLU, lambda: nn.GELU("tanh"), nn.Hardswish)
-_FIRST_KERNELS, _KERNELS = (3, 7, 4, 8), (1, 1, 3, 3, 3, 5, 7)
-"""Widths of convolutions, as often as they are drawn: of the first layer, and of others."""
+_FIRST_KERNELS, _KERNELS, _PATCHES = (3, 5, 7), (1, 1, 3, 3, 3, 5, 7), (2, 4, 8, 12, 20, 24, 40)
+"""Widths of convolutions, as often as they are drawn: of the first layer, of others, and of a first one that cuts its
+image into patches."""
 _MULTIPLES = (8, 16, 16, 32, 64)
 """Channels are multiples of one of them, as often as it is drawn."""
 _CONVOLUTIONS, _BLOCKS, _PARTS = 12, 2, 24
 """Of a program, at most."""
+_MOST_ELEMENTS = 1 << 28
+"""Of a tensor, so that a program fits into a device's memory."""
 _LEAST_FLOPS, _MOST_WEIGHTS = 1e6, 2e6
 """Of a layer beside others."""
 
@@ -139,10 +142,12 @@ def _transformer(setup: Setup) -> Program:
     inner = hidden * random.choice((2, 3, 4))
     # FLOPs of a token: two for each weight of the projections and of the two layers of a block.
     tokens = max(8, setup.flops / _BLOCKS / (2 * (4 * hidden * hidden + 2 * hidden * inner)))
+    tokens = min(tokens, _MOST_ELEMENTS / inner)
     length = setup.drawn(8, min(2048, tokens))
     batch = max(1, round(tokens / length))
     vocabulary = setup.drawn(64, 50_000)
-    vocabulary = max(64, min(vocabulary, int(setup.flops / (2 * batch * length * hidden))))
+    most = min(setup.flops / (2 * hidden), _MOST_ELEMENTS) / (batch * length)
+    vocabulary = max(64, min(vocabulary, int(most)))
     blocks = nn.Sequential(*(_block(setup, hidden, inner, size if number == 0 else 0) for number in range(_BLOCKS)))
     embedding = nn.Embedding(vocabulary, hidden)
     head = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, vocabulary, bias=random.random() < 0.5))
@@ -190,19 +195,21 @@ def _convolutional(setup: Setup) -> Program:
     random = setup.random
     side, batch = setup.drawn(8, 256, 8), setup.drawn(1, 64)
     channels, multiple = 3, random.choice(_MULTIPLES)
-    width = setup.drawn(16, 256, multiple)
+    width = setup.drawn(16, 768, multiple)
     layers: list[nn.Module] = []
     left, images = setup.flops, (batch, 3, side, side)
     for depth in range(_CONVOLUTIONS):
         first = depth == 0
         stride = 1 if side < 8 else random.choice((1, 2, 4) if first else (1, 1, 1, 2))
         kernel = max(random.choice(_FIRST_KERNELS if first else _KERNELS), stride)
+        if first and random.random() < 0.4:
+            kernel = stride = random.choice([patch for patch in _PATCHES if patch <= side])
         depthwise = not first and random.random() < 0.15
         after = channels if depthwise else width if first else _nearby(channels, multiple, random)
         groups = channels if depthwise else 1
         cost = 2.0 * batch * (side // stride) ** 2 * after * (channels // groups) * kernel**2
         if first:
-            while cost > left / 4 and batch > 1:
+            while batch > 1 and (cost > left / 4 or batch * (side // stride) ** 2 * after > _MOST_ELEMENTS):
                 batch, cost = batch // 2, cost / 2
             images = (batch, 3, side, side)
         elif cost > left:
@@ -283,7 +290,7 @@ _STEPS: tuple[Callable[[torch.Tensor, _Elementwise], torch.Tensor], ...] = (
 def _elementwise(setup: Setup) -> Program:
     random = setup.random
     # About as many bytes as a transformer's activations have at as many FLOPs.
-    elements = max(256.0, setup.flops / 512)
+    elements = min(max(256.0, setup.flops / 512), _MOST_ELEMENTS)
     columns = 2 * setup.drawn(8, min(4096, elements / 2))
     rows = max(2, round(elements / columns))
     model = _Elementwise(rows, columns, random.sample(range(len(_STEPS)), 8)).to(setup.device, setup.dtype)

@@ -25,6 +25,11 @@ _SHRINKING = 0.5
 """Of slopes: the variance, in powers of two, below which sizes do not tell them."""
 _NEAR = 0.25
 """Square of a distance, in powers of two, within which points count alike: noise is averaged."""
+_SAME = {
+    "cudnn_batch_norm": "native_batch_norm",
+    "cudnn_batch_norm_backward": "native_batch_norm_backward",
+}
+"""Names under which a device's operators are found, if a recording without it has others."""
 _LAST = " in channels_last"
 _VECTOR, _NARROW = 16, 8
 """Channels that fill vectors, or rows of a tile; and fewer than those are a first layer's."""
@@ -61,7 +66,7 @@ def interpolated(points: Sequence[tuple[Place, float]], place: Place) -> float:
 
     Points count by the inverse of their distance to the fourth power. The plane's slopes are shrunk (ridge regression),
     so that few points, or noisy ones, give their weighted mean (W. S. Cleveland, Robust locally weighted regression,
-    1979).
+    1979). Beyond the points it is level.
 
     Args:
         points: Places and values.
@@ -85,9 +90,11 @@ def interpolated(points: Sequence[tuple[Place, float]], place: Place) -> float:
             for column in range(size):
                 matrix[row][column] += weight * offset[row] * offset[column]
     slopes = _solved(matrix, right)
-    plane = mean + sum(slope * (a - b) for slope, a, b in zip(slopes, place, center, strict=True))
+    sides = list(zip(*(other for _, other, _ in near), strict=True))
+    inside = [min(max(a, min(side)), max(side)) for a, side in zip(place, sides, strict=True)]
+    plane = mean + sum(slope * (a - b) for slope, a, b in zip(slopes, inside, center, strict=True))
     values = [value for *_, value in near]
-    return min(max(plane, min(values)), max(values))
+    return float(min(max(plane, min(values)), max(values)))
 
 
 def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
@@ -165,12 +172,12 @@ def _memory_bound(operator: Operator, kind: str) -> tuple[tuple[Class, ...], Pla
     largest = max((*operator.inputs, *operator.outputs), key=lambda tensor: tensor.elements, default=None)
     item, row = (4, 1) if largest is None or not largest.shape else (largest.item_bytes, largest.shape[-1])
     words = [value for value in operator.attributes.values() if isinstance(value, str)]
-    name = " ".join([operator.name, *words])
+    name = " ".join([_SAME.get(operator.name, operator.name), *words])
     layout = _layout(operator)
     moved, last, size = _place((operator.read + operator.written, row, item))
     kinds = [2.0 * (layout.startswith(one)) for one in ("turned", "broadcast")]
     kinds += [2.0 * layout.endswith(_LAST), *(1.0 * (operator.phase == phase) for phase in ("backward", "update"))]
-    return ((kind, name), (kind, operator.name), (kind, "", layout), (kind,)), (moved, last / 4, size, *kinds)
+    return ((kind, name), (kind, "", layout), (kind,)), (moved, last / 4, size, *kinds)
 
 
 def _layout(operator: Operator) -> str:
