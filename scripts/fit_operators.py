@@ -32,7 +32,7 @@ FILE = Path(operators_constants.__file__).with_name("constants.json")
 CALIBRATED = "steps of eight models on an H200 (docs/results/compute.md)"
 SPREAD = 0.02
 """Of a step that the model describes as well as it can: its mean error where constants were fitted by hand."""
-ROUNDS = 6
+ROUNDS = 3
 DIFFERENCE = 0.01
 DIGITS = 3
 Values = Mapping[Constant, float]

@@ -29,8 +29,8 @@ _LONGEST_STEP_S = 0.06
 _PROGRAMS = 400
 """In shorter calibrations, forward passes are shorter than that part of all."""
 _ORDER = (
-    *("transformer", "convolutional", "separate", "elementwise"),
-    *("transformer", "convolutional", "separate", "dense"),
+    *("transformer", "separate", "convolutional", "separate", "elementwise", "separate"),
+    *("transformer", "separate", "convolutional", "separate", "dense", "separate"),
 )
 """Of the kinds of programs, again and again."""
 _SMALL_S = 2e-5
@@ -235,13 +235,16 @@ def _here(call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401
 def _setups(
     device: torch.device, random: Random, known: Rates, dtypes: dict[str, torch.dtype], longest_s: float
 ) -> Iterator[tuple[Setup, str]]:
-    """Yield sizes and kinds of programs without end: kinds in turn, sizes uniform in their logarithm."""
+    """Yield sizes and kinds of programs without end: kinds in turn, sizes in logarithms, and large ones more often.
+
+    Large operators are most of what steps take.
+    """
     assert set(_ORDER) == set(KINDS)
     place = 0
     while True:
         precision, dtype = list(dtypes.items())[place // len(_ORDER) % len(dtypes)]
         largest = max(_LEAST_FLOPS, known.peak_flops[precision] * longest_s)
-        flops = math.exp(random.uniform(math.log(_LEAST_FLOPS), math.log(largest)))
+        flops = _LEAST_FLOPS * (largest / _LEAST_FLOPS) ** math.sqrt(random.random())
         yield Setup(device, random, flops, dtype), _ORDER[place % len(_ORDER)]
         place += 1
 

@@ -25,7 +25,7 @@ _FIRST_KERNELS, _KERNELS, _PATCHES = (3, 5, 7), (1, 1, 3, 3, 3, 5, 7), (2, 4, 8,
 image into patches."""
 _MULTIPLES = (8, 16, 16, 32, 64)
 """Channels are multiples of one of them, as often as it is drawn."""
-_CONVOLUTIONS, _BLOCKS, _PARTS = 12, 2, 24
+_CONVOLUTIONS, _BLOCKS, _PARTS = 12, 2, 12
 """Of a program, at most."""
 _MOST_ELEMENTS = 1 << 28
 """Of a tensor, so that a program fits into a device's memory."""
@@ -325,16 +325,16 @@ class _Mixed(nn.Module):
 def _separate(setup: Setup) -> Program:
     """Many layers in one program, whose sizes no other layer decides."""
     random = setup.random
-    most = max(_LEAST_FLOPS, setup.flops / _PARTS)
+    most = max(2 * _LEAST_FLOPS, 2 * setup.flops / _PARTS)
     parts: list[tuple[nn.Module, torch.Tensor]] = []
     for number in range(_PARTS):
-        flops = setup.drawn(_LEAST_FLOPS, most)
-        if number % 8 == 0:
+        flops = setup.drawn(max(_LEAST_FLOPS, most / 16), most)
+        if number % 6 == 0:
             size = random.choice(_HEADS)
             length = setup.drawn(16, min(2048.0, math.sqrt(flops / (4 * size))))
             heads = max(1, min(512, round(flops / (4 * length * length * size))))
             parts.append((_Mixed(causal=random.random() < 0.5), setup.tensor(1, heads, length, size)))
-        elif number % 8 < 4:
+        elif number % 6 < 3:
             before = setup.drawn(16, 4096, random.choice(_MULTIPLES))
             after = setup.drawn(16, min(4096, _MOST_WEIGHTS / before), random.choice(_MULTIPLES))
             rows = max(1, min(1 << 15, round(flops / (2 * before * after))))

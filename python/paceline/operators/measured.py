@@ -21,10 +21,11 @@ from paceline.operators.products import product_of
 _NEIGHBORS = 24
 _LEAST_POINTS = 3
 """Of a class with fewer, a more general one is taken."""
-_SHRINKING = 0.5
+_SHRINKING = 0.1
 """Of slopes: the variance, in powers of two, below which sizes do not tell them."""
 _NEAR = 0.25
 """Square of a distance, in powers of two, within which points count alike: noise is averaged."""
+_LARGE = 8.0
 _SAME = {
     "cudnn_batch_norm": "native_batch_norm",
     "cudnn_batch_norm_backward": "native_batch_norm_backward",
@@ -64,7 +65,7 @@ class Measured:
 def interpolated(points: Sequence[tuple[Place, float]], place: Place) -> float:
     """Return the value at a place of the plane through the nearest points.
 
-    Points count by the inverse of their distance to the fourth power. The plane's slopes are shrunk (ridge regression),
+    Points count by the inverse of their distance to the sixth power. The plane's slopes are shrunk (ridge regression),
     so that few points, or noisy ones, give their weighted mean (W. S. Cleveland, Robust locally weighted regression,
     1979). Beyond the points it is level.
 
@@ -76,7 +77,7 @@ def interpolated(points: Sequence[tuple[Place, float]], place: Place) -> float:
         _NEIGHBORS,
         ((sum((a - b) ** 2 for a, b in zip(other, place, strict=True)), other, value) for other, value in points),
     )
-    weights = [(distance + _NEAR) ** -2 for distance, *_ in near]
+    weights = [(distance + _NEAR) ** -3 for distance, *_ in near]
     whole = sum(weights)
     size = len(place)
     center = [sum(w * other[d] for w, (_, other, _) in zip(weights, near, strict=True)) / whole for d in range(size)]
@@ -134,13 +135,19 @@ def _place(sizes: Iterable[float]) -> Place:
     return tuple(math.log2(max(1.0, size)) for size in sizes)
 
 
+def _saturated(logarithm: float) -> float:
+    """Return a size's logarithm; of sizes beyond `_LARGE` a quarter counts, as kernels are as fast as they become."""
+    return logarithm if logarithm < _LARGE else _LARGE + (logarithm - _LARGE) / 4
+
+
 def _product(operator: Operator) -> tuple[tuple[Class, ...], Place]:
     if len(operator.inputs) < 2:
         return (("product",),), (0.0,) * 6
     product = product_of(operator)
     turned = tuple(float(tensor.strides[-1] != 1) for tensor in operator.inputs[-2:])
     special = ("product", product.batch > 1, product.dtype, operator.tf32)
-    return (special, ("product",)), (*_place((product.batch, product.m, product.n, product.k)), *turned)
+    batch, *sizes = _place((product.batch, product.m, product.n, product.k))
+    return (special, ("product",)), (batch, *map(_saturated, sizes), *turned)
 
 
 def _convolution(operator: Operator) -> tuple[tuple[Class, ...], Place]:
@@ -164,7 +171,8 @@ def _convolution(operator: Operator) -> tuple[tuple[Class, ...], Place]:
         2.0 * (image.innermost == 1 and before > 1),
         1.0 * mask[0],
     )
-    place = (rows / 2, side / 4, first, second, divided / 2, width / 2, step, *kinds)
+    channels = _saturated(first), _saturated(second)
+    place = (_saturated(rows / 2), side / 4, *channels, divided / 2, width / 2, step, *kinds)
     return (special, special[:2], ("convolution",)), place
 
 
