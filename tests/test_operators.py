@@ -385,3 +385,14 @@ def test_a_script_dispatches_what_its_gpu_would_run(gpu, expected):
     assert answers["layout"] is True
     assert not {"clone", "copy_"} & set(answers["convolution"])
     assert answers["reads"] == [True, False]
+
+
+def test_flash_attention_2_keeps_up_with_small_tensor_cores():
+    """Its instructions feed a share of a whole multiprocessor's Tensor Cores, which is more than an H20 has."""
+    share = {
+        name: Machine(find_hardware(name)).attention_rate("flash", "forward", 128)
+        / Machine(find_hardware(name)).attention_rate("cudnn", "forward", 128)
+        for name in ("h100", "h200", "h20")
+    }
+    assert share["h100"] == pytest.approx(share["h200"], rel=0.01)
+    assert share["h20"] == pytest.approx(share["h100"] / constant("attention.flash.later"), rel=0.01)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from paceline.catalog.gpus import Hardware
+from paceline.catalog.gpus import FLOPS_PER_CLOCK, Hardware
 from paceline.operators.constants import all_constants, constant
 from paceline.operators.power import cores_clock, process_of, product_clock
 
@@ -97,6 +97,11 @@ class Machine:
         return self.hardware.half_peak
 
     @cached_property
+    def _whole_peak(self) -> float:
+        """The peak in 16 bits of as many whole multiprocessors; those of an H20 lack most of their Tensor Cores."""
+        return self.multiprocessors * self.clock_hz * FLOPS_PER_CLOCK[self.hardware.architecture]
+
+    @cached_property
     def plain_rate(self) -> float:
         """Bytes per second of element-wise kernels."""
         return self.hardware.memory_bandwidth * constant("memory.plain")
@@ -128,7 +133,7 @@ class Machine:
         small, large = (constant(f"attention.{name}.{phase}.{width}") for width in (64, 128))
         share = small + (large - small) * min(max((size - 64) / 64, 0.0), 1.0)
         if name == "flash" and self.hardware.architecture in _LATER:
-            share *= constant("attention.flash.later")
+            share *= min(1.0, constant("attention.flash.later") * self._whole_peak / self.half_peak)
         if kernel == "efficient":
             share *= constant("attention.efficient")
         return share * self._product_share * self.half_peak
