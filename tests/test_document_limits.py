@@ -14,7 +14,6 @@ from paceline._core import Trace
 from paceline._internal.documents import read_json, read_limited, read_small
 from paceline.catalog.gpus import find_hardware
 from paceline.catalog.models.config import built_in_configs
-from paceline.cli.models import _document
 from paceline.errors import InvalidArgumentError
 
 WORKER = Path(__file__).parent / "document_workers" / "commands.py"
@@ -140,7 +139,7 @@ def cases(folder, kind):
         "trace": [(trace, ["simulate", "{}", "--workers", "2", "--strategy", "ring", "--json"])],
         "model": [(one, ["models", "{}", "--gpu", "h100"]) for one in (LLAMA, MIXTRAL, VIT, T5, GEMMA3)],
         "model, forecast": [(LLAMA, ["simulate", "{}", "--gpu", "h100", "--gpus", "8", "--sharding", "zero3"])],
-        "device": [(_document(find_hardware("h100")), ["simulate", "gpt2-small", "--gpu", "{}", "--gpus", "8"])],
+        "device": [(find_hardware("h100").document(), ["simulate", "gpt2-small", "--gpu", "{}", "--gpus", "8"])],
         "graph": [(GRAPH, ["plan", "{}"])],
         "constants": [
             (

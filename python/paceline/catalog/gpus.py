@@ -1,4 +1,4 @@
-"""GPUs as a roofline sees them: peaks by precision, memory, NVLink and launch cost, from gpus/*.json.
+"""GPUs by their data sheets: peaks by precision, memory, NVLink and launch cost, from gpus/*.json.
 
 Files that `paceline calibrate` writes hold measured operators as well, and may describe a CPU.
 

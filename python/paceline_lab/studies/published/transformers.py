@@ -130,6 +130,8 @@ _SOFTWARE = (
     _Software("TF2", "eager", "unfused", "64MiB", overlap=False, predictions=True, recipe="amp-fp16"),
     _Software("NGC PyTorch", "eager", "unfused", overlap=False),
     _Software("Transformer-XL", "eager", "unfused"),
+    # A container of NVIDIA, with PyTorch 1.13.
+    _Software("PyTorch 22.08", "eager", "unfused"),
     _Software("PyTorch 2", "fused", "unfused"),
     _Software("PyTorch", "eager", "unfused"),
 )
