@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.catalog.gpus import all_hardware, find_hardware
 from paceline.operators import attention, convolutions
+from paceline.operators.forms import problem_of
 from paceline.operators.fused import Fusion
 from paceline.operators.kernels import work_of
 from paceline.operators.machine import Machine, all_constants, constant
@@ -218,6 +219,16 @@ def test_the_backward_pass_computes_again_what_is_not_stored():
     assert [p for p in fusion._stored if p[0] == 0] == []
 
 
+def test_a_chain_of_many_readers_is_walked_once():
+    image = contiguous((64, 64), "float32")
+    forward = [
+        Operator("cat", (image,) * 10, (image,), compiled=True, sources=(place - 1,) * 10) for place in range(20)
+    ]
+    backward = Operator("neg", (image,), (image,), compiled=True, phase="backward", sources=(19,))
+    fusion = Fusion([*forward, backward])
+    assert fusion.work_of(fusion.chains[-1], H200).bytes <= 11 * image.bytes
+
+
 def test_small_kernels_are_bound_by_the_host():
     queues, add = Queues(), of("add", contiguous((4,), "float32"), out=contiguous((4,), "float32"))
     work = work_of(add, H200)
@@ -233,6 +244,61 @@ def test_small_kernels_are_bound_by_the_host():
         waits.dispatch([1e-3], dispatch_s(add))
         waits.dispatch([1e-6], dispatch_s(Operator(SYNCHRONIZE)), waits=True)
     assert waits.device_s > long.device_s
+
+
+def test_scaled_products_have_their_scales_last():
+    left, right, scale = (
+        contiguous((64, 32), "float8_e4m3fn"),
+        contiguous((32, 128), "float8_e4m3fn"),
+        contiguous((), "float32"),
+    )
+    product = product_of(of("_scaled_mm", left, right, scale, scale, out=contiguous((64, 128), "bfloat16")))
+    assert (product.m, product.n, product.k, product.dtype) == (64, 128, 32, "float8_e4m3fn")
+
+
+def test_flash_attention_by_itself_has_heads_after_the_length():
+    """Torch's `_flash_attention_forward`: batch x length x heads x size, or the tokens of sequences in a row."""
+    usual = contiguous((2, 4, 256, 64), "bfloat16")
+    expected = work_of(of("_scaled_dot_product_flash_attention", usual, usual, usual, out=usual, is_causal=True), H200)
+    apart, packed = contiguous((2, 256, 4, 64), "bfloat16"), contiguous((512, 4, 64), "bfloat16")
+    assert work_of(of("_flash_attention_forward", apart, apart, apart, out=apart, is_causal=True), H200) == expected
+    call = of("_flash_attention_forward", packed, packed, packed, out=packed, is_causal=True, max_q=256, max_k=256)
+    assert work_of(call, H200) == expected
+
+
+@pytest.mark.parametrize("name", ["mm", "_scaled_dot_product_flash_attention", "native_layer_norm", "cat"])
+def test_tensors_without_elements_take_a_launch(name):
+    empty = contiguous((0, 8) if name in ("mm", "cat") else (1, 2, 0, 8), "bfloat16")
+    work = work_of(of(name, empty, empty, empty, out=empty, normalized_shape=[8]), H200)
+    assert (work.flops, work.kernels) == (0, (constant("kernel"),))
+
+
+_IMAGE = contiguous((8, 8), "float32")
+PROBLEMS = [
+    (of("mm", out=_IMAGE), "mm needs inputs: at least 2, not 0"),
+    (of("mm", _IMAGE, contiguous((8,), "float32"), out=_IMAGE), "mm takes tensors of 2 dimensions, not of 1"),
+    (of("addmm", _IMAGE, _IMAGE), "addmm needs outputs: at least 1, not 0"),
+    (of("_grouped_mm", _IMAGE, _IMAGE, out=_IMAGE), "no tensor of 3 dimensions"),
+    (
+        of("_scaled_dot_product_flash_attention", *[contiguous((8, 8, 8), "float16")] * 3),
+        "takes tensors of 4 dimensions",
+    ),
+    (of("native_layer_norm", _IMAGE), '"normalized_shape" of native_layer_norm must be a list of sizes'),
+    (of("native_layer_norm", _IMAGE, normalized_shape=[0]), '"normalized_shape"'),
+    (of("convolution", image(1, 8, 4, 4), image(8, 8, 1, 1), out=image(1, 8, 4, 4), stride=[1, 1]), '"groups"'),
+    (of("add", contiguous((8,), "bfloat61"), out=_IMAGE), "unknown dtype 'bfloat61'"),
+]
+
+
+@pytest.mark.parametrize(("operator", "problem"), PROBLEMS, ids=lambda value: getattr(value, "name", None))
+def test_operators_that_cannot_be_timed_are_errors(operator, problem):
+    assert problem in problem_of(operator)
+
+
+def test_operators_of_no_special_form_can_be_timed():
+    for operator in (of("anything"), of("_softmax", contiguous((), "float32")), of("zero_"), of("_foreach_add_")):
+        assert problem_of(operator) is None
+        assert work_of(operator, H200).seconds > 0
 
 
 dtypes = st.sampled_from(["bfloat16", "float32", "int64"])
@@ -272,9 +338,9 @@ def steps(draw):
     return Step(tuple(operators), ((0, a),), {"w": draw(st.integers(0, b - a))}, (a, b), (b, count))
 
 
-@given(steps())
-def test_a_trace_keeps_the_operators_of_its_step(step):
-    trace = paceline.Trace.from_dict(
+def _traced(step):
+    """Return a trace of these operators."""
+    return paceline.Trace.from_dict(
         {
             "format": "paceline-trace",
             "version": 2,
@@ -290,9 +356,21 @@ def test_a_trace_keeps_the_operators_of_its_step(step):
             "operators": step.document(),
         }
     )
+
+
+@given(steps())
+def test_a_trace_keeps_the_operators_of_its_step(step):
+    trace = _traced(step)
     kept = Step.of(paceline.Trace.from_json(trace.to_json()).operators())
     assert kept == step
     assert kept.times(H200) == step.times(H200)
+
+
+def test_a_trace_with_operators_that_cannot_be_timed_names_the_kind():
+    step = Step((of("mm", out=_IMAGE), of("add", _IMAGE)), ((0, 1),), {"w": 1}, (1, 2), (2, 2))
+    with pytest.raises(paceline.InvalidArgumentError, match=r"one: operators\.kinds\[0\]: mm needs inputs") as raised:
+        paceline.simulate(_traced(step), workers=1, gpu="h100")
+    assert "paceline record --gpu" in str(raised.value.remedy)
 
 
 def test_a_step_that_follows_another_takes_as_long_again():

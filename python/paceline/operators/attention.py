@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from paceline.operators.machine import Machine, constant
 from paceline.operators.operator import Operator, Tensor
 
@@ -23,47 +25,91 @@ def is_attention(name: str) -> bool:
     return name.startswith("_scaled_dot_product") or name in ("_flash_attention_forward", "_flash_attention_backward")
 
 
+class Sizes(NamedTuple):
+    """Of attention."""
+
+    heads: int
+    """Of the whole batch."""
+    queries: int
+    """Of a sequence."""
+    keys: int
+    """Of a sequence."""
+    size: int
+    """Of a head's queries and keys."""
+
+
 def flops(operator: Operator) -> int:
     """Return the FLOPs of all scores; those of a causal mask count as well."""
-    query, key, value = _tensors(operator)
-    scores = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
-    forward = 2 * scores * (query.shape[3] + value.shape[3])
-    return int(forward * (_RECOMPUTING if _is_backward(operator) else 1))
+    heads, queries, keys, size = sizes(operator)
+    value = operands_of(operator)[2]
+    forward = 2 * heads * queries * keys * (size + value.shape[-1])
+    return int(forward * (_RECOMPUTING if is_backward(operator.name) else 1))
 
 
-def sizes(operator: Operator) -> tuple[int, int, int, int]:
-    """Return heads of the whole batch, lengths of queries and of keys, and the size of a head."""
-    query, key, _ = _tensors(operator)
-    return query.shape[0] * query.shape[1], query.shape[2], key.shape[2], query.shape[3]
+def sizes(operator: Operator) -> Sizes:
+    """Return the sizes of attention.
+
+    `_scaled_dot_product_*` takes batch x heads x length x size; `_flash_attention_*` takes batch x length x heads x
+    size, or tokens x heads x size of sequences in a row, which count as if each had the greatest length.
+    """
+    query, key, _ = operands_of(operator)
+    if not is_flash(operator.name):
+        batch, heads, queries, size = query.shape
+        return Sizes(batch * heads, queries, key.shape[2], size)
+    *batches, queries, heads, size = query.shape
+    keys = key.shape[-3]
+    if batches:
+        return Sizes(batches[0] * heads, queries, keys, size)
+    most_queries, most_keys = (_length(operator, name, most) for name, most in (("max_q", queries), ("max_k", keys)))
+    return Sizes(-(-queries // most_queries) * heads, most_queries, most_keys, size)
 
 
-def _is_backward(operator: Operator) -> bool:
-    return "backward" in operator.name
+def _length(operator: Operator, name: str, most: int) -> int:
+    """Return the greatest length of sequences in a row."""
+    value = operator.attributes.get(name)
+    return min(value, most) if isinstance(value, int) and value > 0 else most
 
 
-def _tensors(operator: Operator) -> tuple[Tensor, ...]:
-    start = 1 if _is_backward(operator) else 0
+def is_causal(operator: Operator) -> bool:
+    """Return whether later keys are masked."""
+    return any(bool(operator.attributes.get(name)) for name in ("is_causal", "causal"))
+
+
+def is_backward(name: str) -> bool:
+    """Return whether attention is that of the backward pass."""
+    return "backward" in name
+
+
+def is_flash(name: str) -> bool:
+    """Return whether attention is FlashAttention called by itself, with heads after the length."""
+    return name.startswith("_flash_attention")
+
+
+def operands_of(operator: Operator) -> tuple[Tensor, ...]:
+    """Return queries, keys and values."""
+    start = 1 if is_backward(operator.name) else 0
     return operator.inputs[start : start + 3]
 
 
 def kernels(operator: Operator, machine: Machine) -> list[float]:
     """Return the seconds of each kernel."""
-    query, key, value = _tensors(operator)
-    phase = "backward" if _is_backward(operator) else "forward"
+    query, key, value = operands_of(operator)
+    heads, queries, length, size = sizes(operator)
+    phase = "backward" if is_backward(operator.name) else "forward"
     kernel = next((name for name in _KERNELS if name in operator.name), "flash")
-    causal = bool(operator.attributes.get("is_causal"))
-    keys = key.shape[2] / 2 if causal else key.shape[2]
+    causal = is_causal(operator)
+    keys = length / 2 if causal else length
     row = keys + _OVERHEAD[phase, causal]
-    work = flops(operator) / key.shape[2] * row
-    seconds = work / machine.attention_rate(kernel, phase, query.shape[3])
+    work = flops(operator) / length * row
+    seconds = work / machine.attention_rate(kernel, phase, size)
     if operator.attributes.get("version") == 1:
         seconds /= constant("attention.flash.first")
     if operator.attributes.get("dropout_p"):
         seconds *= constant("attention.dropout")
-    bias = _bias(operator)
+    bias = _bias(operator, (queries, length))
     if bias is not None:
         # A mask that is added is read for each head, from L2.
-        scores = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
+        scores = heads * queries * length
         seconds = max(seconds, scores * bias.item_bytes / (machine.feed_rate / 2))
     moved = (2 * query.bytes + key.bytes + value.bytes) * (_RECOMPUTING if phase == "backward" else 1)
     seconds = max(seconds, moved / machine.plain_rate)
@@ -71,8 +117,6 @@ def kernels(operator: Operator, machine: Machine) -> list[float]:
     return [seconds + constant("kernel") * (3 if phase == "backward" else 1)]
 
 
-def _bias(operator: Operator) -> Tensor | None:
-    query, key, _ = _tensors(operator)
-    scores = (query.shape[2], key.shape[2])
+def _bias(operator: Operator, scores: tuple[int, int]) -> Tensor | None:
     rest = operator.inputs[3:]
     return next((t for t in rest if len(t.shape) == 4 and t.shape[-2:] == scores), None)

@@ -50,6 +50,8 @@ class Fusion:
                 last = None
             self._runs.append(len(self.chains) - 1 if fusible else -1)
         self._stored = set(self._read_elsewhere())
+        self._known_roots: dict[tuple[int, int], dict[_Place, int]] = {}
+        """Of operators that are computed again, by place and depth."""
 
     def work_of(self, chain: Sequence[int], machine: Machine) -> Work:
         """Return what the kernels of a chain cost."""
@@ -62,7 +64,7 @@ class Fusion:
         for place in chain:
             operator = self._operators[place]
             lanes += lanes_of(operator)
-            sources = dict(self._roots(place, members))
+            sources = self._roots(place, members)
             by_column = self._is_by_column(operator, largest)
             if by_column:
                 again |= sources or {(place, 0): operator.read}
@@ -70,7 +72,7 @@ class Fusion:
             if not by_column or operator.name in _BY_COLUMN:
                 read |= sources
                 sizes |= {t.elements for t in operator.outputs if t.elements * _SMALL > largest}
-            if operator.name.startswith(("_log_softmax", "_softmax")) and operator.inputs[0].shape[-1] > _LONG_ROW:
+            if operator.name.startswith(("_log_softmax", "_softmax")) and _row(operator.inputs[0]) > _LONG_ROW:
                 again |= {(place, 0): operator.inputs[0].bytes}
             for number, tensor in enumerate(operator.outputs):
                 if (place, number) in self._stored:
@@ -96,7 +98,7 @@ class Fusion:
                 tensor = self._operators[place].inputs[number]
                 output = self._output(source, tensor)
                 same = self._operators[place].phase == self._operators[source].phase
-                small = tensor.elements * _SMALL < max(t.elements for t in self._tensors(source))
+                small = tensor.elements * _SMALL < max((t.elements for t in self._tensors(source)), default=0)
                 if same or self._runs[place] < 0 or small:
                     yield source, output
 
@@ -105,9 +107,16 @@ class Fusion:
         outputs = self._operators[source].outputs
         return next((n for n, out in enumerate(outputs) if out.elements >= tensor.elements), 0)
 
-    def _roots(self, place: int, chain: Container[int], depth: int = 0) -> Iterator[tuple[_Place, int]]:
-        """Yield what is read from memory so that an operator of a chain can be computed, and its bytes."""
+    def _recomputed(self, place: int, depth: int) -> dict[_Place, int]:
+        """Return the roots of an operator of the forward pass that is computed again."""
+        if (place, depth) not in self._known_roots:
+            self._known_roots[place, depth] = self._roots(place, (), depth)
+        return self._known_roots[place, depth]
+
+    def _roots(self, place: int, chain: Container[int], depth: int = 0) -> dict[_Place, int]:
+        """Return what is read from memory so that an operator of a chain can be computed, and its bytes."""
         operator = self._operators[place]
+        roots: dict[_Place, int] = {}
         for number, tensor in enumerate(operator.inputs):
             source = operator.sources[number] if number < len(operator.sources) else -1
             if source in chain:
@@ -116,10 +125,10 @@ class Fusion:
             computed = source >= 0 and self._runs[source] >= 0 and (source, output) not in self._stored
             if computed and depth < _DEPTH:
                 # A chain of the forward pass, which is computed again.
-                yield from self._roots(source, (), depth + 1)
+                roots |= self._recomputed(source, depth + 1)
             else:
-                key = (source, output) if source >= 0 else (-1 - number, place)
-                yield key, tensor.bytes
+                roots[(source, output) if source >= 0 else (-1 - number, place)] = tensor.bytes
+        return roots
 
     @staticmethod
     def _is_by_column(operator: Operator, largest: int) -> bool:
@@ -131,8 +140,14 @@ class Fusion:
         image = operator.inputs[0]
         dimensions = operator.attributes.get("dim") or ()
         last = len(image.shape) - 1
-        along = {d % (last + 1) for d in dimensions} if isinstance(dimensions, list | tuple) and image.shape else set()
+        if not (isinstance(dimensions, list | tuple) and image.shape):
+            return False
+        along = {d % (last + 1) for d in dimensions if isinstance(d, int)}
         return image.elements * _SMALL > largest and bool(along) and last not in along
+
+
+def _row(tensor: Tensor) -> int:
+    return tensor.shape[-1] if tensor.shape else 1
 
 
 _DEPTH = 12

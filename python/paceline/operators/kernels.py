@@ -86,6 +86,9 @@ def _on_gpu(operator: Operator, machine: Machine, previous: Tensor | None = None
     name, moved = operator.name, operator.read + operator.written
     if name == SYNCHRONIZE:
         return Work("wait", 0, 0, (constant("kernel"),))
+    if any(tensor.elements == 0 for tensor in operator.inputs) and not is_multi_tensor(name):
+        # The result, if it has elements, is filled.
+        return Work("memory", 0, moved, (moved / machine.plain_rate + constant("kernel"),))
     if name in _PRODUCTS and len(operator.inputs) > 1:
         product = product_of(operator)
         if operator.compiled:

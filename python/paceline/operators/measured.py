@@ -16,7 +16,7 @@ from typing import cast
 
 from paceline.operators import attention
 from paceline.operators.operator import Operator, Tensor
-from paceline.operators.products import product_of
+from paceline.operators.products import operands_of, product_of
 
 _NEIGHBORS = 24
 _LEAST_POINTS = 3
@@ -127,7 +127,7 @@ def classified(operator: Operator, kind: str) -> tuple[tuple[Class, ...], Place]
         return _product(operator)
     if kind == "attention":
         name, sizes = operator.name, attention.sizes(operator)
-        return (("attention", name, bool(operator.attributes.get("is_causal"))), ("attention", name)), _place(sizes)
+        return (("attention", name, attention.is_causal(operator)), ("attention", name)), _place(sizes)
     return _memory_bound(operator, kind)
 
 
@@ -144,7 +144,7 @@ def _product(operator: Operator) -> tuple[tuple[Class, ...], Place]:
     if len(operator.inputs) < 2:
         return (("product",),), (0.0,) * 6
     product = product_of(operator)
-    turned = tuple(float(tensor.strides[-1] != 1) for tensor in operator.inputs[-2:])
+    turned = tuple(float(tensor.strides[-1] != 1) for tensor in operands_of(operator))
     special = ("product", product.batch > 1, product.dtype, operator.tf32)
     batch, *sizes = _place((product.batch, product.m, product.n, product.k))
     return (special, ("product",)), (batch, *map(_saturated, sizes), *turned)

@@ -14,15 +14,25 @@ ITEM_BYTES = {
     "float64": 8,
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
     "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
+    **dict.fromkeys(("uint8", "int8", "quint8", "qint8"), 1),
+    **dict.fromkeys(("uint16", "int16"), 2),
+    **dict.fromkeys(("uint32", "int32", "qint32"), 4),
+    **dict.fromkeys(("uint64", "int64"), 8),
+    "complex32": 4,
     "complex64": 8,
+    "complex128": 16,
 }
 """Bytes of an element, by torch's name of the dtype."""
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the bytes of an element by torch's name of the dtype; those of FP32 if it is unknown."""
+    return ITEM_BYTES.get(dtype, ITEM_BYTES["float32"])
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Tensor:
     @property
     def item_bytes(self) -> int:
         """Bytes of an element."""
-        return ITEM_BYTES.get(self.dtype, 4)
+        return item_bytes(self.dtype)
 
     @cached_property
     def bytes(self) -> int:

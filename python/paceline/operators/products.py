@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from paceline.catalog.constants import Constant, assumed
 from paceline.operators.machine import Machine, constant
-from paceline.operators.operator import ITEM_BYTES, Operator
+from paceline.operators.operator import Operator, Tensor, item_bytes
 
 _TILES = (
     *((128, 256), (256, 128), (192, 192), (128, 192), (192, 128), (128, 128)),
@@ -60,7 +60,7 @@ def fastest_s(machine: Machine, product: Product, _: frozenset[tuple[Constant, f
     if product.alignment < _ROW_BYTES:
         share = constant("product.unaligned") * (0.5 if product.alignment < 4 else 1.0)
         rate = min(rate, machine.half_peak * share)
-    item = ITEM_BYTES[product.dtype]
+    item = item_bytes(product.dtype)
     through_memory = product.moved / (machine.plain_rate * 0.95)
     best = math.inf
     on_cores = product.dtype == "float32" and not product.tf32
@@ -100,9 +100,14 @@ def grouped_product_of(operator: Operator) -> Product:
     return Product(groups, m, n, k, left.dtype, left.bytes + right.bytes + result.bytes)
 
 
+def operands_of(operator: Operator) -> tuple[Tensor, ...]:
+    """Return both operands of a product: `addmm` has what is added before them, `_scaled_mm` its scales after them."""
+    return operator.inputs[:2] if operator.name == "_scaled_mm" else operator.inputs[-2:]
+
+
 def product_of(operator: Operator) -> Product:
-    """Return the product of `mm`, `addmm`, `bmm` or `baddbmm`."""
-    left, right = operator.inputs[-2:]
+    """Return the product of `mm`, `addmm`, `bmm`, `baddbmm` or `_scaled_mm`."""
+    left, right = operands_of(operator)
     result = operator.outputs[0]
     batch = left.shape[0] if len(left.shape) == 3 else 1
     (m, k), n = left.shape[-2:], right.shape[-1]

@@ -15,6 +15,7 @@ from paceline._core import Trace
 from paceline._internal.recording import ACCUMULATION_LAYER, INPUT_LAYER, seconds
 from paceline.catalog.gpus import Hardware
 from paceline.errors import InvalidArgumentError
+from paceline.operators.forms import problem_of
 from paceline.operators.machine import Machine
 from paceline.operators.operator import Operator, Tensor
 from paceline.operators.rows import described, operator_of, row_of, tensor_of
@@ -174,6 +175,7 @@ def retimed(trace: Trace, hardware: Hardware) -> Trace:
     document = trace.operators()
     assert document is not None
     step = Step.of(document)
+    _check(document, trace.name)
     lacking = _lacking(step, hardware)
     if lacking is not None:
         raise InvalidArgumentError(
@@ -204,6 +206,18 @@ def retimed(trace: Trace, hardware: Hardware) -> Trace:
     )
     provenance = f"{trace.provenance}; computed again for {hardware.under_limit}"
     return trace.replace(workers=[own], device=hardware.title, provenance=provenance)
+
+
+def _check(document: Mapping[str, Any], name: str) -> None:
+    """Raise InvalidArgumentError if an operator of a trace lacks what its kind needs."""
+    tensors = [tensor_of(one) for one in document["tensors"]]
+    for place, kind in enumerate(document["kinds"]):
+        problem = problem_of(operator_of(kind, tensors))
+        if problem is not None:
+            raise InvalidArgumentError(
+                f"{name}: operators.kinds[{place}]: {problem}",
+                remedy='a trace as paceline record --gpu writes it, or none of its "operators"',
+            )
 
 
 def _lacking(step: Step, hardware: Hardware) -> str | None:
