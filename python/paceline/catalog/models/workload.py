@@ -456,6 +456,18 @@ class Workload:
             found[-1] = max(found[-1], cached + forward_loss_bytes(layers[-1], self.computed) // self.context)
         return found
 
+    @property
+    def least_passing_bytes(self) -> int:
+        """The smaller one of what a GPU needs only in the loss's backward pass, and only in that of a block.
+
+        Of one stage with a loss; else 0.
+        """
+        layers = self._models[0].layers
+        if self.pipeline > 1 or not layers[-1].logits:
+            return 0
+        *blocks, loss = self._only_backward(layers)
+        return -(-self.batch * min(loss, max(blocks, default=0)) // self.tensor)
+
     @cached_property
     def _models(self) -> tuple[Model, ...]:
         """The part of the model that each stage has."""
