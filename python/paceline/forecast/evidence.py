@@ -116,7 +116,7 @@ def _computed_case(case: dict[str, Any]) -> ComputedCase:
 
 def forget() -> None:
     """Read the files again when they are next needed: they have been rewritten."""
-    for cached in (published_cases, computed_cases, _read):
+    for cached in (published_cases, computed_cases, _read, _near):
         cached.cache_clear()
 
 
@@ -247,6 +247,32 @@ def _computed(question: Question, conditions: Conditions, without: str) -> tuple
     """Return the size by cases in like conditions, and their sources; each property has been measured by two."""
     if question.workers > 1 and not question.own:
         return None, Evidence(Ground.TRANSFORMERS_UNPUBLISHED, strategy=question.strategy)
+    near = _near(conditions, without)
+    if near.missing is not None:
+        value = getattr(conditions, near.missing)
+        return None, Evidence(Ground.UNMEASURED, condition=near.missing, value=value)
+    about = Evidence(Ground.PUBLISHED, comparable=Comparable.ALIKE)
+    ground = _grounds(question, near.as_large, about, question.gpus)
+    if ground.ground is not Ground.PUBLISHED:
+        return None, ground
+    return near.size, ground.on(Ground.PUBLISHED, sources=near.sources)
+
+
+@dataclass(frozen=True)
+class _Near:
+    """The cases in conditions like some."""
+
+    size: _Size | None
+    sources: tuple[str, ...]
+    """The most alike first."""
+    as_large: tuple[ComputedCase, ...]
+    """Those on one GPU, one node or several, whichever it is."""
+    missing: str | None = None
+    """The property that too few sources have measured."""
+
+
+@lru_cache(maxsize=256)
+def _near(conditions: Conditions, without: str) -> _Near:
     near = [
         (case, differences)
         for case in computed_cases()
@@ -255,13 +281,10 @@ def _computed(question: Question, conditions: Conditions, without: str) -> tuple
     for field in fields(Conditions):
         known = {case.source for case, differences in near if field.name not in differences}
         if len(known) < _FEWEST_SOURCES:
-            return None, Evidence(Ground.UNMEASURED, condition=field.name, value=getattr(conditions, field.name))
-    alike = [case for case, differences in near if "scale" not in differences]
-    ground = _grounds(question, alike, Evidence(Ground.PUBLISHED, comparable=Comparable.ALIKE), question.gpus)
-    if ground.ground is not Ground.PUBLISHED:
-        return None, ground
+            return _Near(None, (), (), field.name)
     likes = [Like(case.source, len(differences), case.residual) for case, differences in near]
-    return _sized(likes, _COMPUTED), ground.on(Ground.PUBLISHED, sources=_closest(likes))
+    as_large = tuple(case for case, differences in near if "scale" not in differences)
+    return _Near(_sized(likes, _COMPUTED), _closest(likes), as_large)
 
 
 @dataclass(frozen=True)
