@@ -19,7 +19,7 @@ from paceline.operators.memory_bound import instructions
 from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, contiguous
 from paceline.operators.products import Product, product_of, product_s
 from paceline.operators.queues import Queues, dispatch_s
-from paceline.operators.steps import Step
+from paceline.operators.steps import Step, retimed
 
 H200 = Machine(find_hardware("h200"))
 sizes = st.integers(1, 8192)
@@ -474,3 +474,43 @@ def test_flash_attention_2_keeps_up_with_small_tensor_cores():
     }
     assert share["h100"] == pytest.approx(share["h200"], rel=0.01)
     assert share["h20"] == pytest.approx(share["h100"] / constant("attention.flash.later"), rel=0.01)
+
+
+def recorded(operator, device):
+    step = Step((operator,), ((0, 1),), {"w": 0}, (1, 1), (1, 1))
+    return paceline.Trace.from_dict(
+        {
+            "format": "paceline-trace",
+            "version": 2,
+            "name": "one",
+            "batch": 1,
+            "dtype": "float32",
+            "device": find_hardware(device).title,
+            "workers": [
+                {
+                    "forward": [{"layer": "l", "duration_s": 0.1, "tensors": ["w"]}],
+                    "gradients": [{"tensor": "w", "ready_s": 0.0, "bytes": 4}],
+                    "backward_s": 0.0,
+                }
+            ],
+            "operators": step.document(),
+        }
+    )
+
+
+def test_attention_of_a_recording_takes_the_kernel_of_the_gpu():
+    of_h200, of_a100 = (attend(f"_scaled_dot_product_{name}_attention", is_causal=True) for name in ("cudnn", "flash"))
+    on_a100 = retimed(recorded(of_h200, "h200"), find_hardware("a100"))
+    assert on_a100.forward_s == retimed(recorded(of_a100, "a100"), find_hardware("a100")).forward_s
+    on_h200 = retimed(recorded(of_a100, "a100"), find_hardware("h200"))
+    assert on_h200.forward_s == retimed(recorded(of_h200, "h200"), find_hardware("h200")).forward_s
+    # A script that took the flash kernel where torch prefers cuDNN's keeps it.
+    own = retimed(recorded(of_a100, "h200"), find_hardware("b200"))
+    assert own.forward_s == retimed(recorded(of_a100, "b200"), find_hardware("b200")).forward_s
+    assert own.forward_s != retimed(recorded(of_h200, "b200"), find_hardware("b200")).forward_s
+
+
+def test_what_a_cpu_dispatched_is_no_gpus():
+    trace = recorded(attend("_scaled_dot_product_flash_attention_for_cpu"), "h100")
+    with pytest.raises(paceline.InvalidArgumentError, match="a CPU dispatches other operators"):
+        retimed(trace, find_hardware("h200"))

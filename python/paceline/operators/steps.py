@@ -6,6 +6,7 @@ docs/reference/trace-format.md): the operators in their order, and where layers,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 from paceline import _core
 from paceline._core import Trace
 from paceline._internal.recording import ACCUMULATION_LAYER, INPUT_LAYER, seconds
-from paceline.catalog.gpus import Hardware
+from paceline.catalog.gpus import Hardware, titled
 from paceline.errors import InvalidArgumentError
+from paceline.operators.backend import Backend, backend_of, capability
 from paceline.operators.forms import problem_of
 from paceline.operators.machine import Machine
 from paceline.operators.operator import Operator, Tensor
@@ -170,7 +172,8 @@ def retimed(trace: Trace, hardware: Hardware) -> Trace:
         hardware: The GPU.
 
     Raises:
-        InvalidArgumentError: The GPU has no units for a dtype of the operators, or a step takes longer than a day.
+        InvalidArgumentError: The GPU has no units for a dtype of the operators or no kernel for its attention, or a
+            step takes longer than a day.
     """
     document = trace.operators()
     assert document is not None
@@ -183,7 +186,7 @@ def retimed(trace: Trace, hardware: Hardware) -> Trace:
             setting="gpu",
             remedy="paceline record --gpu … --dtype fp16 -- …, another recording",
         )
-    times = step.times(Machine(hardware))
+    times = _dispatched(step, trace, hardware).times(Machine(hardware))
     (worker,) = trace.workers
     forward = [
         _core.Layer(
@@ -225,3 +228,61 @@ def _lacking(step: Step, hardware: Hardware) -> str | None:
     dtypes = {tensor.dtype for operator in step.operators for tensor in operator.inputs}
     missing = {"bfloat16": "bf16", "float16": "fp16"}
     return next((name for name, short in missing.items() if name in dtypes and short not in hardware.peak_flops), None)
+
+
+def _dispatched(step: Step, trace: Trace, hardware: Hardware) -> Step:
+    """Return the step with the attention kernels that torch chooses on a GPU.
+
+    A kernel that torch would not have chosen on the recording's GPU either is the script's choice.
+    """
+    on_cpu = any(operator.name.endswith(_OF_CPU) for operator in step.operators)
+    if hardware.title != trace.device and (hardware.is_cpu or on_cpu):
+        raise InvalidArgumentError(
+            f"{trace.name} was recorded for {trace.device}, and a CPU dispatches other operators than a GPU",
+            setting="gpu",
+            remedy=f"paceline record --gpu {hardware.name} …, another recording",
+        )
+    if hardware.is_cpu:
+        return step
+    recorded, here = titled(trace.device), capability(hardware.architecture)
+    before = None if recorded is None else capability(recorded.architecture)
+    if before == here:
+        return step
+
+    def on_gpu(operator: Operator) -> Operator:
+        match = _ATTENTION.fullmatch(operator.name)
+        if match is None:
+            return operator
+        was, after = (None if sm is None else _backend(operator, sm) for sm in (before, here))
+        if was not in (None, match["kernel"]):
+            return operator
+        if after == "math":
+            raise InvalidArgumentError(
+                f"{hardware.title} has no fused kernel for the attention of {trace.name}",
+                setting="gpu",
+                remedy="paceline record --gpu …, another recording",
+            )
+        return replace(operator, name=f"_scaled_dot_product_{after}_attention{match['backward']}")
+
+    operators = tuple(map(on_gpu, step.operators))
+    return replace(step, operators=operators)
+
+
+_OF_CPU = ("_for_cpu", "_for_cpu_backward")
+_ATTENTION = re.compile("_scaled_dot_product_(?P<kernel>cudnn|flash|efficient)_attention(?P<backward>(_backward)?)")
+
+
+def _backend(operator: Operator, sm: tuple[int, int]) -> Backend:
+    """Return the kernel that torch chooses for the arguments of an attention operator, forward or backward."""
+    first = 1 if operator.name.endswith("backward") else 0
+    query, key, value = operator.inputs[first : first + 3]
+    scores = (query.shape[-2], key.shape[-2])
+    dropout = operator.attributes.get("dropout_p")
+    return backend_of(
+        sm,
+        (query, key, value),
+        dropout if isinstance(dropout, float) else 0.0,
+        has_mask=any(len(it.shape) == 4 and it.shape[-2:] == scores for it in operator.inputs[first + 3 :]),
+        is_causal=bool(operator.attributes.get("is_causal")),
+        enable_gqa=True,
+    )
