@@ -1,6 +1,7 @@
 """What operators take on a GPU: products, attention, passes over memory, fused chains, queues."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 
@@ -514,3 +515,14 @@ def test_what_a_cpu_dispatched_is_no_gpus():
     trace = recorded(attend("_scaled_dot_product_flash_attention_for_cpu"), "h100")
     with pytest.raises(paceline.InvalidArgumentError, match="a CPU dispatches other operators"):
         retimed(trace, find_hardware("h200"))
+
+
+def test_attributes_are_what_json_has():
+    torch = pytest.importorskip("torch")
+    from paceline.torch.simulated.calls import operator_of
+
+    call, values, mask = torch.ops.aten.masked_fill.Scalar, torch.zeros(2), torch.ones(2, dtype=torch.bool)
+    arguments = (values, mask, -math.inf)
+    assert not operator_of(call, arguments, {}, call(*arguments), writers={}).attributes
+    arguments = (values, mask, 2.0)
+    assert operator_of(call, arguments, {}, call(*arguments), writers={}).attributes == {"value": 2.0}

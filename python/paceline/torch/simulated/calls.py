@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -75,11 +76,15 @@ def _attributes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     attributes: dict[str, object] = {}
     for place, argument in enumerate(func._schema.arguments):
         value = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
-        plain = isinstance(value, bool | int | float | str)
-        listed = isinstance(value, list | tuple) and all(isinstance(item, bool | int | float) for item in value)
-        if plain or listed:
+        listed = isinstance(value, list | tuple) and all(map(_is_finite, value))
+        if isinstance(value, str) or _is_finite(value) or listed:
             attributes[argument.name] = value
     return attributes
+
+
+def _is_finite(value: object) -> bool:
+    """Return whether it is a number that JSON has: masks are filled with minus infinity."""
+    return isinstance(value, bool | int | float) and math.isfinite(value)
 
 
 def tensors_in(tree: object) -> list[torch.Tensor]:
