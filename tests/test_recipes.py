@@ -207,3 +207,8 @@ def test_offloaded_inputs_of_blocks_are_on_the_cpu():
     peaks = [one.sharded.memory.peak_bytes for one in found]
     assert peaks[0] > peaks[1] and found[0].iteration_s == found[1].iteration_s
     assert "full checkpointing, offloaded" in found[1].assumed
+
+
+def test_lightnings_names_are_known():
+    found = paceline.simulate("gpt2-small", gpu="h100", workers=1, precision="bf16-mixed", sharding="none")
+    assert "recipe amp-bf16" in found.assumed

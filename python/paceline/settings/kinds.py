@@ -775,7 +775,10 @@ ATTENTION = choice(("flash", "unfused"), literal="Attention")
 CHECKPOINTING = choice(("none", "selective", "full", "offload"), literal="Checkpointing")
 KERNELS = choice(("eager", "fused", "compiled", "transformer-engine"), literal="Kernels")
 RECIPE = choice(
-    ("mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16", "amp-bf16", "amp-fp16", "fp32"), literal="Recipe"
+    ("mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16", "amp-bf16", "amp-fp16", "fp32"),
+    # Lightning's names.
+    {"bf16-mixed": "amp-bf16", "16-mixed": "amp-fp16", "bf16-true": "bf16", "32-true": "fp32"},
+    literal="Recipe",
 )
 OPTIMIZER_IMPL = choice(("fused", "foreach", "loop"), literal="OptimizerImpl")
 SHARDING = Kind("NAME", _sharding)
