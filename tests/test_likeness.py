@@ -116,7 +116,7 @@ def test_an_interval_does_not_know_the_source_that_it_leaves_out():
     sources = {case.source for case in evidence.computed_cases()}
     whole, _ = interval(1.0, question(H100))
     for source in sources:
-        found, ground = interval(1.0, question(H100), without=source)
+        found, ground = interval(1.0, question(H100), frozenset((source,)))
         assert source not in ground.sources
         assert found is None or found.cases <= whole.cases
 

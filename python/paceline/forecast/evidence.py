@@ -127,13 +127,15 @@ def _validated() -> tuple[tuple[str, int, float], ...]:
     return tuple((row["strategy"], row["workers"], -math.log1p(row["error"])) for row in rows)
 
 
-def interval(iteration_s: float, question: Question, without: str = "") -> tuple[Interval | None, Evidence]:
+def interval(
+    iteration_s: float, question: Question, without: frozenset[str] = frozenset()
+) -> tuple[Interval | None, Evidence]:
     """Return the interval around a forecast, or None, and what it is based on or why there is none.
 
     Args:
         iteration_s: The forecast, in seconds.
         question: What was forecast.
-        without: A source whose cases do not count, because the forecast is of that source.
+        without: Sources whose cases do not count, such as that of the forecast.
     """
     if iteration_s <= 0:
         return None, Evidence(Ground.SILENT)
@@ -187,7 +189,7 @@ def _bare(question: Question) -> tuple[_Size | None, Evidence]:
     return _Size(_OF_ONE_SOURCE * size, len(rows)), about.on(Ground.VALIDATED, most=most)
 
 
-def _published(question: Question, without: str) -> tuple[_Size | None, Evidence]:
+def _published(question: Question, without: frozenset[str]) -> tuple[_Size | None, Evidence]:
     """Return the size by comparable cases, and what these have in common."""
     if not question.own:
         return None, Evidence(Ground.LIBRARY_UNPUBLISHED, library=question.library, strategy=question.strategy)
@@ -207,8 +209,10 @@ def _published(question: Question, without: str) -> tuple[_Size | None, Evidence
     near = [
         Like(case.source, case.differences(question), case.residual)
         for case in published_cases()
-        if case.source != without and case.differences(question) <= _APART
+        if case.source not in without and case.differences(question) <= _APART
     ]
+    if not near:
+        return None, ground.on(Ground.NOTHING_PUBLISHED)
     return _sized(near, _PUBLISHED), ground.on(Ground.PUBLISHED, sources=_closest(near))
 
 
@@ -243,7 +247,7 @@ def _grounds(
     return about.on(Ground.PUBLISHED)
 
 
-def _computed(question: Question, conditions: Conditions, without: str) -> tuple[_Size | None, Evidence]:
+def _computed(question: Question, conditions: Conditions, without: frozenset[str]) -> tuple[_Size | None, Evidence]:
     """Return the size by cases in like conditions, and their sources; each property has been measured by two."""
     if question.workers > 1 and not question.own:
         return None, Evidence(Ground.TRANSFORMERS_UNPUBLISHED, strategy=question.strategy)
@@ -272,11 +276,11 @@ class _Near:
 
 
 @lru_cache(maxsize=256)
-def _near(conditions: Conditions, without: str) -> _Near:
+def _near(conditions: Conditions, without: frozenset[str]) -> _Near:
     near = [
         (case, differences)
         for case in computed_cases()
-        if case.source != without and len(differences := conditions.differences(case.conditions)) <= APART
+        if case.source not in without and len(differences := conditions.differences(case.conditions)) <= APART
     ]
     for field in fields(Conditions):
         known = {case.source for case, differences in near if field.name not in differences}
@@ -305,22 +309,47 @@ class Coverage:
 
 def coverage() -> Coverage:
     """Return how intervals of the published rows do."""
-    return covered([*_left_out_published()])
+    return covered(left_out(published_cases()))
 
 
 def coverage_of_models() -> Coverage:
     """Return how intervals of the measured training steps do."""
-    return covered([*_left_out_computed()])
+    return covered(left_out(computed_cases()))
 
 
 def coverage_of_all() -> Coverage:
     """Return how intervals of both do."""
-    return covered([*_left_out_published(), *_left_out_computed()])
+    return covered([*left_out(published_cases()), *left_out(computed_cases())])
 
 
-def covered(rows: Sequence[tuple[float, Interval | None]]) -> Coverage:
-    """Return how intervals do, of forecasts of a second; a row is the measured time and the interval."""
-    sizes = [(abs(math.log(measured_s)), math.log(own.high_s)) for measured_s, own in rows if own is not None]
+def left_out(
+    cases: Sequence[Case | ComputedCase], without: frozenset[str] = frozenset()
+) -> list[tuple[float, Interval | None]]:
+    """Return the measured time of each case, of a forecast of a second, and the interval that does not know its source.
+
+    `without`: further sources that it does not know.
+    """
+    return [(math.exp(case.residual), interval(1.0, question_of(case), without | {case.source})[0]) for case in cases]
+
+
+def question_of(case: Case | ComputedCase) -> Question:
+    """Return what a case would have been asked as."""
+    if isinstance(case, Case):
+        return Question("", case.family, "", case.channel, case.gpus, case.nodes, case.link_bps)
+    usual = ("ddp", "nccl", "native", "rdma")
+    return Question(*usual, case.gpus, case.nodes, case.link_bps, conditions=case.conditions, gpus=case.gpus)
+
+
+def covered(rows: Sequence[tuple[float, Interval | None]], factor: float = 1.0) -> Coverage:
+    """Return how intervals do, of forecasts of a second.
+
+    Args:
+        rows: The measured time and the interval.
+        factor: By which the intervals are to be larger.
+    """
+    sizes = [(abs(math.log(measured_s)), factor * math.log(own.high_s)) for measured_s, own in rows if own is not None]
+    if not sizes:
+        return Coverage(0, 0, len(rows), 1.0, 1.0)
     place = math.ceil(LEVEL * len(sizes)) - 1
     one_for_all = sorted(residual for residual, _ in sizes)[place]
     return Coverage(
@@ -330,35 +359,3 @@ def covered(rows: Sequence[tuple[float, Interval | None]]) -> Coverage:
         width=math.fsum(size for _, size in sizes) / len(sizes) / one_for_all,
         factor=sorted(residual / size for residual, size in sizes)[place],
     )
-
-
-def _left_out_published() -> list[tuple[float, Interval | None]]:
-    return [
-        (
-            math.exp(case.residual),
-            interval(
-                1.0,
-                Question("", case.family, "", case.channel, case.gpus, case.nodes, case.link_bps),
-                without=case.source,
-            )[0],
-        )
-        for case in published_cases()
-    ]
-
-
-def _left_out_computed() -> list[tuple[float, Interval | None]]:
-    return [
-        (
-            math.exp(case.residual),
-            interval(
-                1.0,
-                Question(
-                    *("ddp", "nccl", "native", "rdma", case.gpus, case.nodes, case.link_bps),
-                    conditions=case.conditions,
-                    gpus=case.gpus,
-                ),
-                without=case.source,
-            )[0],
-        )
-        for case in computed_cases()
-    ]

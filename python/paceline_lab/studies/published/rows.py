@@ -118,7 +118,7 @@ def forecast(row: Row) -> Forecast:
     except InvalidArgumentError as error:
         raise CannotForecastError(str(error)) from None
     low, high = min(low, high), max(low, high)
-    likely, ground = interval(iteration, _question(row, engine, found), without=row.id)
+    likely, ground = interval(iteration, _question(row, engine, found), without=frozenset((row.id,)))
     span = None if likely is None else sorted((value * likely.low_s / iteration, value * likely.high_s / iteration))
     return Forecast(
         row,
