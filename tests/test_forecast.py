@@ -64,7 +64,9 @@ def test_mistakes_are_user_errors(wrong):
 
 @pytest.mark.parametrize("name", ["sharding", "strategy", "network"])
 def test_a_list_is_for_sweeps(name):
-    with pytest.raises(paceline.InvalidArgumentError, match=rf"{name}.*\['ring'\] is a list, and one name is expected"):
+    with pytest.raises(
+        paceline.InvalidArgumentError, match=rf"{name}.*\['ring'\] is a list, and one value is expected"
+    ):
         paceline.simulate(TINY, workers=4, **{name: ["ring"]})
 
 

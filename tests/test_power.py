@@ -182,6 +182,8 @@ def test_limits_that_no_board_takes_are_errors(watts, problem, remedy):
         ({"power_w": 700, "power_limit_w": 800}, "power_limit_w"),
         ({"power_w": None, "power_limit_w": 500}, "power_limit_w"),
         ({"boost_hz": 1e9}, "boost_hz"),
+        ({"architecture": ["hopper"]}, "architecture"),
+        ({"link": {}}, "link"),
     ],
 )
 def test_device_files_with_wrong_powers_are_refused(tmp_path, fields, problem):

@@ -56,13 +56,14 @@ def test_an_older_gpu_computes_in_fp16_where_the_recipe_allows_it():
     [
         ("gpt2-small@h100", {"precision": "bf16", "dtype": "fp16"}, "fp16 contradicts bf16, which computes in bf16"),
         ("gpt2-small@h100", {"precision": "fp32", "dtype": "bf16"}, "contradicts fp32, which computes in fp32 or tf32"),
-        ("gpt2-small@v100", {"precision": "bf16"}, "bf16 computes in bf16, which this GPU has not"),
+        ("gpt2-small@v100", {"precision": "bf16"}, "bf16 computes in bf16, which V100 SXM2 16 GB lacks"),
         ("gpt2-small@h100", {"precision": "fast"}, "unknown value 'fast'"),
         ("gpt2-small@h100", {"optimizer_impl": "slow"}, "unknown value 'slow'"),
         ("vit-base@h100", {"loss_chunks": 4}, "whose loss is not of tokens"),
         ("gpt2-small@h100", {"loss_chunks": 4096, "seq": 64}, "4096 chunks are more than the 64 tokens"),
         ("gpt2-small@h100", {"loss_chunks": 1}, "1 has no effect with fused kernels"),
         ("gpt2-small@h100:precision=bf16", {"precision": "o2"}, "says bf16, too"),
+        ("gpt2-small@h100:power_limit=0.5kW", {"power_limit": 600.0}, "says 500 W, too"),
         ("gpt2-small@h100:loss_chunks=0", {}, "must be 1-"),
     ],
 )

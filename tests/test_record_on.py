@@ -245,6 +245,24 @@ def test_what_exists_only_in_the_backward_pass(again, tmp_path):
     assert forward["blocks.1.act"]["activation_bytes"] == 0
 
 
+def test_sparse_gradients_have_the_memory_of_their_values():
+    import torch
+    from paceline.torch.simulated.calls import storage_of, tensor_of
+
+    values = torch.ones(3, 16)
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0, 4, 9]]), values, (10, 16), check_invariants=False)
+    assert tensor_of(sparse).shape == (3, 16)
+    assert storage_of(sparse) == storage_of(values)
+
+
+def test_a_recording_takes_no_gpu_after_its_name(tmp_path):
+    own = tmp_path / "mine.json"
+    own.write_text((ROOT / "examples" / "tiny.json").read_text())
+    with pytest.raises(paceline.InvalidArgumentError, match=r"mine\.json: is no model") as raised:
+        paceline.simulate(f"{own}@h100", workers=8)
+    assert raised.value.remedy.startswith("gpu='h100'")
+
+
 def test_a_transposed_weight_that_autograd_keeps_is_no_activation():
     import torch
     from paceline.torch.simulated.account import Account

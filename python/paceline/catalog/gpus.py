@@ -261,7 +261,7 @@ def read_hardware(path: Path) -> Hardware:
     if title is not None and not (isinstance(title, str) and title.isprintable()):
         raise wrong("title", "is not text in one line", 'drop "title"')
     architecture = document.pop("architecture", None)
-    if architecture not in _LINKS:
+    if not (isinstance(architecture, str) and architecture in _LINKS):
         raise wrong("architecture", "is not a known architecture", f"one of {', '.join(_LINKS)}")
     peaks = document.pop("peak_flops", None)
     if not (isinstance(peaks, dict) and peaks):
@@ -288,7 +288,7 @@ def read_hardware(path: Path) -> Hardware:
         raise wrong("power_limit_w", "needs power_w, the watts of the board, which is no less", f'"power_w": {limit:g}')
     has_nvlink = link is not None and bus is not None
     inside = document.pop("link", _LINKS[architecture][has_nvlink])
-    if inside not in channels.inside():
+    if not (isinstance(inside, str) and inside in channels.inside()):
         raise wrong("link", "is not a known link", f"one of {', '.join(channels.inside())}")
     if inside.startswith("nvlink") and not has_nvlink:
         raise wrong("link", f"{inside} needs link_bandwidth and bus_bandwidth", '"link_bandwidth": 4.5e11')

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paceline.catalog import names
+from paceline.catalog.gpus import Hardware
 from paceline.errors import InvalidArgumentError
 
 _DTYPES = {"fp8": "float8_e4m3fn", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32"}
@@ -109,23 +110,23 @@ class Recipe:
         return "bfloat16" if dtype_bytes(self.computation) == 1 else self.computation
 
 
-def precision_of(name: str, precision: str | None, known: Sequence[str]) -> str:
+def precision_of(name: str, precision: str | None, hardware: Hardware) -> str:
     """Return the precision in which a recipe computes.
 
     Args:
         name: The recipe.
         precision: That asked for; None for the recipe's own.
-        known: Precisions of the GPU.
+        hardware: The GPU.
 
     Raises:
         InvalidArgumentError: The recipe computes in another one, or the GPU cannot compute in any of its.
     """
-    able = COMPUTED[name]
+    able, known = COMPUTED[name], hardware.peak_flops
     computes = " or ".join(able)
     if not any(one in known for one in able):
         others = [recipe for recipe, those in COMPUTED.items() if any(one in known for one in those)]
         raise InvalidArgumentError(
-            f"{name} computes in {computes}, which this GPU has not",
+            f"{name} computes in {computes}, which {hardware.title} lacks",
             setting="precision",
             remedy=f"{{this={others[0]}}} (or {', '.join(others[1:])})",
         )

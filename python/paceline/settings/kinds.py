@@ -155,7 +155,7 @@ def _refuse_list(value: object) -> None:
     """Raise InvalidArgumentError for a list where one name is wanted."""
     if isinstance(value, list | tuple):
         raise InvalidArgumentError(
-            f"{shown(value, repr)} is a list, and one name is expected", remedy="paceline.sweep (takes lists)"
+            f"{shown(value, repr)} is a list, and one value is expected", remedy="paceline.sweep (takes lists)"
         )
 
 
@@ -259,6 +259,7 @@ def or_word(word: str, kind: Kind) -> Kind:
 
 def text(value: object) -> str:
     """Text that is valid UTF-8, so that it can be passed to other programs."""
+    _refuse_list(value)
     if not isinstance(value, str):
         raise InvalidArgumentError(
             f"{shown(value, repr)} is not text", remedy=f"{{this={shown(value)}}} (in quotation marks)"

@@ -64,6 +64,11 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
     if config is None:
         if not own or (is_recorded(named) and set(own) == {"gpu"}):
             return None
+        if is_file(named):
+            raise InvalidArgumentError(
+                f"{named:.200}: is no model's configuration, and a recording has no options after @",
+                remedy=f"{{gpu={own['gpu']:.80}}} and {named:.80}",
+            )
         raise unknown_workload(named)
     if "gpu" not in options:
         if is_recorded(named):
@@ -142,7 +147,7 @@ def workload_of(  # noqa: PLR0917
     named: names.Recipe | None = None
     if precision is not None:
         named = _one_of(precision, get_args(names.Recipe), "precision")
-        computed = precision_of(precision, computed, [*hardware.peak_flops])
+        computed = precision_of(precision, computed, hardware)
     computed = computed or _default_precision(hardware)
     hardware.peak(computed)
     recipe = recipe_of(named, computed)
@@ -396,7 +401,8 @@ def _whole(text: str, option: str, value: str) -> int:
 def _merged(text: str, own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name in own and own[name] != value:
-            raise InvalidArgumentError(f"'{text[:80]}' says {own[name]}, too", setting=name, remedy="drop {this}")
+            own_value = f"{own[name]:g} W" if name == "power_limit" else own[name]
+            raise InvalidArgumentError(f"'{text[:80]}' says {own_value}, too", setting=name, remedy="drop {this}")
     return given | own
 
 

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from paceline.operators.kernels import Work
 from paceline.torch.recorder.backward import inside_backward
-from paceline.torch.simulated.calls import tensors_in
+from paceline.torch.simulated.calls import memory_of, tensors_in
 from paceline.torch.simulated.compiled import Compiled
 
 
@@ -65,9 +65,9 @@ class BackwardMemory:
         self, owner: int, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor], *, recomputed: bool
     ) -> None:
         """Count what an operator of a module made."""
-        known = {tensor.untyped_storage()._cdata for tensor in inputs}
+        known = {memory_of(tensor)._cdata for tensor in inputs}
         for tensor in outputs:
-            storage = tensor.untyped_storage()
+            storage = memory_of(tensor)
             key, size = storage._cdata, storage.nbytes()
             if key in known or key in self._alive:
                 continue
@@ -196,7 +196,7 @@ class Account:
 
     def ignore(self, tensor: torch.Tensor) -> None:
         """Do not count a tensor as kept for the backward pass of this step."""
-        self._storages.add(tensor.untyped_storage()._cdata)
+        self._storages.add(memory_of(tensor)._cdata)
 
     def by_kind(self, works: Sequence[Work]) -> dict[tuple[str, str], Totals]:
         """Return the sums of each class of operators and phase; `works`: what each operator costs."""
@@ -248,7 +248,7 @@ class Account:
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count what autograd saves, each storage once; parameters are there anyway."""
-        storage = tensor.untyped_storage()
+        storage = memory_of(tensor)
         owner = tensor if tensor._base is None else tensor._base  # A product keeps its weight transposed.
         if self._calls and not isinstance(owner, nn.Parameter) and storage._cdata not in self._storages:
             self._storages.add(storage._cdata)

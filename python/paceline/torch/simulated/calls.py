@@ -59,7 +59,12 @@ def operator_of(
 
 def storage_of(tensor: torch.Tensor) -> int:
     """Return a number of the memory that a tensor is a view of."""
-    return int(tensor.untyped_storage()._cdata)
+    return int(memory_of(tensor)._cdata)
+
+
+def memory_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """Return the memory that a tensor is a view of; of a sparse tensor, that of its values."""
+    return _values(tensor).untyped_storage()
 
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[torch.Tensor]:  # noqa: ANN401
@@ -68,8 +73,15 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out:
 
 
 def tensor_of(tensor: torch.Tensor) -> Tensor:
-    """Return the shape, dtype and strides of a tensor."""
+    """Return the shape, dtype and strides of a tensor; of a sparse tensor, those of its values."""
+    tensor = _values(tensor)
     return Tensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tuple(tensor.stride()))
+
+
+def _values(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.layout == torch.strided:
+        return tensor
+    return tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
 
 
 def _attributes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:  # noqa: ANN401
