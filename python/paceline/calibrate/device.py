@@ -21,6 +21,10 @@ from paceline.errors import InvalidArgumentError
 
 _WATCHED_S = 0.5
 """For so long the load of the CPU is watched."""
+_SPARE = 0.1
+"""Of the processors, what other programs may use without being noticed."""
+_FIELDS, _IDLE = 8, 3
+"""Of a processor's line in /proc/stat: up to the time that others stole; idle, which waiting for disks follows."""
 _SHARE_OF_PROGRAMS = 0.95
 """Of a GPU's memory, what is left to programs where no data sheet says so."""
 _ARCHITECTURES = {5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
@@ -114,10 +118,6 @@ class Cpu(Device):
         return {**super().versions(), "cpu": torch.backends.cpu.get_cpu_capability()}
 
 
-_SPARE = 0.1
-"""Of the processors, what other programs may use without being noticed."""
-
-
 class Gpu(Device):
     """A GPU that torch calls `cuda`: NVIDIA's, or AMD's with ROCm."""
 
@@ -207,12 +207,16 @@ def _others() -> float:
 
 
 def _busy_s() -> float:
-    """Return the time for which processors ran anything since the machine started (proc(5))."""
+    """Return the time for which this process's processors ran anything since the machine started (proc(5))."""
+    mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    ticks = 0
     with suppress(OSError, ValueError, IndexError):
-        fields = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
-        idle, waiting = fields[3], fields[4]
-        return (sum(fields) - idle - waiting) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+        for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
+            name, *words = line.split()
+            if name in mine:
+                fields = [int(word) for word in words[:_FIELDS]]
+                ticks += sum(fields) - fields[_IDLE] - fields[_IDLE + 1]
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_model() -> str:
