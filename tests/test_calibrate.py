@@ -156,6 +156,21 @@ def test_the_most_special_class_counts():
     assert measured.ratio(product(8, 8, 8), "matmul") == 1.0
 
 
+def test_a_configured_model_takes_what_was_measured(tmp_path):
+    """Everything three times as long as by the roofline: so is a step, but for the first file's."""
+    import paceline
+
+    def step_s(*operators):
+        (tmp_path / "mine.json").write_text(json.dumps(cpu(*operators, dispatch={"forward": 0.0})))
+        result = paceline.simulate("gpt2-small", gpu=str(tmp_path / "mine.json"), workers=1, batch=1, seq=64)
+        return result.forward_s
+
+    machine = Machine(read(tmp_path, cpu()))
+    products = [product(m, 768, 768) for m in (32, 64, 128)]
+    three = [(one, 3 * work_of(one, machine).seconds) for one in products]
+    assert 1.5 * step_s() < step_s(*three) < 3.1 * step_s()
+
+
 def test_a_cpu_runs_one_operator_after_the_other(tmp_path):
     thread = OneThread()
     thread.dispatch([1e-3, 2e-3], 1e-6)
