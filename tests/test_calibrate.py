@@ -62,10 +62,9 @@ def read(tmp_path, document):
 
 
 def test_a_file_is_what_was_measured(tmp_path):
-    turned = Tensor((8, 4), "float32", (1, 8))
-    masked = Operator(
-        "convolution_backward", (turned,) * 3, (turned,), {"output_mask": [True, False]}, phase="backward"
-    )
+    turned = Tensor((8, 4, 1, 1), "float32", (1, 8, 8, 8))
+    attributes = {"groups": 1, "stride": [1, 1], "output_mask": [True, False, False]}
+    masked = Operator("convolution_backward", (turned,) * 3, (turned,), attributes, phase="backward")
     document = cpu((product(8, 8, 8), 2e-6), (masked, 3e-6), dispatch={"forward": 1e-6})
     hardware = read(tmp_path, document)
     assert hardware.is_cpu
@@ -98,7 +97,11 @@ def test_a_wrong_file_names_the_field(tmp_path, field):
 
 
 @pytest.mark.parametrize(
-    "row", [{"name": "mm", "inputs": [9]}, {"name": ""}, 3, {"name": "mm", "phase": 1}, {"name": "mm", "seconds": 0}]
+    "row",
+    [
+        *({"name": "mm", "inputs": [9]}, {"name": ""}, 3, {"name": "mm", "phase": 1}, {"name": "add", "seconds": 0}),
+        {"name": "mm", "seconds": 1e-6},
+    ],
 )
 def test_a_wrong_operator_is_named(tmp_path, row):
     document = cpu()
@@ -371,6 +374,10 @@ def test_a_calibration_forecasts_this_machine(torch, tmp_path):
 )
 def test_wrong_options_are_refused(torch, tmp_path, words, error):
     assert error in cli.refused("calibrate", *words, "-o", tmp_path / "mine.json")
+
+
+def test_a_file_that_no_gpu_option_takes_is_refused_before_it_is_measured(torch, tmp_path):
+    assert "--output must end in .json" in cli.refused("calibrate", "--device", "cpu", "-o", tmp_path / "mine.txt")
 
 
 def test_a_device_that_is_not_there_is_refused(torch, tmp_path, monkeypatch):

@@ -15,8 +15,7 @@ from paceline.catalog.models.modules import Setting, before_of, operators_of
 from paceline.catalog.models.spec import workload_of
 from paceline.catalog.models.updates import update_of
 from paceline.catalog.recipes import recipe_of
-from paceline.operators.attention import is_attention
-from paceline.operators.operator import Operator, Tensor
+from paceline.operators.operator import Operator, Tensor, is_attention
 from paceline.operators.queues import Program, Queues
 
 RECORDED = Path(__file__).parent / "data" / "operators-of-models.json.xz"

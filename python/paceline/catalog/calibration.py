@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.catalog.constants import is_number
 from paceline.errors import InvalidArgumentError
+from paceline.operators.forms import problem_of
 from paceline.operators.operator import ITEM_BYTES, Operator, Tensor
 from paceline.operators.rows import described, operator_of, row_of, tensor_of
 
@@ -94,6 +95,8 @@ def read_calibration(document: object, where: str) -> Calibration:
         operator = _operator(row, tensors)
         if operator is None:
             raise wrong(at, 'is not an operator such as {"name": "mm", "inputs": [0, 1], "outputs": [2]}')
+        if (problem := problem_of(operator)) is not None:
+            raise wrong(at, problem)
         operators.append((operator, checked(row.get("seconds"), f"{at}.seconds", _SHORTEST_S)))
     return Calibration(conditions, host_s, tuple(operators))
 

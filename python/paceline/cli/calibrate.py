@@ -94,6 +94,10 @@ def calibrate(
     paceline record --gpu cpu.json -o trace.json -- python train.py
     """
     need("calibrating", "torch", "torch")
+    if output.suffix != ".json":
+        raise InvalidArgumentError(
+            "--output must end in .json, as --gpu expects", remedy=f"--output {output.with_suffix('.json')!s:.80}"
+        )
     check_writable("--output", output)
     from paceline.calibrate.document import document
 

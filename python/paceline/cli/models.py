@@ -16,7 +16,7 @@ from paceline.cli.command import Command
 from paceline.cli.completion import complete
 from paceline.cli.usage import UsageError
 from paceline.errors import naming
-from paceline.settings.table import of_place
+from paceline.settings.table import SETTINGS, of_place
 
 if TYPE_CHECKING:
     from paceline.catalog.calibration import Calibration
@@ -72,9 +72,8 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
         config = config_named(name)
         workload = find_workload(name, **given) if "gpu" in given or "@" in name else None
         if workload is None and set(given) - {"seq"}:
-            raise UsageError(
-                f"--{min(set(given) - {'seq'})} needs a GPU type", remedy="--gpu h100 (list: paceline list gpus)"
-            )
+            flag = SETTINGS[min(set(given) - {"seq"})].flag
+            raise UsageError(f"{flag} needs a GPU type", remedy="--gpu h100 (list: paceline list gpus)")
         if workload is None and gpus is not None:
             raise UsageError("--gpus needs a GPU type", remedy="--gpu h100 (list: paceline list gpus)")
         model = model_of(config, given.get("seq")) if workload is None else workload.model

@@ -122,12 +122,12 @@ def _known_gpu(gpu: str, power_limit: float | None, dtype: str | None) -> str:
     from paceline.catalog.gpus import find_hardware
     from paceline.operators.power import limited
 
-    with naming({name: Source("flag", SETTINGS[name].flag) for name in ("gpu", "power_limit")}):
+    with naming({name: Source("flag", SETTINGS[name].flag) for name in ("gpu", "power_limit", "dtype")}):
         hardware = find_hardware(gpu)
         if power_limit is not None:
             limited(hardware, power_limit)
-    if dtype is not None:
-        hardware.peak(dtype)
+        if dtype is not None:
+            hardware.peak(dtype)
     return str(Path(gpu).absolute()) if gpu.endswith(".json") else hardware.name
 
 

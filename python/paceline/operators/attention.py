@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from paceline.operators.machine import Machine, constant
-from paceline.operators.operator import Operator, Tensor
+from paceline.operators.operator import Operator, Tensor, is_flash_attention, operands_of
 
 _KERNELS = ("flash", "efficient", "cudnn")
 _OVERHEAD = {
@@ -18,11 +18,6 @@ _OVERHEAD = {
 H200 (NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training)."""
 _RECOMPUTING = 2.5
 """The backward pass has 5 matrix products to the forward pass's 2 (T. Dao, FlashAttention-2, 2023)."""
-
-
-def is_attention(name: str) -> bool:
-    """Return whether an operator is fused attention."""
-    return name.startswith("_scaled_dot_product") or name in ("_flash_attention_forward", "_flash_attention_backward")
 
 
 class Sizes(NamedTuple):
@@ -43,7 +38,7 @@ def flops(operator: Operator) -> int:
     heads, queries, keys, size = sizes(operator)
     value = operands_of(operator)[2]
     forward = 2 * heads * queries * keys * (size + value.shape[-1])
-    return int(forward * (_RECOMPUTING if is_backward(operator.name) else 1))
+    return int(forward * (_RECOMPUTING if "backward" in operator.name else 1))
 
 
 def sizes(operator: Operator) -> Sizes:
@@ -53,7 +48,7 @@ def sizes(operator: Operator) -> Sizes:
     size, or tokens x heads x size of sequences in a row, which count as if each had the greatest length.
     """
     query, key, _ = operands_of(operator)
-    if not is_flash(operator.name):
+    if not is_flash_attention(operator.name):
         batch, heads, queries, size = query.shape
         return Sizes(batch * heads, queries, key.shape[2], size)
     *batches, queries, heads, size = query.shape
@@ -75,27 +70,11 @@ def is_causal(operator: Operator) -> bool:
     return any(bool(operator.attributes.get(name)) for name in ("is_causal", "causal"))
 
 
-def is_backward(name: str) -> bool:
-    """Return whether attention is that of the backward pass."""
-    return "backward" in name
-
-
-def is_flash(name: str) -> bool:
-    """Return whether attention is FlashAttention called by itself, with heads after the length."""
-    return name.startswith("_flash_attention")
-
-
-def operands_of(operator: Operator) -> tuple[Tensor, ...]:
-    """Return queries, keys and values."""
-    start = 1 if is_backward(operator.name) else 0
-    return operator.inputs[start : start + 3]
-
-
 def kernels(operator: Operator, machine: Machine) -> list[float]:
     """Return the seconds of each kernel."""
     query, key, value = operands_of(operator)
     heads, queries, length, size = sizes(operator)
-    phase = "backward" if is_backward(operator.name) else "forward"
+    phase = "backward" if "backward" in operator.name else "forward"
     kernel = next((name for name in _KERNELS if name in operator.name), "flash")
     causal = is_causal(operator)
     keys = length / 2 if causal else length

@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.operators import attention
-from paceline.operators.operator import ITEM_BYTES, Operator
-from paceline.operators.products import operands_of
+from paceline.operators.operator import ITEM_BYTES, Operator, is_attention, is_flash_attention, operands_of
 
 _Test = Callable[[object], bool]
 
@@ -69,7 +67,7 @@ def problem_of(operator: Operator) -> str | None:
     unknown = next((t.dtype for t in (*operator.inputs, *operator.outputs) if t.dtype not in ITEM_BYTES), None)
     if unknown is not None:
         return f"unknown dtype {unknown!r:.40}"
-    form = _Form(4 if "backward" in name else 3) if attention.is_attention(name) else _FORMS.get(name, _Form(0))
+    form = _Form(4 if "backward" in name else 3) if is_attention(name) else _FORMS.get(name, _Form(0))
     for word, tensors, least in (("input", operator.inputs, form.inputs), ("output", operator.outputs, form.outputs)):
         if len(tensors) < least:
             return f"{name} needs {word}s: at least {least}, not {len(tensors)}"
@@ -82,8 +80,8 @@ def problem_of(operator: Operator) -> str | None:
 
 def _shape_problem(operator: Operator) -> str | None:
     name = operator.name
-    if attention.is_attention(name):
-        tensors, ranks = attention.operands_of(operator), range(3 if attention.is_flash(name) else 4, 5)
+    if is_attention(name):
+        tensors, ranks = operands_of(operator), range(3 if is_flash_attention(name) else 4, 5)
     elif name.startswith("convolution"):
         tensors = (*operator.inputs[: _FORMS[name].inputs], *operator.outputs[:1])
         ranks = range(3, 6)
@@ -92,7 +90,7 @@ def _shape_problem(operator: Operator) -> str | None:
     elif name in ("bmm", "baddbmm"):
         tensors, ranks = (*operands_of(operator), operator.outputs[0]), range(3, 4)
     elif name in ("_grouped_mm", "_scaled_grouped_mm"):
-        tensors, ranks = (*operator.inputs[:2], operator.outputs[0]), range(2, 4)
+        tensors, ranks = (*operands_of(operator), operator.outputs[0]), range(2, 4)
     else:
         return None
     wrong = next((tensor for tensor in tensors if len(tensor.shape) not in ranks), None)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from paceline.operators import attention, convolutions, memory_bound
 from paceline.operators.machine import Machine, constant
 from paceline.operators.measured import Measured
-from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, is_multi_tensor
+from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, is_attention, is_multi_tensor
 from paceline.operators.products import grouped_product_of, product_of, product_s
 
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
@@ -74,7 +74,7 @@ def _on_cpu(operator: Operator, machine: Machine) -> Work:
         kind, flops = "matmul", grouped_product_of(operator).flops
     elif name in _CONVOLUTIONS:
         kind, flops = "matmul", convolutions.flops(operator)
-    elif attention.is_attention(name):
+    elif is_attention(name):
         kind, flops = "attention", attention.flops(operator)
     elif is_multi_tensor(name):
         kind = "optimizer"
@@ -101,7 +101,7 @@ def _on_gpu(operator: Operator, machine: Machine, previous: Tensor | None = None
     if name in _CONVOLUTIONS:
         seconds = convolutions.kernels(operator, machine)
         return Work("matmul", convolutions.flops(operator), moved, tuple(seconds))
-    if attention.is_attention(name):
+    if is_attention(name):
         return Work("attention", attention.flops(operator), moved, tuple(attention.kernels(operator, machine)))
     kind = "optimizer" if is_multi_tensor(name) else "memory"
     return Work(kind, 0, moved, tuple(memory_bound.kernels(operator, machine, previous)))
@@ -109,6 +109,6 @@ def _on_gpu(operator: Operator, machine: Machine, previous: Tensor | None = None
 
 def is_fusible(operator: Operator) -> bool:
     """Return whether torch.compile makes one kernel of it and its neighbors."""
-    products = operator.name in (*_PRODUCTS, *_GROUPED, *_CONVOLUTIONS) or attention.is_attention(operator.name)
+    products = operator.name in (*_PRODUCTS, *_GROUPED, *_CONVOLUTIONS) or is_attention(operator.name)
     apart = operator.name == SYNCHRONIZE or is_multi_tensor(operator.name) or operator.name in memory_bound.SORTED
     return operator.compiled and not products and not apart

@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import cast
 
 from paceline.operators import attention
-from paceline.operators.operator import Operator, Tensor
-from paceline.operators.products import operands_of, product_of
+from paceline.operators.operator import Operator, Tensor, operands_of
+from paceline.operators.products import product_of
 
 _NEIGHBORS = 24
 _LEAST_POINTS = 3

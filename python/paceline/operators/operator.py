@@ -123,3 +123,27 @@ SYNCHRONIZE = "synchronize"
 def is_multi_tensor(name: str) -> bool:
     """Return whether an operator is an optimizer's, over many tensors at once."""
     return name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "multi_tensor_"))
+
+
+def is_attention(name: str) -> bool:
+    """Return whether an operator is fused attention."""
+    return name.startswith("_scaled_dot_product") or name in ("_flash_attention_forward", "_flash_attention_backward")
+
+
+def is_flash_attention(name: str) -> bool:
+    """Return whether attention is FlashAttention called by itself, with heads after the length."""
+    return name.startswith("_flash_attention")
+
+
+def operands_of(operator: Operator) -> tuple[Tensor, ...]:
+    """Return both operands of a product, or queries, keys and values of attention.
+
+    `addmm` has what is added before its operands, `_scaled_mm` and grouped products have scales and offsets after
+    them, and attention's backward pass has its gradient before them.
+    """
+    if is_attention(operator.name):
+        start = 1 if "backward" in operator.name else 0
+        return operator.inputs[start : start + 3]
+    if operator.name in ("_scaled_mm", "_grouped_mm", "_scaled_grouped_mm"):
+        return operator.inputs[:2]
+    return operator.inputs[-2:]

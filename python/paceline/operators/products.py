@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from paceline.catalog.constants import Constant, assumed
 from paceline.operators.machine import Machine, constant
-from paceline.operators.operator import Operator, Tensor, item_bytes
+from paceline.operators.operator import Operator, item_bytes, operands_of
 
 _TILES = (
     *((128, 256), (256, 128), (192, 192), (128, 192), (192, 128), (128, 128)),
@@ -87,7 +87,7 @@ def grouped_product_of(operator: Operator) -> Product:
 
     Rows of the left operand are grouped, or columns of the right one; or both, and their inner dimension with them.
     """
-    left, right = operator.inputs[:2]
+    left, right = operands_of(operator)
     result = operator.outputs[0]
     groups = next(t.shape[0] for t in (left, right, result) if len(t.shape) == 3)
     (m, k), n = left.shape[-2:], right.shape[-1]
@@ -98,11 +98,6 @@ def grouped_product_of(operator: Operator) -> Product:
     elif len(right.shape) == 2:
         n = -(-n // groups)
     return Product(groups, m, n, k, left.dtype, left.bytes + right.bytes + result.bytes)
-
-
-def operands_of(operator: Operator) -> tuple[Tensor, ...]:
-    """Return both operands of a product: `addmm` has what is added before them, `_scaled_mm` its scales after them."""
-    return operator.inputs[:2] if operator.name == "_scaled_mm" else operator.inputs[-2:]
 
 
 def product_of(operator: Operator) -> Product:

@@ -191,17 +191,17 @@ def _checked_chunks(model: Model, chunks: int | None, kernels: str) -> int | Non
     """Return the chunks of the loss. Raises InvalidArgumentError where they have no effect."""
     if chunks is None:
         return None
-    if chunks == 1 and kernels in MEGATRON:
-        raise InvalidArgumentError(
-            f"1 has no effect with {kernels} kernels, whose loss is fused",
-            setting="loss_chunks",
-            remedy="{this=8}, or {kernels=eager} or compiled",
-        )
     if not any(layer.logits for layer in model.layers) or model.family == "vit":
         raise InvalidArgumentError(
             f"has no effect on {model.name}, whose loss is not of tokens",
             setting="loss_chunks",
             remedy="drop {this}",
+        )
+    if chunks == 1 and kernels in MEGATRON:
+        raise InvalidArgumentError(
+            f"1 has no effect with {kernels} kernels, whose loss is fused",
+            setting="loss_chunks",
+            remedy="{this=8}, or {kernels=eager} or compiled",
         )
     if chunks > model.sequence:
         raise InvalidArgumentError(

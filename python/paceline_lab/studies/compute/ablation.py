@@ -14,9 +14,9 @@ from unittest import mock
 
 from paceline.catalog.constants import assuming
 from paceline.catalog.gpus import find_hardware
-from paceline.operators import attention, products
+from paceline.operators import products
 from paceline.operators.machine import Machine, all_constants
-from paceline.operators.operator import Operator, Tensor, contiguous
+from paceline.operators.operator import Operator, Tensor, contiguous, is_attention
 from paceline.operators.steps import Step
 
 from paceline_lab.studies.compute.data import UNITS, Metric, Row, recording
@@ -83,7 +83,7 @@ def _choices(name: str, *those: object) -> Callable[[], AbstractContextManager[o
 
 def _by_products(operator: Operator) -> list[Operator]:
     """Return attention as products and a softmax, which keeps the scores: torch's math path."""
-    if not attention.is_attention(operator.name):
+    if not is_attention(operator.name):
         return [operator]
     is_backward = "backward" in operator.name
     query, key, value = operator.inputs[1:4] if is_backward else operator.inputs[:3]
@@ -121,7 +121,7 @@ def _by_products(operator: Operator) -> list[Operator]:
 
 def _unmasked(operator: Operator) -> list[Operator]:
     """Return causal attention over all keys."""
-    if not attention.is_attention(operator.name):
+    if not is_attention(operator.name):
         return [operator]
     return [replace(operator, attributes={**operator.attributes, "is_causal": False})]
 
