@@ -109,7 +109,7 @@ def model_of(name: str) -> str:
 
 def write(name: str, cases: Cases, factor: float) -> None:
     lines = ",\n".join(f"    {json.dumps(case)}" for case in cases)
-    head = f'{{\n  "command": "python scripts/write_residuals.py {name}",\n  "factor": {factor:.4f},\n'
+    head = f'{{\n  "command": "python scripts/write_residuals.py {name}",\n  "factor": {math.ceil(1e4 * factor) / 1e4:.4f},\n'
     FILES[name].write_text(f'{head}  "cases": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
     evidence.forget()
 
