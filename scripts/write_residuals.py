@@ -109,7 +109,9 @@ def model_of(name: str) -> str:
 
 def write(name: str, cases: Cases, factor: float) -> None:
     lines = ",\n".join(f"    {json.dumps(case)}" for case in cases)
-    head = f'{{\n  "command": "python scripts/write_residuals.py {name}",\n  "factor": {math.ceil(1e4 * factor) / 1e4:.4f},\n'
+    command = f"python scripts/write_residuals.py {name}"
+    # Rounded up, so that it still holds as many.
+    head = f'{{\n  "command": "{command}",\n  "factor": {math.ceil(1e4 * factor) / 1e4:.4f},\n'
     FILES[name].write_text(f'{head}  "cases": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
     evidence.forget()
 
