@@ -33,7 +33,7 @@ _ORDER = (
     *("transformer", "separate", "convolutional", "separate", "dense", "separate"),
 )
 """Of the kinds of programs, again and again."""
-_SMALL_S = 2e-5
+_SMALL_S = 5e-5
 """Mean time of an operator in programs that show what dispatching takes: in others it drowns in noise."""
 _SHARES = ("dropout_p",)
 """Numbers that decide a kernel; others are values of a step, such as an optimizer's."""
@@ -110,8 +110,8 @@ class Measurements:
 
     @property
     def dispatch_s(self) -> dict[str, float]:
-        """Median host time for an operator by phase, besides its kernels."""
-        return {phase: max(0.0, statistics.median(self.host_s[phase])) for phase in PHASES if phase in self.host_s}
+        """Median host time for an operator by phase, besides its kernels; 0 if no program was small enough."""
+        return {phase: max(0.0, statistics.median(self.host_s.get(phase, [0.0]))) for phase in PHASES}
 
     @property
     def spread(self) -> float:

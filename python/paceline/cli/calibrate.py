@@ -186,6 +186,12 @@ def _show(summary: dict[str, Any], output: Path, spread: float) -> None:
     remarks = []
     if spread > _NOTED:
         remarks.append(f"Times changed by {spread:.0%}: was the device free? Forecasts with this file are as uncertain")
+    state = conditions["before"]
+    if state.get("others", 0.0) + state.get("threads", 0) > state.get("processors", 0):
+        remarks.append(
+            f"Other programs used {state['others']:.1f} of {state['processors']} processors, so fewer operators were "
+            "measured than on a free machine. More of them make forecasts closer: --seconds 600"
+        )
     if conditions["versions"].get("rocm"):
         remarks.append("Calibration on ROCm has not been tried by Paceline's authors")
     say(
