@@ -232,7 +232,7 @@ class _Side:
 def _with_copies(scenario: Scenario, sweep: Sweep, named: str | Path | Trace) -> Scenario:
     """Return a scenario of a model with what it computes in its sharding: units that are gathered are copied."""
     shards = sharding.kind(scenario.options.get("sharding") or sharding.NONE)
-    found = sweep.gathered(named) if shards in sharding.GATHERED and scenario.workers > 1 else None
+    found = sweep.gathered(named) if shards in sharding.GATHERED else None
     if found is None:
         return replace(scenario, workload=sweep.workload(named))
     return replace(scenario, workload=found[0], trace=found[1])
