@@ -96,6 +96,13 @@ def test_a_wrong_file_names_the_field(tmp_path, field):
     assert "paceline calibrate" in refused.value.remedy
 
 
+def test_a_dtype_is_text(tmp_path):
+    document = cpu()
+    document["calibration"]["tensors"][0]["dtype"] = ["float32"]
+    with pytest.raises(InvalidArgumentError, match=r"calibration.tensors\[0\]: is not a tensor"):
+        read(tmp_path, document)
+
+
 @pytest.mark.parametrize(
     "row",
     [

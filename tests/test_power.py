@@ -265,6 +265,13 @@ def test_other_texts_are_no_watts(text):
     assert units.watts(text) is None
 
 
+@pytest.mark.parametrize(("number", "remedy"), [(500, "'500W'"), (500.0, "'500W'"), (float("nan"), "'500W'")])
+def test_watts_without_a_unit_say_so(number, remedy):
+    with pytest.raises(InvalidArgumentError, match="is not a power with its unit") as raised:
+        paceline.simulate("gpt2-small", workers=1, gpu="h100", power_limit=number)
+    assert raised.value.remedy == f"power_limit={remedy}"
+
+
 def test_record_takes_a_limit_with_a_gpu_only(tmp_path):
     script = ("-o", tmp_path / "T.json", "--", "python", "train.py")
     assert "--power-limit needs --gpu" in cli.said("record", "--power-limit", "300W", *script, code=2)

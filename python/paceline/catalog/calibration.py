@@ -103,7 +103,7 @@ def read_calibration(document: object, where: str) -> Calibration:
 
 def _tensor(entry: object) -> Tensor | None:
     """Return the tensor of an entry; None if it is none."""
-    if not isinstance(entry, dict) or entry.get("dtype") not in ITEM_BYTES:
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str) or entry["dtype"] not in ITEM_BYTES:
         return None
     shape: Any = entry.get("shape")
     strides: Any = entry.get("strides", shape)

@@ -155,7 +155,8 @@ def _refuse_list(value: object) -> None:
     """Raise InvalidArgumentError for a list where one name is wanted."""
     if isinstance(value, list | tuple):
         raise InvalidArgumentError(
-            f"{shown(value, repr)} is a list, and one value is expected", remedy="paceline.sweep (takes lists)"
+            f"{shown(value, repr)} is a list, and one value is expected",
+            remedy="one of them (paceline.sweep takes lists of the settings marked * by paceline simulate -h)",
         )
 
 
@@ -297,7 +298,9 @@ def _long_time(value: object) -> float:
 
 def _power(value: object) -> float:
     """Watts above 0, with their unit."""
-    word = text(value)
+    # A number lacks its unit, as its digits in text do.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    word = f"{value:g}" if is_number else text(value)
     watts = units.watts(word)
     if watts is None or not watts:
         typed = word if word.isascii() and word.isdigit() and word.strip("0") else "500"
