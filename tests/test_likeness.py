@@ -91,6 +91,7 @@ def test_conditions_of_a_model():
             {"architecture": "maxwell"},
             "no interval: fewer than two sources have measured Maxwell GPUs in such",
         ),
+        ({"architecture": "cpu"}, "have measured CPUs in such"),
         ({"model": "images"}, "models of images"),
         ({"software": "hand-written"}, "hand-written kernels"),
     ],

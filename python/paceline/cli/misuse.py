@@ -12,6 +12,7 @@ _TYPICAL = {
     "X": "2",
     "SIZE": "25MB",
     "RATE": "25Gbps",
+    "WATTS": "500W",
     "TIME": "5us",
     "SECONDS": "60",
     "NUMBER": "1",

@@ -344,6 +344,8 @@ def reason(found: Evidence) -> str:
 
 def _condition(found: Evidence) -> str:
     value = str(found.value)
+    if found.condition == "architecture" and value == "cpu":
+        return "CPUs"
     word = value.capitalize() if found.condition == "architecture" else _MODELS.get(value, value)
     return _CONDITIONS.get(found.condition, "{}").format(word)
 
