@@ -374,6 +374,13 @@ def test_a_trace_with_operators_that_cannot_be_timed_names_the_kind():
     assert "paceline record --gpu" in str(raised.value.remedy)
 
 
+def test_a_step_of_more_than_a_day_names_the_gpu():
+    huge = contiguous((10**7, 10**7), "float32")
+    step = Step((of("mm", huge, huge, out=huge), of("add", _IMAGE)), ((0, 1),), {"w": 1}, (1, 2), (2, 2))
+    with pytest.raises(paceline.InvalidArgumentError, match="one: a step takes longer than a day on H100"):
+        paceline.simulate(_traced(step), workers=1, gpu="h100")
+
+
 def test_a_step_that_follows_another_takes_as_long_again():
     add = of("add", contiguous((1 << 24,), "float32"), out=contiguous((1 << 24,), "float32"))
     step = Step((add, add, add), ((0, 1),), {"w": 1}, (1, 2), (2, 3))

@@ -25,6 +25,8 @@ from paceline.operators.schedule import Schedule
 
 Span = tuple[int, int]
 """The place of the first operator, and the one after the last."""
+_DAY_S = 86_400.0
+"""The longest pass of a trace (docs/reference/trace-format.md)."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,10 @@ def retimed(trace: Trace, hardware: Hardware) -> Trace:
             remedy="paceline record --gpu … --dtype fp16 -- …, another recording",
         )
     times = _dispatched(step, trace, hardware).times(Machine(hardware))
+    if max(sum(times.forward_s), times.backward_s, times.optimizer_s) > _DAY_S:
+        raise InvalidArgumentError(
+            f"{trace.name}: a step takes longer than a day on {hardware.title}", setting="gpu", remedy="another GPU"
+        )
     (worker,) = trace.workers
     forward = [
         _core.Layer(
