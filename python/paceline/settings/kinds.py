@@ -775,7 +775,7 @@ GRADIENT_DTYPE = choice(_DTYPES, literal="Dtype")
 PRECISION = choice(_PRECISIONS, literal="Precision")
 DTYPE = replace(choice((*_DTYPES, *_PRECISIONS)), python="names.Dtype | names.Precision")
 ONE_DTYPE = replace(choice(_DTYPES, SHORT_DTYPES), python="names.Dtype | names.ShortDtype")
-ATTENTION = choice(("flash", "unfused"), literal="Attention")
+ATTENTION = choice(("flash", "flash-1", "flash-2", "unfused"), literal="Attention")
 CHECKPOINTING = choice(("none", "selective", "full", "offload"), literal="Checkpointing")
 KERNELS = choice(("eager", "fused", "compiled", "transformer-engine"), literal="Kernels")
 RECIPE = choice(

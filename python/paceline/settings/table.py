@@ -472,7 +472,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="attention",
         kind=kinds.ATTENTION,
-        help="Attention kernel: flash, or unfused (stores the scores).",
+        help="Attention kernel: flash (today's), flash-1, flash-2 (FlashAttention's), unfused (stores scores).",
         default_words="flash",
         part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from paceline._internal.files import NO_SUCH_FILE, list_of
 from paceline._internal.nearest import alike, nearest
@@ -43,6 +44,7 @@ ONLY_MODELS = ("gpu", "power_limit", "seq", "checkpointing", "attention", "kerne
 """Those that have no effect on a recording."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LONGEST = 2**24
+_FLASH: Mapping[str, Literal[1, 2]] = {"flash-1": 1, "flash-2": 2}
 
 
 def find_workload(source: object, *, default_gpu: str | None = None, **given: Any) -> Workload | None:  # noqa: ANN401
@@ -122,7 +124,8 @@ def workload_of(  # noqa: PLR0917
         batch: Samples of a forward and backward pass, 1 by default.
         dtype: `fp8`, `bf16`, `fp16`, `tf32` or `fp32`; by default the GPU's 16-bit type.
         checkpointing: `none`, `selective`, `full`, or `offload`: `full` with inputs of blocks in the CPU's memory.
-        attention: `flash` or `unfused`.
+        attention: `flash`, the kernel that torch chooses today; `flash-1` or `flash-2`, FlashAttention's of that
+            version, which torch 2.2 to 2.8 choose on Hopper; or `unfused`.
         kernels: `eager`, `fused` or `compiled`.
         optimizer: `adam`, `momentum` or `sgd`.
         precision: A recipe of `paceline.catalog.recipes`, which `dtype` may not contradict.
@@ -159,12 +162,14 @@ def workload_of(  # noqa: PLR0917
         _check_experts(model, hardware, tensor, expert)
     if context_parallel is not None and context_parallel > 1:
         _check_context(model, hardware, context_parallel)
+    kernel: names.Attention = _one_of(attention or "flash", get_args(names.Attention), "attention")
+    version: Literal[0, 1, 2] = _FLASH.get(kernel, 0)
     return Workload(
         model,
         hardware,
         batch or 1,
         computed,
-        _one_of(attention or "flash", get_args(names.Attention), "attention"),
+        "flash" if version else kernel,
         "full" if recomputed == "offload" else recomputed,
         _one_of(kernels or "fused", get_args(names.Kernels), "kernels"),
         _one_of({"adamw": "adam"}.get(optimizer or "", optimizer or "adam"), get_args(names.Optimizer), "optimizer"),
@@ -183,6 +188,7 @@ def workload_of(  # noqa: PLR0917
         ),
         loss_chunks=_checked_chunks(model, loss_chunks, kernels or "fused"),
         offloads=recomputed == "offload",
+        flash=version,
         source=config.source or config.where,
     )
 

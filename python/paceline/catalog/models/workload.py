@@ -497,7 +497,7 @@ class Workload:
     def assumed(self) -> str:
         """Assumptions of the compute times: the GPU, and options with their defaults."""
         words = [f"sequences of {self.tokens} tokens"] if self.is_text else [f"images of {self.tokens} patches"]
-        words += [*self.precision_words, f"{self.attention} attention", f"{self.kernels} kernels"]
+        words += [*self.precision_words, f"{self.attention_kernel} attention", f"{self.kernels} kernels"]
         words.append(self.checkpointing_words)
         words += [f"{self.tensor} tensor-parallel GPUs"] if self.tensor > 1 else []
         words += [f"samples shared by {self.context} ranks"] if self.context > 1 else []
@@ -525,6 +525,11 @@ class Workload:
     def precision_words(self) -> list[str]:
         """The precision, and its recipe if that is not the usual one, for prose."""
         return [self.precision] + ([] if self.recipe.is_usual else [f"recipe {self.recipe.name}"])
+
+    @property
+    def attention_kernel(self) -> str:
+        """The kernel of attention, with the version of FlashAttention if one is chosen."""
+        return f"{self.attention}-{self.flash}" if self.flash else self.attention
 
     @property
     def provenance(self) -> str:

@@ -282,7 +282,7 @@ def _computation(workload: Workload) -> list[str]:
     return [
         f"{workload.tokens:,} {'tokens' if workload.is_text else 'patches'}",
         *workload.precision_words,
-        f"{workload.attention} attention",
+        f"{workload.attention_kernel} attention",
         f"{workload.kernels} kernels",
         workload.checkpointing_words,
         *([f"experts on {workload.expert} GPUs"] if workload.expert > 1 else []),
