@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paceline._internal import units
 from paceline._internal.block import Fact, Pair
+from paceline.forecast.footprint import allocatable_bytes
 from paceline.forecast.lowering import lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
@@ -80,6 +81,10 @@ def _spread(scenario: Scenario) -> str:
 def need(own: Sharded) -> str:
     """Return `172.5 of 84.9 GB per GPU (171.0 GB allocated)`, or without the GPU's memory where it is not known."""
     total, allocated = own.memory.total_bytes, f"({units.memory(own.memory.peak_bytes)} allocated)"
+    if own.capacity_bytes is not None and own.fits is False and total <= own.capacity_bytes:
+        # The allocator gives back what it does not use, so that no more than all is reserved.
+        beyond = own.memory.peak_bytes - allocatable_bytes(own.capacity_bytes, own.memory.beside_bytes)
+        allocated = f"({units.memory(own.memory.peak_bytes)} allocated, {units.size(beyond)} more than can be)"
     if own.capacity_bytes is None:
         return f"{units.memory(total)} per GPU {allocated}"
     if own.capacity_bytes < 1e9:
