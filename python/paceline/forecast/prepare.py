@@ -86,7 +86,10 @@ def _prepared(sweep: Sweep) -> Prepared:
     several = max(sweep.workers) > machine.gpus_per_node
     requested_extras |= {SWITCH} if sweep.get("cluster") is not None and several else set()
     strategies, remarks = _only_feasible(strategies, by_name, machine)
-    sharding.check(sweep.get("sharding"), sweep.values)
+    # The optimizer of a model changes its time and memory anyway.
+    modeled = all(sweep.workload(named) is not None for named in sweep.traces)
+    given = {name: value for name, value in sweep.values.items() if not (modeled and name == "optimizer")}
+    sharding.check(sweep.get("sharding"), given)
     compression.check(sweep)
     strategies = compression.only_able(sweep, strategies, by_name)
     if any(sharding.kind(one) != sharding.NONE for one in sweep.get("sharding") or ()):

@@ -322,11 +322,14 @@ class Sweep:
         workload = self.workload(named)
         if workload is not None:
             return list(workload.model.notes)
+        scaled = []
+        if has_operators(named) and self.get("batch") not in (None, load_trace(named).batch):
+            scaled = [notes.scaled_batch(self.spelling("batch"), load_trace(named).batch)]
         if not trace.accumulates:
-            return []
+            return scaled
         if not any(map(sharding.in_every_pass, self.get("sharding") or ())):
-            return [notes.last_pass(trace.name)]
-        return notes.too_few_exchanges(trace.name, self.spelling("accumulate"))
+            return [*scaled, notes.last_pass(trace.name)]
+        return [*scaled, *notes.too_few_exchanges(trace.name, self.spelling("accumulate"))]
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields given, in which a rank stands for its tensor-parallel GPUs."""

@@ -72,7 +72,7 @@ def dispatch_s(operator: Operator, *, fused: bool = False, measured: Mapping[str
 
 @dataclass(frozen=True)
 class Program:
-    """What operators, one after the other, add to both queues' times: later ones wait for the latest of both.
+    """The times that operators, one after the other, add to both queues: later ones wait for the latest of both.
 
     A time of the host or of the device afterwards is the larger of what it was and of what the other was before, each
     with a time added (max-plus algebra), so that programs in a row are a program.

@@ -1,4 +1,4 @@
-"""What torch dispatches for a module: its operators in the forward pass, and those of autograd in the backward pass.
+"""Operators that torch dispatches for a module in the forward pass, and those of autograd in the backward pass.
 
 Nothing is computed: a value is the shape, dtype and strides of a tensor. Operators, and the order of their backward
 operators, are those of torch/csrc/autograd (tools/autograd/derivatives.yaml) as `paceline record --gpu` sees them.

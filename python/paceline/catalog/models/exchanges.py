@@ -1,4 +1,4 @@
-"""What GPUs that share a model's layers exchange, and how long it takes: activations, and rows for experts."""
+"""Exchanges of GPUs that share a model's layers, and their times: activations, and rows for experts."""
 
 from __future__ import annotations
 

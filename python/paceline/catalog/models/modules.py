@@ -1,4 +1,4 @@
-"""What torch dispatches for the layers of a model, as transformers' modules do, or with the kernels of other libraries.
+"""Operators that torch dispatches for a model's layers, as transformers' modules do, or with other libraries' kernels.
 
 | kernels | |
 | --- | --- |

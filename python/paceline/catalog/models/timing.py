@@ -1,4 +1,4 @@
-"""What the operators of a layer take on a GPU, in both passes."""
+"""Times of a layer's operators on a GPU, in both passes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.operators.works import program_of, works_of
 
 @dataclass(frozen=True)
 class Spent:
-    """What operators of a layer take."""
+    """The times of a layer's operators."""
 
     forward: Program
     backward: Program

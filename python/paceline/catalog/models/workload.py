@@ -509,7 +509,7 @@ class Workload:
 
     @property
     def checkpointing_words(self) -> str:
-        """What is recomputed, for prose."""
+        """The recomputation, for prose."""
         if self.offloads:
             return "full checkpointing, offloaded"
         return f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"

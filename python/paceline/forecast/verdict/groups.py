@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paceline._core import Trace
 from paceline.catalog.strategies import EXTRAS, find_strategy
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
@@ -81,14 +80,12 @@ def grouped(
     noun: str = "GPU",
 ) -> list[Group]:
     """One group per trace, library, workers, bandwidth, latency, speedup, GPUs per node and change, in order."""
-    traces: list[Trace] = []
     groups: dict[tuple[object, ...], Group] = {}
     for scenario, result in zip(scenarios, results, strict=True):
-        if scenario.trace not in traces:
-            traces.append(scenario.trace)
         circumstances = (result.workers, result.bandwidth_bps, result.latency_s, result.compute_speedup)
         changes = (result.gpus_per_node, result.add_module, result.send_order, result.gpu, result.power_limit_w)
-        key = (traces.index(scenario.trace), result.library, *circumstances, *changes)
+        # Not by the trace itself: where units are gathered, a model computes more.
+        key = (scenario.base, scenario.trace.name, result.library, *circumstances, *changes)
         group = groups.setdefault(key, Group([], []))
         group.scenarios.append(scenario)
         group.results.append(result)
@@ -97,12 +94,9 @@ def grouped(
 
 def largest(groups: Sequence[Group]) -> list[Group]:
     """Return the group with the most workers of each trace and library."""
-    of: list[tuple[Trace, str, list[Group]]] = []
+    of: dict[tuple[object, ...], list[Group]] = {}
     for group in groups:
-        trace, library = group.scenarios[0].trace, group.results[0].library
-        same = next((own for known, name, own in of if name == library and known == trace), None)
-        if same is None:
-            of.append((trace, library, [group]))
-        else:
-            same.append(group)
-    return [max(own, key=lambda it: it.results[0].workers) for *_, own in of]
+        scenario, result = group.scenarios[0], group.results[0]
+        key = (scenario.base, scenario.trace.name, result.library, result.gpu, result.power_limit_w)
+        of.setdefault(key, []).append(group)
+    return [max(own, key=lambda it: it.results[0].workers) for own in of.values()]

@@ -67,6 +67,11 @@ def computed_again(setting: str, recorded: str, title: str) -> str:
     return f"{setting}: operators recorded for {recorded} are timed on {title}"
 
 
+def scaled_batch(setting: str, batch: int) -> str:
+    """Return that a recording's passes were scaled to another batch."""
+    return f"{setting}: both passes of the recording, of batch {batch}, are scaled; record it again to be exact"
+
+
 def one_rank_a_node(rate: str, settings: Mapping[str, str]) -> str:
     """Return that every rank has a node, because only the rate of one is known."""
     more = f"{settings['gpus_per_node']} or {settings['cluster']}"

@@ -163,8 +163,6 @@ class Account:
         if phase == "forward" and not torch.is_grad_enabled() and not self._running:
             phase = "other"
         self.places[self._owner(), phase].append(place)
-        if phase == "forward" and self._running:
-            self.compiled.count()
 
     def fuses(self) -> bool:
         """Return whether the operator that runs now is compiled, or the backward of one that was."""
@@ -237,7 +235,7 @@ class Account:
     def _leave(self, module: nn.Module, _args: object, output: object) -> None:
         if self._running and self._running[-1] == id(module):
             self._running.pop()
-            self.compiled.leave(counts=not inside_backward())
+            self.compiled.leave()
         if not self._running and not inside_backward():
             self._calls.append((0, 0))
             if torch.is_grad_enabled():

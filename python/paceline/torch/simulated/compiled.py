@@ -1,7 +1,7 @@
 """Compiled parts of a script: whole models, blocks in place, forwards and functions. Nothing is really compiled.
 
-In the compiled parts, chains of memory-bound operators count as fused. So does what runs outside of all modules, such
-as a loss, if the model as a whole is compiled.
+In the compiled parts, chains of memory-bound operators count as fused, and in their backward passes. A loss that a
+script computes outside of what it compiles runs operator by operator.
 """
 
 from __future__ import annotations
@@ -31,36 +31,18 @@ class Compiled:
     """Compiled functions that run now."""
     _inside: list[bool] = field(default_factory=list)
     """Whether each of the modules that run now is compiled, outermost first."""
-    _whole: bool = False
-    """Whether all operators of the last outermost module were compiled."""
-    _counted: set[bool] = field(default_factory=set)
-    """Whether the operators of the outermost module that runs now are compiled: all, none, or some."""
 
     def now(self) -> bool:
         """Return whether an operator that runs now, not in the backward pass, is compiled."""
-        if self._functions:
-            return True
-        return self._inside[-1] if self._inside else self._whole
-
-    def count(self) -> None:
-        """An operator of a module runs."""
-        self._counted.add(self.now())
+        return self._functions > 0 or (bool(self._inside) and self._inside[-1])
 
     def enter(self, module: nn.Module) -> None:
         """A module begins."""
-        if self._inside:
-            around = self._inside[-1]
-        else:
-            self._counted.clear()
-            # A loss is a part of what surrounds the model, whether it is a module or a function.
-            around = self._whole and next(module.parameters(), None) is None
-        self._inside.append(around or bool(self._functions) or module in self._modules)
+        self._inside.append(self.now() or module in self._modules)
 
-    def leave(self, *, counts: bool) -> None:
-        """The innermost module ends. `counts`: it is not recomputed in a backward pass."""
+    def leave(self) -> None:
+        """The innermost module ends."""
         self._inside.pop()
-        if not self._inside and self._counted and counts:
-            self._whole = self._counted == {True}
 
     def end_step(self) -> None:
         """Forget what runs, which an exception may have ended."""
