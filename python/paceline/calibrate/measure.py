@@ -78,6 +78,8 @@ class Steps:
     """Of a product that is the same for all programs."""
     is_host: bool = True
     """Whether the thread that dispatches operators runs them."""
+    is_small: bool = True
+    """Whether operators take so little that the time to dispatch them can be told."""
 
 
 @dataclass
@@ -133,15 +135,20 @@ class Measurements:
         """Keep the times of a program's steps."""
         self.programs += 1
         self.references.append(steps.reference_s)
-        for calls in steps.timed:
-            for operator, seconds in calls:
-                self.add(operator, seconds)
+        pace = dict.fromkeys(PHASES, 1.0)
         for phase in PHASES if steps.bare else ():
             times = [[seconds for operator, seconds in calls if operator.phase == phase] for calls in steps.timed]
             if count := len(times[0]):
                 busy = statistics.median(map(sum, times)) if steps.is_host else 0.0
                 host = statistics.median(step[phase] for step in steps.bare)
-                self.host_s.setdefault(phase, []).append((host - busy) / count)
+                if host < busy:
+                    # Threads sleep while a mark is set, and are woken for the next operator.
+                    pace[phase] = host / busy
+                elif steps.is_small:
+                    self.host_s.setdefault(phase, []).append((host - busy) / count)
+        for calls in steps.timed:
+            for operator, seconds in calls:
+                self.add(operator, seconds * pace[operator.phase])
 
 
 def _median(operator: Operator, seconds: list[float]) -> Timed:
@@ -265,5 +272,6 @@ def run_program(kind: str, setup: Setup, clock: Clock) -> Steps:
     large = sum(warm[-1].values()) > _LARGE_S
     timed = [timed_step(one, clock) for _ in range(_LARGE_STEPS if large else _STEPS)]
     small = sum(seconds for _, seconds in timed[0]) / len(timed[0]) <= _SMALL_S
-    bare = [bare_step(one, clock) for _ in range(_STEPS)] if small or not clock.is_host else []
-    return Steps(timed, bare, reference, clock.is_host)
+    is_small = small or not clock.is_host
+    bare = [bare_step(one, clock) for _ in range(_STEPS if is_small else 1)]
+    return Steps(timed, bare, reference, clock.is_host, is_small)
