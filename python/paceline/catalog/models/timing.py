@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from paceline.catalog import names
 from paceline.catalog.constants import assumed
 from paceline.catalog.gpus import Hardware
-from paceline.catalog.models.layers import Layer
+from paceline.catalog.models.layers import Layer, Tensor
 from paceline.catalog.models.modules import Setting, before_of, operators_of
+from paceline.catalog.models.updates import update_of
+from paceline.catalog.recipes import Recipe
 from paceline.operators.kernels import Work
 from paceline.operators.machine import Machine
 from paceline.operators.operator import Operator
@@ -37,6 +39,7 @@ def machine_of(hardware: Hardware) -> Machine:
         if len(_MACHINES) >= _MOST_MACHINES:
             _MACHINES.clear()
             _SPENT.clear()
+            _UPDATES.clear()
         _MACHINES[key] = Machine(hardware)
     return _MACHINES[key]
 
@@ -67,9 +70,27 @@ def spent_before(layer: Layer, hardware: Hardware, setting: Setting) -> Program:
     return _program(before_of(layer, setting), machine_of(hardware))
 
 
-def spent_on_update(update: Sequence[Operator], hardware: Hardware) -> Program:
-    """Return what an optimizer's step takes."""
-    return _program(update, machine_of(hardware))
+def spent_on_update(
+    parameters: Sequence[Tensor],
+    recipe: Recipe,
+    *,
+    optimizer: names.Optimizer,
+    impl: names.OptimizerImpl,
+    ways: int,
+    hardware: Hardware,
+) -> Program:
+    """Return the time of an optimizer's step, whose arguments are those of `update_of`; once for the same sizes."""
+    machine = machine_of(hardware)
+    key = (tuple(tensor.size for tensor in parameters), recipe, optimizer, impl, ways, machine)
+    if key not in _UPDATES:
+        if len(_UPDATES) >= _MOST_UPDATES:
+            _UPDATES.clear()
+        _UPDATES[key] = _program(list(update_of(parameters, recipe, optimizer, impl, ways)), machine)
+    return _UPDATES[key]
+
+
+_UPDATES: dict[object, Program] = {}
+_MOST_UPDATES = 256
 
 
 def _program(operators: Sequence[Operator], machine: Machine) -> Program:

@@ -30,7 +30,6 @@ from paceline.catalog.models.modules import Setting
 from paceline.catalog.models.pipeline import blocks_of_parts, in_flight
 from paceline.catalog.models.timing import Spent, spent_before, spent_by, spent_on_update
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
-from paceline.catalog.models.updates import update_of
 from paceline.catalog.names import Attention as AttentionKind
 from paceline.catalog.names import Kernels, OptimizerImpl
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
@@ -301,11 +300,18 @@ class Workload:
         """Seconds of the update of all parameters of the stage; a rank that updates a shard takes its share of it."""
         layers = self.own.layers if self.pipeline == 1 else tuple(one.layer for one in self.timed)
         parameters = [tensor for layer in layers for tensor in layer.tensors]
-        update = list(update_of(parameters, self.recipe, self.optimizer, self.optimizer_impl, self.tensor))
+        update = spent_on_update(
+            parameters,
+            self.recipe,
+            optimizer=self.optimizer,
+            impl=self.optimizer_impl,
+            ways=self.tensor,
+            hardware=self.hardware,
+        )
         # The host is ahead of the device by what is left of the backward pass.
         queues = Queues(0.0, max(one.backward_s for one in self.timed))
         begun = queues.done_s
-        spent_on_update(update, self.hardware).run(queues)
+        update.run(queues)
         return queues.done_s - begun
 
     @property
