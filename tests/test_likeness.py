@@ -150,3 +150,13 @@ def test_the_gpu_of_an_own_file_is_none_that_was_measured():
     assert architecture_of("My board") == UNLISTED
     _, ground = interval(1.0, question(replace(H100, architecture=UNLISTED)))
     assert ground.ground is Ground.UNMEASURED
+
+
+@given(st.floats(0, 0.3))
+def test_the_spread_of_a_calibrated_device_widens(spread):
+    plain, _ = interval(1.0, question(H100))
+    wider, _ = interval(1.0, replace(question(H100), spread=spread))
+    assert plain is not None
+    assert wider is not None
+    assert math.log(wider.high_s) == pytest.approx(math.hypot(math.log(plain.high_s), math.log1p(spread)))
+    assert wider.low_s * wider.high_s == pytest.approx(1.0)

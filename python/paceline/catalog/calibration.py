@@ -31,8 +31,13 @@ class Calibration:
     @property
     def accuracy(self) -> str:
         """The spread of times from step to step, in words: `±3%`."""
+        return f"±{self.spread:.0%}" if is_number(self.conditions.get("spread")) else "spread unknown"
+
+    @property
+    def spread(self) -> float:
+        """How far times differed from step to step, as a share; 0 if the file does not say."""
         spread = self.conditions.get("spread")
-        return f"±{spread:.0%}" if is_number(spread) else "spread unknown"
+        return float(spread) if is_number(spread) and 0 <= spread < 1 else 0.0
 
     def document(self) -> dict[str, Any]:
         """Return it as it stands in a file."""

@@ -89,6 +89,8 @@ class Question:
     """Those of computed times; None if they were recorded."""
     gpus: int = 0
     """All GPUs, if times are computed."""
+    spread: float = 0.0
+    """How far the times of a calibrated device differed from step to step, as a share: it widens the interval."""
 
 
 @lru_cache(maxsize=1)
@@ -169,7 +171,8 @@ def _around(
         return None, ground
     if question.beyond is not None:
         return None, question.beyond
-    low, high = iteration_s * math.exp(-size.log), iteration_s * math.exp(size.log)
+    log = math.hypot(size.log, math.log1p(question.spread))
+    low, high = iteration_s * math.exp(-log), iteration_s * math.exp(log)
     return Interval(low, high, LEVEL, size.cases, terms.reason(ground)), ground
 
 

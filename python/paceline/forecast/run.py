@@ -76,6 +76,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
     outcome = core.run(scenario.timeline, ranks=ranks, stages=_stages(workload))
     found = Result.of(outcome)
     cluster = scenario.cluster
+    calibration = None if workload is None else workload.hardware.calibration
     question = Question(
         library=scenario.library.name,
         family=scenario.library.family,
@@ -94,6 +95,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         beyond=beyond(scenario, low),
         conditions=computed_under(scenario),
         gpus=_gpus(scenario),
+        spread=0.0 if calibration is None else calibration.spread,
     )
     likely, ground = interval(found.iteration_s, question)
     # Nothing is faster than computation, if that was measured.
