@@ -609,3 +609,10 @@ def test_memory_of_a_loss_inside_the_model(tmp_path):
     # The logarithms and the returned logits are kept; the gradients of both are made in the backward pass only.
     assert 2 * logits <= last["activation_bytes"] < 2.1 * logits
     assert last["backward_bytes"] == 2 * logits
+
+
+@shared
+def test_a_power_limit_is_named(gpt):
+    *_, path = gpt
+    notes = cli.notes(cli.output("simulate", path, "--power-limit", "350W", "--gpus", "8"))
+    assert "--power-limit: operators recorded for H100 SXM5 80 GB are timed on H100 SXM5 80 GB limited to 350 W" in notes

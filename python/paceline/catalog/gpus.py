@@ -125,7 +125,8 @@ class Hardware:
     @property
     def under_limit(self) -> str:
         """The title and the power limit that is set, for prose."""
-        return self.title if self.power_limit_w is None else f"{self.title} limited to {self.power_limit_w:g} W"
+        limit = None if self.power_limit_w is None else f"{self.power_limit_w:g} W"
+        return self.title if limit is None or self.title.endswith(limit) else f"{self.title} limited to {limit}"
 
     @property
     def half_peak(self) -> float:

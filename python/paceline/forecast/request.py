@@ -528,8 +528,9 @@ class Sweep:
 
     def device_note(self, named: str | Path | Trace) -> list[str]:
         """Return the source of the named device's rate."""
-        if (hardware := self._computed_on(named)) is not None and hardware.title != load_trace(named).device:
-            return [notes.computed_again(self.spelling("gpu"), load_trace(named).device, hardware.title)]
+        if (hardware := self._computed_on(named)) is not None and hardware.under_limit != load_trace(named).device:
+            setting = self.spelling("power_limit" if self.get("gpu") is None else "gpu")
+            return [notes.computed_again(setting, load_trace(named).device, hardware.under_limit)]
         device = self._device(named)
         if device is None:
             return []
