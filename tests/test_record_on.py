@@ -615,4 +615,5 @@ def test_memory_of_a_loss_inside_the_model(tmp_path):
 def test_a_power_limit_is_named(gpt):
     *_, path = gpt
     notes = cli.notes(cli.output("simulate", path, "--power-limit", "350W", "--gpus", "8"))
-    assert "--power-limit: operators recorded for H100 SXM5 80 GB are timed on H100 SXM5 80 GB limited to 350 W" in notes
+    gpu = "H100 SXM5 80 GB"
+    assert f"--power-limit: operators recorded for {gpu} are timed on {gpu} limited to 350 W" in notes
