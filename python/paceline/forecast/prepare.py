@@ -109,6 +109,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     for base, (named, trace) in enumerate(zip(sweep.traces, traces, strict=True)):
         how = coordinated(sweep, trace, machine)
         workload, conditions = sweep.workload(named), sweep.recorded(named)
+        temporaries = sweep.update_bytes(named)
         if workload is not None:
             sharding.check_recipe(workload.recipe, sweep.get("sharding"), sweep.values)
         if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
@@ -160,7 +161,7 @@ def _prepared(sweep: Sweep) -> Prepared:
                         replace(
                             _with_copies(one, sweep, named),
                             recorded=conditions,
-                            update_bytes=sweep.update_bytes(named),
+                            update_bytes=temporaries,
                             one_a_node=sweep.is_one_a_node,
                             base=base,
                             changes=changes | _placed(sweep, side, one),

@@ -63,10 +63,13 @@ class Sweep:
     each: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Several values that change the traces or the cluster; `values` has the first of each."""
     _workloads: dict[str | Path, Workload | None] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Models that were looked up."""
+    _recordings: dict[str | Path, Trace | None] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Recordings with operators that were loaded; None for other traces."""
     _gathered: dict[str | Path | Trace, tuple[Workload, Trace]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-    """Models that were looked up."""
+    """Models whose units are gathered, and their traces."""
 
     @property
     def inputs(self) -> list[object]:
@@ -322,9 +325,9 @@ class Sweep:
         workload = self.workload(named)
         if workload is not None:
             return list(workload.model.notes)
-        scaled = []
-        if has_operators(named) and self.get("batch") not in (None, load_trace(named).batch):
-            scaled = [notes.scaled_batch(self.spelling("batch"), load_trace(named).batch)]
+        scaled, recording = [], self._with_operators(named)
+        if recording is not None and self.get("batch") not in (None, recording.batch):
+            scaled = [notes.scaled_batch(self.spelling("batch"), recording.batch)]
         if not trace.accumulates:
             return scaled
         if not any(map(sharding.in_every_pass, self.get("sharding") or ())):
@@ -448,29 +451,39 @@ class Sweep:
         workload = self.workload(named)
         if workload is not None:
             return workload.trace()
-        trace, hardware = load_trace(named), self._computed_on(named)
+        trace, hardware = self._with_operators(named) or load_trace(named), self._computed_on(named)
         return trace if hardware is None else retimed(trace, hardware)
+
+    def _with_operators(self, named: str | Path | Trace) -> Trace | None:
+        """Return a recording that has operators, loaded once; None for other traces."""
+        if isinstance(named, Trace):
+            return named if named.has_operators else None
+        if named not in self._recordings:
+            is_one = self.workload(named) is None and has_operators(named)
+            self._recordings[named] = load_trace(named) if is_one else None
+        return self._recordings[named]
 
     def recorded(self, named: str | Path | Trace) -> Conditions | None:
         """Return the conditions of a recording whose operators give its times; None if these were measured."""
-        if self.workload(named) is not None or self.get("samples_per_s") is not None or not has_operators(named):
+        recording = self._with_operators(named)
+        if recording is None or self.get("samples_per_s") is not None:
             return None
-        return conditions_of_recording(load_trace(named))
+        return conditions_of_recording(recording)
 
     def update_bytes(self, named: str | Path | Trace) -> int:
         """Return the bytes of temporaries in the optimizer's step of a recording with its operators; 0 of others."""
-        if self.workload(named) is not None or not has_operators(named):
-            return 0
-        return update_bytes(load_trace(named))
+        recording = self._with_operators(named)
+        return 0 if recording is None else update_bytes(recording)
 
     def _computed_on(self, named: str | Path | Trace) -> Hardware | None:
         """Return the GPU on which a trace's operators are timed again; None if it has none, or no GPU is named."""
         gpu, limit = self.get("gpu"), self.get("power_limit")
-        if (gpu is None and limit is None) or self.workload(named) is not None or not has_operators(named):
+        recording = None if gpu is None and limit is None else self._with_operators(named)
+        if recording is None:
             return None
         if gpu is not None:
             hardware = find_hardware(gpu)
-        elif (own := titled(load_trace(named).device)) is not None:
+        elif (own := titled(recording.device)) is not None:
             hardware = own
         else:
             raise InvalidArgumentError(
@@ -528,9 +541,10 @@ class Sweep:
 
     def device_note(self, named: str | Path | Trace) -> list[str]:
         """Return the source of the named device's rate."""
-        if (hardware := self._computed_on(named)) is not None and hardware.under_limit != load_trace(named).device:
+        recording, hardware = self._with_operators(named), self._computed_on(named)
+        if recording is not None and hardware is not None and hardware.under_limit != recording.device:
             setting = self.spelling("power_limit" if self.get("gpu") is None else "gpu")
-            return [notes.computed_again(setting, load_trace(named).device, hardware.under_limit)]
+            return [notes.computed_again(setting, recording.device, hardware.under_limit)]
         device = self._device(named)
         if device is None:
             return []

@@ -38,12 +38,6 @@ def product_clock(hardware: Hardware) -> float:
     return min(_clock(limit / _needed_w(hardware)), hardware.boost_hz / hardware.clock_hz)
 
 
-def relative_clock(hardware: Hardware) -> float:
-    """Return `product_clock` relative to that of the board at which its architecture was measured."""
-    typical = _TYPICAL.get(hardware.architecture)
-    return product_clock(hardware) / (1.0 if typical is None else product_clock(find_hardware(typical)))
-
-
 def cores_clock(hardware: Hardware) -> float:
     """Return the clock of kernels that keep the CUDA cores busy, as a share of the stated one.
 

@@ -69,8 +69,7 @@ class Step:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Step:
         """Return the step of a trace's field `operators`, which the trace has checked."""
-        tensors = [tensor_of(one) for one in document["tensors"]]
-        kinds = [operator_of(one, tensors) for one in document["kinds"]]
+        kinds = _kinds(document)
         operators = tuple(_placed(kinds[kind], place) for place, kind in enumerate(document["order"]))
         return cls(
             operators,
@@ -137,6 +136,12 @@ def step_of(worker: Mapping[str, Any], counted: Mapping[str, Any], operators: Se
     ready = {gradient["tensor"]: round(gradient["ready_s"]) for gradient in counted["gradients"]}
     forward = tuple(spans[layer["layer"]] for layer in worker["forward"])
     return Step(tuple(own), forward, ready, (end, end + backward), (end + backward, len(own)))
+
+
+def _kinds(document: Mapping[str, Any]) -> list[Operator]:
+    """Return the operators of a step that differ; their sources are distances."""
+    tensors = [tensor_of(one) for one in document["tensors"]]
+    return [operator_of(one, tensors) for one in document["kinds"]]
 
 
 def _placed(operator: Operator, place: int) -> Operator:
@@ -219,9 +224,8 @@ def retimed(trace: Trace, hardware: Hardware) -> Trace:
 
 def _check(document: Mapping[str, Any], name: str) -> None:
     """Raise InvalidArgumentError if an operator of a trace lacks what its kind needs."""
-    tensors = [tensor_of(one) for one in document["tensors"]]
-    for place, kind in enumerate(document["kinds"]):
-        problem = problem_of(operator_of(kind, tensors))
+    for place, kind in enumerate(_kinds(document)):
+        problem = problem_of(kind)
         if problem is not None:
             raise InvalidArgumentError(
                 f"{name}: operators.kinds[{place}]: {problem}",

@@ -19,7 +19,7 @@ from paceline.catalog.models.layers import Model
 from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.traits import MEGATRON
 from paceline.catalog.models.workload import Workload
-from paceline.catalog.recipes import precision_of, recipe_of
+from paceline.catalog.recipes import default_impl, precision_of, recipe_of
 from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
 from paceline.operators.power import limited
@@ -182,7 +182,7 @@ def workload_of(  # noqa: PLR0917
         links,
         recipe=recipe,
         optimizer_impl=_one_of(
-            optimizer_impl or ("fused" if recipe.masters else "foreach"),
+            optimizer_impl or default_impl(recipe),
             get_args(names.OptimizerImpl),
             "optimizer_impl",
         ),
