@@ -107,8 +107,8 @@ def computed_cases() -> tuple[ComputedCase, ...]:
 
 @lru_cache(maxsize=2)
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
 
 
 def _computed_case(case: dict[str, Any]) -> ComputedCase:
@@ -296,7 +296,7 @@ def _near(conditions: Conditions, without: frozenset[str]) -> _Near:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How intervals do that do not know the source of what they are of."""
+    """The coverage of intervals that leave out the source of their own case."""
 
     inside: int
     """Rows in their interval."""

@@ -113,11 +113,11 @@ def architecture_of(device: str) -> str:
 def _precision_of(step: Mapping[str, Any]) -> str:
     """Return the precision of most products of a trace's step; empty if it has none."""
     times = Counter(step["order"])
-    found: Counter[str] = Counter()
+    products: Counter[str] = Counter()
     for place, kind in enumerate(step["kinds"]):
         if kind["name"] in _PRODUCTS and kind.get("inputs"):
-            found[step["tensors"][kind["inputs"][-1]]["dtype"]] += times[place]
-    return f"{8 * dtype_bytes(found.most_common(1)[0][0])} bits" if found else ""
+            products[step["tensors"][kind["inputs"][-1]]["dtype"]] += times[place]
+    return f"{8 * dtype_bytes(products.most_common(1)[0][0])} bits" if products else ""
 
 
 def scale_of(gpus: int, nodes: int) -> str:

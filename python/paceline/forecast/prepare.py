@@ -236,10 +236,10 @@ class _Side:
 def _with_copies(scenario: Scenario, sweep: Sweep, named: str | Path | Trace) -> Scenario:
     """Return a scenario of a model with what it computes in its sharding: units that are gathered are copied."""
     shards = sharding.kind(scenario.options.get("sharding") or sharding.NONE)
-    found = sweep.gathered(named) if shards in sharding.GATHERED else None
-    if found is None:
+    gathered = sweep.gathered(named) if shards in sharding.GATHERED else None
+    if gathered is None:
         return replace(scenario, workload=sweep.workload(named))
-    return replace(scenario, workload=found[0], trace=found[1])
+    return replace(scenario, workload=gathered[0], trace=gathered[1])
 
 
 def _placed(sweep: Sweep, side: _Side, scenario: Scenario) -> dict[str, str]:

@@ -392,8 +392,8 @@ class Sweep:
         if workload.pipeline > 1 or workload.kernels == TRANSFORMER_ENGINE:
             return None
         if named not in self._gathered:
-            found = replace(workload, gathered=2)
-            self._gathered[named] = found, self._changed(found.trace())
+            copying = replace(workload, gathered=2)
+            self._gathered[named] = copying, self._changed(copying.trace())
         return self._gathered[named]
 
     def workload(self, named: str | Path | Trace) -> Workload | None:

@@ -451,16 +451,16 @@ class Workload:
         The last one begins where the forward pass has ended, with the loss and all weights that it has converted. Its
         step also allocates the gradient of the head's matrix, when the copies of the loss have been let go.
         """
-        found = [-(-size // self.context) for size in backward_bytes(layers, self.computed)]
+        needs = [-(-size // self.context) for size in backward_bytes(layers, self.computed)]
         last = layers[-1]
         if last.logits and (self.loss_chunks or 1) == 1:
             matrices = sum(one.size for one in (*last.tensors, *last.shared)) * dtype_bytes(self.recipe.gathered)
             least = element_bytes(self.precision) * last.logits / self.context
-            found[-1] = round(max(found[-1] - matrices / self.batch, min(found[-1], least)))
+            needs[-1] = round(max(needs[-1] - matrices / self.batch, min(needs[-1], least)))
         cached = -(-cached_bytes(layers, self.computed) // self.batch)
         if cached:
-            found[-1] = max(found[-1], cached + forward_loss_bytes(layers[-1], self.computed) // self.context)
-        return found
+            needs[-1] = max(needs[-1], cached + forward_loss_bytes(layers[-1], self.computed) // self.context)
+        return needs
 
     @property
     def least_passing_bytes(self) -> int:

@@ -154,13 +154,13 @@ MECHANISMS = (
 def ablated(rows: Sequence[Row]) -> list[Ablated]:
     """Return the errors of recorded steps without each mechanism; `rows`: those of the study."""
     known = [row for row in rows if row.metric is Metric.STEP_TIME and row.group == "steps"]
-    found = []
+    each = []
     for mechanism in MECHANISMS:
         with mechanism.without():
             errors = {row.model: abs(_step_s(row, mechanism) / (row.measured * UNITS[row.unit]) - 1) for row in known}
         model = max(errors, key=lambda name: errors[name])
-        found.append(Ablated(mechanism.name, fmean(errors.values()), errors[model], model))
-    return found
+        each.append(Ablated(mechanism.name, fmean(errors.values()), errors[model], model))
+    return each
 
 
 def _step_s(row: Row, mechanism: Mechanism) -> float:

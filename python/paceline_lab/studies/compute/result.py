@@ -95,8 +95,8 @@ class Computed:
         return render(columns, [own for own in lines if own])
 
     def _verdicts(self) -> str:
-        found = [verdicts([it for it in self.rows if it.row.group == group]) for group in GROUPS]
-        rows, right, hopeful, cautious = (sum(one[name] for one in found) for name in found[0])
+        groups = [verdicts([it for it in self.rows if it.row.group == group]) for group in GROUPS]
+        rows, right, hopeful, cautious = (sum(one[name] for one in groups) for name in groups[0])
         return (
             f"{right} of {rows} verdicts on memory are right: {hopeful} fit by the forecast but did not, {cautious} do "
             "not fit but did"
@@ -118,11 +118,11 @@ def numbers(rows: Sequence[Forecast]) -> dict[str, Any]:
 
 def sums(rows: Sequence[Forecast]) -> list[str]:
     """Return the numbers as cells of a table."""
-    found = numbers(rows)
+    figures = numbers(rows)
     return [
-        str(found["rows"]),
-        *(f"{found[name]:.1%}" for name in ("mean", "median", "p90", "worst")),
-        f"{found['bias']:+.1%}",
+        str(figures["rows"]),
+        *(f"{figures[name]:.1%}" for name in ("mean", "median", "p90", "worst")),
+        f"{figures['bias']:+.1%}",
     ]
 
 
