@@ -71,6 +71,7 @@ Kernels = Literal["eager", "fused", "compiled", "transformer-engine"]
 Recipe = Literal["mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16", "amp-bf16", "amp-fp16", "fp32"]
 OptimizerImpl = Literal["fused", "foreach", "loop"]
 Optimizer = Literal["adam", "sgd", "momentum"]
+Quantization = Literal["nf4", "nf4-double", "int8", "gptq-int4"]
 Channel = Literal["auto", "none", "tcp", "rdma"]
 Executor = Literal["local", "ray"]
 Strategy = StrategyName | StrategyAlias

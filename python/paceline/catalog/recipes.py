@@ -68,6 +68,8 @@ class Recipe:
     """Of the optimizer's moments."""
     masters: bool
     """Whether the optimizer keeps FP32 copies of the parameters."""
+    is_sharded_wide: bool = True
+    """Whether units that are gathered before they compute have FP32 shards, if it is `mixed` or `fp8`."""
 
     @property
     def is_usual(self) -> bool:
@@ -77,9 +79,23 @@ class Recipe:
     @property
     def sharded(self) -> Recipe:
         """The types where units are gathered before they compute, as by FSDP2."""
-        if self.name not in ("mixed", "fp8"):
+        if self.name not in ("mixed", "fp8") or not self.is_sharded_wide:
             return self
         return replace(self, parameters="float32", gradients="float32", masters=False)
+
+    @property
+    def of_adapters(self) -> Recipe:
+        """The types of adapters beside weights that are not trained.
+
+        PEFT holds them in FP32 and multiplies by them in FP32, with autocast in 16 bits (`autocast_adapter_dtype`).
+        """
+        own = replace(self, is_sharded_wide=False)
+        if self.name != "mixed":
+            return own
+        full = "float32"
+        return replace(
+            own, parameters=full, computation=full, gradients=full, reduction=full, states=full, masters=False
+        )
 
     def step_bytes(
         self, optimizer: names.Optimizer, impl: names.OptimizerImpl, *, gathers: bool = False

@@ -32,7 +32,7 @@ _SECTIONS = {
     "Basic options": ("gpu", "batch", "seq", "gpus", "as_json"),
     "Details": (
         *("power_limit", "dtype", "precision", "checkpointing", "attention", "kernels"),
-        *("optimizer_impl", "loss_chunks", "constants"),
+        *("optimizer_impl", "loss_chunks", "lora", "dora", "quantize", "freeze", "constants"),
     ),
 }
 
@@ -80,6 +80,8 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
     entry = _entry(config) | {"seq": model.sequence, "flops_per_sample": model.flops}
     if model.active_parameters != model.parameters:
         entry["active_parameters"] = model.active_parameters
+    if model.is_frozen:
+        entry["trained_parameters"] = model.trained_parameters
     if workload is not None:
         entry["on_gpu"] = _on_gpu(workload, gpus or 1)
     if as_json:
@@ -89,6 +91,7 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
     flops = f"{units.short(model.flops / 1e12)} TFLOPs per sample of {model.sequence:,} tokens, forward and backward"
     facts = [
         Fact("Parameters", f"{model.parameters:,}{used}"),
+        *([Fact("Trained", f"{model.trained_parameters:,} parameters")] if model.is_frozen else []),
         Fact("Compute", flops),
         *([] if config.source else [Fact("Head", f"that of {model.architecture}")]),
         Fact("Source", config.source or str(config.where)),
@@ -244,6 +247,7 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
     ]
     if found["checkpointing"] != "none":
         made.append(workload.checkpointing_words)
+    made += workload.trained_words
     shared = f", sharded over {found['gpus']:,}" if found["gpus"] > 1 else ""
     facts = [
         Fact("Time", f"{times}, without communication"),

@@ -25,6 +25,7 @@ MODELED = (
     "assumed",
     "tokens_per_s_per_gpu",
     "mfu",
+    "trained_parameters",
     "gpus_per_worker",
     "tensor_parallel_s",
     "expert_parallel_s",
@@ -180,6 +181,8 @@ class Result:
     """Tokens per second and GPU, for language models from a configuration."""
     mfu: float | None = None
     """Model FLOPs utilization, for models from a configuration: 6 FLOPs per parameter and token, and attention's."""
+    trained_parameters: int | None = None
+    """Parameters that are trained, if some are not: adapters beside frozen weights."""
     gpus_per_worker: int | None = None
     """GPUs of a data-parallel rank of such a model, if they are several: tensor-parallel ones times stages."""
     tensor_parallel_s: float | None = None

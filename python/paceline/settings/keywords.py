@@ -127,6 +127,10 @@ class TraceChanges(TypedDict, total=False):
     precision: names.Recipe | None
     optimizer_impl: names.OptimizerImpl | None
     loss_chunks: int | None
+    lora: str | int | None
+    dora: bool | None
+    quantize: names.Quantization | None
+    freeze: str | Sequence[str] | None
     tensor_parallel: int | None
     expert_parallel: int | None
     context_parallel: int | None

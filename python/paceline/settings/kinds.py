@@ -27,6 +27,7 @@ from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
 from paceline._internal.units import binary_count, shown
 from paceline.catalog import compression
+from paceline.catalog.adapters import parse_adapter
 from paceline.catalog.dtypes import DTYPE_BYTES, SHORT_DTYPES
 from paceline.catalog.libraries import find_library
 from paceline.catalog.strategies import find_coordinator, find_strategy
@@ -350,6 +351,13 @@ def _switch(value: object) -> bool:
             f"must be 1 or 0, not '{shown(value)}'", remedy="{this=1} (1, true, yes, on; 0, false, no, off)"
         )
     return word in yes
+
+
+def _adapter(value: object) -> str:
+    """The rank of adapters and their modules, as typed once it has been checked."""
+    word = str(value) if _integer(value) is not None else text(value)
+    parse_adapter(word)
+    return word
 
 
 def _strategy(value: object) -> str:
@@ -792,6 +800,9 @@ SEVERAL_COMPRESSIONS = names_of(_compression)
 MEASURED_COMPRESSIONS = names_of(_measured_compression)
 RESHARD = Kind("yes|no|N", _reshard, python='Literal["yes", "no"] | bool | int')
 OPTIMIZER = choice(("adam", "sgd", "momentum"), {"adamw": "adam"}, literal="Optimizer")
+QUANTIZATION = choice(("nf4", "nf4-double", "int8", "gptq-int4"), literal="Quantization")
+ADAPTER = Kind("RANK[:MODULES]", _adapter, python="str | int", short="RANK[:MODULES]")
+PATTERNS = names_of(str, "PATTERN,…", python="str")
 LIBRARY = Kind("NAME", lambda value: find_library(text(value)).spec, python="names.LibraryName")
 LIBRARIES = several(LIBRARY)
 CHANNEL = choice(("auto", "none", "tcp", "rdma"), literal="Channel")

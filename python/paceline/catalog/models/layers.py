@@ -22,6 +22,8 @@ class Tensor:
     shape: tuple[int, ...]
     active: float = 1.0
     """Share of it that a token uses: below 1 for experts."""
+    trains: bool = True
+    """Whether it has a gradient."""
 
     @property
     def is_of_experts(self) -> bool:
@@ -139,16 +141,24 @@ class Layer:
     kept: Activations = field(default_factory=Activations)
     dropout: bool = False
     form: Form = field(default_factory=Form)
+    passes: bool = True
+    """Whether its backward pass hands a gradient on to the layer before."""
 
     @cached_property
     def parameters(self) -> int:
         """Number of its own parameters."""
         return sum(tensor.size for tensor in self.tensors)
 
+    @cached_property
+    def trained(self) -> tuple[Tensor, ...]:
+        """Its own parameters that have a gradient."""
+        return tuple(tensor for tensor in self.tensors if tensor.trains)
+
     @property
-    def kind(self) -> tuple[Layer, int]:
+    def kind(self) -> tuple[Layer, int, int]:
         """All of it but names: blocks are alike but for these."""
-        return replace(self, name="", tensors=(), shared=(), block="block" * bool(self.block)), self.parameters
+        alike = replace(self, name="", tensors=(), shared=(), block="block" * bool(self.block))
+        return alike, self.parameters, sum(tensor.size for tensor in self.trained)
 
 
 def _with_part_of_experts(layer: Layer, ways: int) -> Layer:
@@ -191,9 +201,19 @@ class Model:
         return sum(layer.parameters for layer in self.layers)
 
     @cached_property
+    def trained_parameters(self) -> int:
+        """Number of parameters that have a gradient."""
+        return sum(tensor.size for layer in self.layers for tensor in layer.trained)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether a part of it has no gradient."""
+        return self.trained_parameters < self.parameters
+
+    @cached_property
     def kinds(self) -> tuple[int, ...]:
         """A number for each layer: that of others that differ only in their names."""
-        numbers: dict[tuple[Layer, int], int] = {}
+        numbers: dict[tuple[Layer, int, int], int] = {}
         return tuple(numbers.setdefault(layer.kind, len(numbers)) for layer in self.layers)
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -10,6 +10,7 @@ from paceline._internal.files import NO_SUCH_FILE, list_of
 from paceline._internal.nearest import alike, nearest
 from paceline._internal.units import binary_count, watts
 from paceline.catalog import names
+from paceline.catalog.adapters import Adapter, adapted, frozen, parse_adapter
 from paceline.catalog.builtin_names import built_in_trace, trace_names
 from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
@@ -19,7 +20,7 @@ from paceline.catalog.models.layers import Model
 from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.traits import MEGATRON
 from paceline.catalog.models.workload import Workload
-from paceline.catalog.recipes import default_impl, precision_of, recipe_of
+from paceline.catalog.recipes import Recipe, default_impl, precision_of, recipe_of
 from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
 from paceline.operators.power import limited
@@ -33,14 +34,15 @@ _PARALLEL = (
     "context_parallel",
 )
 _RECIPE = ("precision", "optimizer_impl", "loss_chunks")
+_TRAINED = ("lora", "dora", "quantize", "freeze")
 OPTIONS = (
     *("gpu", "power_limit", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer"),
-    *(*_RECIPE, *_PARALLEL),
+    *(*_RECIPE, *_TRAINED, *_PARALLEL),
 )
 """Settings that make a workload of a model."""
 _IN_WORDS = OPTIONS[1 : -len(_PARALLEL)]
 """Options in a word: the parallel ones change the cluster, too, which a word does not know."""
-ONLY_MODELS = ("gpu", "power_limit", "seq", "checkpointing", "attention", "kernels", *_RECIPE, *_PARALLEL)
+ONLY_MODELS = ("gpu", "power_limit", "seq", "checkpointing", "attention", "kernels", *_RECIPE, *_TRAINED, *_PARALLEL)
 """Those that have no effect on a recording."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LONGEST = 2**24
@@ -106,6 +108,10 @@ def workload_of(  # noqa: PLR0917
     precision: str | None = None,
     optimizer_impl: str | None = None,
     loss_chunks: int | None = None,
+    lora: str | None = None,
+    dora: bool | None = None,
+    quantize: str | None = None,
+    freeze: Sequence[str] | None = None,
     tensor_parallel: int | None = None,
     pipeline_parallel: int | None = None,
     microbatches: int | None = None,
@@ -131,6 +137,11 @@ def workload_of(  # noqa: PLR0917
         precision: A recipe of `paceline.catalog.recipes`, which `dtype` may not contradict.
         optimizer_impl: `fused`, `foreach` or `loop`; by default fused with FP32 masters, and foreach without.
         loss_chunks: Chunks of tokens in which a fused loss computes logits; by default it is not fused.
+        lora: `RANK` or `RANK:MODULES`: adapters beside weights that are not trained.
+        dora: Whether they are DoRA's.
+        quantize: How the weights beside adapters are held: `nf4`, `nf4-double`, `int8` or `gptq-int4`; by default in
+            16 bits.
+        freeze: Patterns of the names of layers that are not trained, or have no adapters.
         tensor_parallel: GPUs that share every layer.
         pipeline_parallel: Stages of a pipeline.
         microbatches: Of an iteration, each of `batch` samples, with a pipeline.
@@ -153,9 +164,18 @@ def workload_of(  # noqa: PLR0917
         computed = precision_of(precision, computed, hardware)
     computed = computed or _default_precision(hardware)
     hardware.peak(computed)
+    if lora is not None and named is None and computed in ("bf16", "fp16"):
+        named = "amp-bf16" if computed == "bf16" else "amp-fp16"
     recipe = recipe_of(named, computed)
+    adapter = None if lora is None else _adapter(lora, dora=bool(dora))
+    held = _quantization(quantize, adapter, recipe, dora=bool(dora))
+    recipe = recipe if adapter is None else recipe.of_adapters
     recomputed = _one_of(checkpointing or "none", get_args(names.Checkpointing), "checkpointing")
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
+    if adapter is not None:
+        model = adapted(model, adapter, without=freeze or ())
+    elif freeze:
+        model = frozen(model, freeze)
     _check_parallel(model, hardware, tensor, pipeline, microbatches=microbatches, parts=virtual_stages)
     expert = expert_parallel or 1
     if expert > 1:
@@ -188,9 +208,39 @@ def workload_of(  # noqa: PLR0917
         ),
         loss_chunks=_checked_chunks(model, loss_chunks, kernels or "fused"),
         offloads=recomputed == "offload",
+        adapter=adapter,
+        quantization=held,
         flash=version,
         source=config.source or config.where,
     )
+
+
+def _adapter(text: str, *, dora: bool) -> Adapter:
+    """Return the adapter that `lora` and `dora` stand for. Raises InvalidArgumentError."""
+    try:
+        return parse_adapter(text, dora=dora)
+    except InvalidArgumentError as error:
+        raise error.at("lora") from None
+
+
+def _quantization(
+    name: str | None, adapter: Adapter | None, recipe: Recipe, *, dora: bool
+) -> names.Quantization | None:
+    """Return how frozen weights are held. Raises InvalidArgumentError for options that need adapters."""
+    if adapter is None and dora:
+        raise InvalidArgumentError("needs adapters", setting="dora", remedy="{lora=16}, or drop {this}")
+    if name is None:
+        return None
+    if adapter is None:
+        raise InvalidArgumentError(
+            "needs adapters: quantized weights are not trained themselves", setting="quantize", remedy="{lora=16}"
+        )
+    if recipe.name in ("fsdp-mixed", "fp32"):
+        raise InvalidArgumentError(
+            f"contradicts {recipe.name}, which has all weights in FP32", setting="quantize", remedy="{precision=bf16}"
+        )
+    made: names.Quantization = _one_of(name, get_args(names.Quantization), "quantize")
+    return made
 
 
 def _checked_chunks(model: Model, chunks: int | None, kernels: str) -> int | None:
@@ -369,10 +419,7 @@ def split_word(text: str) -> tuple[str, dict[str, Any]]:
             )
         if option in options:
             raise InvalidArgumentError(f"'{text[:80]}': {option} is given twice", remedy=f"one {option}")
-        if option == "power_limit":
-            options[option] = _watts(text, value)
-        else:
-            options[option] = _whole(text, option, value) if option in ("seq", "batch", "loss_chunks") else value
+        options[option] = _VALUES[option](text, option, value) if option in _VALUES else value
     return named, options
 
 
@@ -384,13 +431,21 @@ def is_file(text: str) -> bool:
         return False
 
 
-def _watts(text: str, value: str) -> float:
+def _watts(text: str, option: str, value: str) -> float:
     found = watts(value)
     if not found:
         raise InvalidArgumentError(
-            f"'{text[:80]}': power_limit: '{value[:40]}' is not a power with its unit", remedy="power_limit=500W"
+            f"'{text[:80]}': {option}: '{value[:40]}' is not a power with its unit", remedy=f"{option}=500W"
         )
     return found
+
+
+def _switch(text: str, option: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise InvalidArgumentError(
+            f"'{text[:80]}': {option}: '{value[:40]}' is neither", remedy=f"{option}=true or false"
+        )
+    return value == "true"
 
 
 def _whole(text: str, option: str, value: str) -> int:
@@ -402,6 +457,15 @@ def _whole(text: str, option: str, value: str) -> int:
             f"'{text[:80]}': {option}: '{value[:40]}' must be 1-{_LONGEST}", remedy=f"{option}=8"
         )
     return number
+
+
+_VALUES: Mapping[str, Callable[[str, str, str], Any]] = {
+    **dict.fromkeys(("seq", "batch", "loss_chunks"), _whole),
+    "power_limit": _watts,
+    "dora": _switch,
+    "freeze": lambda text, option, value: value.split("+"),
+}
+"""Values of options in words that are no text."""
 
 
 def _merged(text: str, own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

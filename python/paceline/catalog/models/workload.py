@@ -10,9 +10,11 @@ from typing import Literal
 
 from paceline import _core
 from paceline._core import Gradient, Trace, Worker
+from paceline.catalog import names
+from paceline.catalog.adapters import Adapter, is_quantized, quantized_bytes
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.exchanges import Links, all_reduce_s, all_to_all_s, element_bytes, pass_around_s
-from paceline.catalog.models.layers import Attention, Layer, Model
+from paceline.catalog.models.layers import Attention, Layer, Model, Tensor
 from paceline.catalog.models.memory import (
     Checkpointing,
     Computation,
@@ -91,6 +93,10 @@ class Workload:
     """The version of FlashAttention that a library brings; 0: the kernel that torch chooses today."""
     gathered: Literal[0, 1, 2] = 0
     """The version of FSDP that gathers parameters for each pass of a microbatch; 0: none does."""
+    adapter: Adapter | None = None
+    """Adapters beside weights that are not trained; None: what is trained is trained itself."""
+    quantization: names.Quantization | None = None
+    """How weights beside adapters are held; None: in 16 bits."""
     source: str = field(default="", compare=False)
 
     @property
@@ -299,7 +305,7 @@ class Workload:
     def optimizer_s(self) -> float:
         """Seconds of the update of all parameters of the stage; a rank that updates a shard takes its share of it."""
         layers = self.own.layers if self.pipeline == 1 else tuple(one.layer for one in self.timed)
-        parameters = [tensor for layer in layers for tensor in layer.tensors]
+        parameters = [tensor for layer in layers for tensor in layer.trained]
         update = spent_on_update(
             parameters,
             self.recipe,
@@ -384,6 +390,7 @@ class Workload:
             return {}
         own = samples_per_s / workers / self.gpus / self.context
         figures = {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
+        figures |= {"trained_parameters": self.model.trained_parameters} if self.model.is_frozen else {}
         figures |= {"tensor_parallel_s": passes * self.tensor_parallel_s} if self.tensor > 1 else {}
         figures |= {"context_parallel_s": passes * self.context_parallel_s} if self.context > 1 else {}
         figures |= {"expert_parallel_s": passes * self.expert_parallel_s} if self.expert > 1 else {}
@@ -510,7 +517,7 @@ class Workload:
         words += [f"experts on {self.expert} GPUs"] if self.expert > 1 else []
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
-        words += self.loss_words
+        words += [*self.loss_words, *self.trained_words]
         return f"{self.hardware.under_limit}, {', '.join(words)}, {self.optimizer}"
 
     @property
@@ -526,6 +533,15 @@ class Workload:
         if self.loss_chunks is None:
             return []
         return ["fused loss" if self.loss_chunks == 1 else f"fused loss in {self.loss_chunks} chunks"]
+
+    @property
+    def trained_words(self) -> list[str]:
+        """What is trained if that is not all, for prose."""
+        if self.adapter is not None:
+            held = [] if self.quantization is None else [f"weights in {self.quantization}"]
+            return [self.adapter.words, *held]
+        model = self.model
+        return [f"{model.parameters - model.trained_parameters:,} parameters frozen"] if model.is_frozen else []
 
     @property
     def precision_words(self) -> list[str]:
@@ -570,7 +586,7 @@ class Workload:
         gradients: list[Gradient] = []
         now = 0.0
         for index, one in reversed(list(enumerate(timed))):
-            own = [tensor for tensor in reversed(one.layer.tensors) if first[tensor.name] == index]
+            own = [tensor for tensor in reversed(one.layer.trained) if first[tensor.name] == index]
             total = sum(tensor.size for tensor in own)
             done = 0
             for tensor in own:
@@ -580,6 +596,29 @@ class Workload:
             now += one.backward_s
         backward_s = max(_seconds(now), *(one.ready_s for one in gradients))
         return Worker(forward, gradients, backward_s=backward_s, optimizer_s=_seconds(self.optimizer_s))
+
+    def held_bytes(self, tensor: Tensor) -> int:
+        """Return the bytes of a parameter as a rank has it that shards nothing."""
+        if tensor.trains or self.adapter is None:
+            return tensor.size * dtype_bytes(self.recipe.parameters)
+        if self.quantization is not None and is_quantized(tensor):
+            return quantized_bytes(tensor, self.quantization)
+        return tensor.size * (4 if self.is_upcast else element_bytes(self.precision))
+
+    @property
+    def is_upcast(self) -> bool:
+        """Whether what is not quantized is in FP32: PEFT's `prepare_model_for_kbit_training` converts it."""
+        is_peft = self.recipe.parameters == "float32" and self.quantization != "gptq-int4"
+        return self.recipe.name == "fsdp-mixed" or (is_peft and self.quantization is not None)
+
+    def _frozen(self, stage: int) -> list[tuple[str, int]]:
+        """Return the parameters of a stage that are not trained.
+
+        Traces have elements of the gradients' type, and a plan as many of the type in which parameters are held.
+        """
+        held, reduced = dtype_bytes(self.recipe.parameters), dtype_bytes(self.recipe.reduction)
+        own = {tensor.name: tensor for one in self.stages[stage] for tensor in one.layer.tensors if not tensor.trains}
+        return [(name, -(-self.held_bytes(tensor) // held) * reduced) for name, tensor in own.items()]
 
     def trace(self, stage: int | None = None) -> Trace:
         """Return the trace of one iteration, of the slowest stage or of another one.
@@ -592,6 +631,7 @@ class Workload:
                 self.samples,
                 self.recipe.reduction,
                 [self._worker(self.slowest if stage is None else stage)],
+                frozen=self._frozen(self.slowest if stage is None else stage),
                 provenance=self.provenance,
                 device=self.hardware.name,
             )

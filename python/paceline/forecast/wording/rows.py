@@ -288,6 +288,7 @@ def _computation(workload: Workload) -> list[str]:
         *([f"experts on {workload.expert} GPUs"] if workload.expert > 1 else []),
         *([order] if workload.pipeline > 1 else []),
         *workload.loss_words,
+        *workload.trained_words,
         _OPTIMIZERS.get(workload.optimizer, workload.optimizer),
         workload.hardware.under_limit,
     ]

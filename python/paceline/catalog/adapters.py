@@ -1,0 +1,264 @@
+"""Which parameters are trained: adapters beside frozen weights (LoRA, DoRA), and parts of a model that are frozen.
+
+LoRA adds a product of two narrow matrices to that of a weight, W x + s B A x, and trains only A (rank x inputs) and B
+(outputs x rank): E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021. DoRA also trains the length
+of each row of W + s B A (S. Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation", 2024). Names of modules are
+those of transformers, as in PEFT's `target_modules`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from paceline._internal.nearest import nearest
+from paceline.catalog import names
+from paceline.catalog.models.layers import Layer, Model, Tensor
+from paceline.errors import InvalidArgumentError
+
+GROUPS = ("all-linear", "attention", "mlp")
+"""Words for several modules: all products of blocks, those of attention, and those of MLPs."""
+_LLAMA: dict[str, tuple[str, ...]] = {
+    **{"q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",), "o_proj": ("attention.out",)},
+    **{"gate_proj": ("gate",), "up_proj": ("up",), "down_proj": ("down",)},
+}
+_FALCON: dict[str, tuple[str, ...]] = {
+    **{"query_key_value": ("qkv",), "dense": ("attention.out",)},
+    **{"dense_h_to_4h": ("up",), "dense_4h_to_h": ("down",)},
+}
+_OPT: dict[str, tuple[str, ...]] = {
+    **{"q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",), "out_proj": ("attention.out",)},
+    **{"fc1": ("up",), "fc2": ("down",)},
+}
+_BERT: dict[str, tuple[str, ...]] = {
+    "query": ("q",),
+    "key": ("k",),
+    "value": ("v",),
+    "dense": ("out", "up", "down"),
+}
+_LATENT: dict[str, tuple[str, ...]] = {
+    **{"q_a_proj": ("q_down",), "q_b_proj": ("q_up",), "kv_a_proj_with_mqa": ("kv_down",), "kv_b_proj": ("kv_up",)},
+    **_LLAMA,
+}
+_MODULES: dict[str, dict[str, tuple[str, ...]]] = {
+    "gpt2": {"c_attn": ("qkv",), "c_proj": ("attention.out", "down"), "c_fc": ("up",)},
+    "mpt": {"Wqkv": ("qkv",), "out_proj": ("attention.out",), "up_proj": ("up",), "down_proj": ("down",)},
+    **dict.fromkeys(("falcon", "gpt_neox"), _FALCON),
+    **dict.fromkeys(("opt", "bart"), _OPT),
+    **dict.fromkeys(("bert", "roberta", "vit"), _BERT),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
+    "phi3": {
+        **{"qkv_proj": ("qkv",), "o_proj": ("attention.out",)},
+        **{"gate_up_proj": ("gate_up",), "down_proj": ("down",)},
+    },
+    "glm4": {**_LLAMA, "gate_up_proj": ("gate_up",)},
+    "starcoder2": {
+        **{"q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",), "o_proj": ("attention.out",)},
+        **{"c_fc": ("up",), "c_proj": ("down",)},
+    },
+    "t5": {
+        **{"q": ("q",), "k": ("k",), "v": ("v",), "o": ("attention.out",)},
+        **{"wi": ("up",), "wi_0": ("gate",), "wi_1": ("up",), "wo": ("down",)},
+    },
+}
+"""The linear layers of a block by transformers' names, and what they are called here; of other families, Llama's."""
+_BITS: Mapping[names.Quantization, tuple[float, int]] = {
+    # Blocks of 64 have a scale in FP32, which double quantization holds in 8 bits, with one in FP32 for 256 of them.
+    "nf4": (4 + 32 / 64, 0),
+    "nf4-double": (4 + 8 / 64 + 32 / (64 * 256), 0),
+    # A row of outputs has a scale in FP32.
+    "int8": (8, 4),
+    # Groups of 128 have a scale in 16 bits and a zero in 4.
+    "gptq-int4": (4 + (16 + 4) / 128, 0),
+}
+"""Bits of a quantized weight, and bytes of each of its rows: T. Dettmers et al., "QLoRA", 2023, section 3, and
+"LLM.int8()", 2022, section 3; E. Frantar et al., "GPTQ", 2022, with the group size of released models."""
+_NOT_LINEAR = ("router", "shared_gate", "positions", "relative_bias", "norm", "after")
+"""Parts of blocks whose matrices get no adapter: transformers' routers are no `nn.Linear`."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Adapters of the linear layers of blocks."""
+
+    rank: int
+    modules: tuple[str, ...] = GROUPS[:1]
+    """Words of `GROUPS`, or names as in PEFT's `target_modules`."""
+    dora: bool = False
+    """Whether the length of each row of a weight is trained, too."""
+
+    @property
+    def words(self) -> str:
+        """For prose."""
+        return f"{'DoRA' if self.dora else 'LoRA'} of rank {self.rank} on {'+'.join(self.modules)}"
+
+
+def parse_adapter(text: str, *, dora: bool = False) -> Adapter:
+    """Return the adapter of `RANK` or `RANK:MODULES`, with commas or plus signs between modules.
+
+    Raises InvalidArgumentError for a rank that is no number, or an empty module.
+    """
+    rank, colon, rest = text.partition(":")
+    modules = tuple(dict.fromkeys(word.strip() for word in rest.replace("+", ",").split(","))) if colon else GROUPS[:1]
+    if not (rank.isascii() and rank.isdigit() and 1 <= len(rank) <= 6 and int(rank) > 0):
+        raise InvalidArgumentError(f"'{rank[:40]}' is no rank", remedy="{this=16}, or {this=16:attention}")
+    if not all(modules):
+        raise InvalidArgumentError(f"'{text[:80]}' has an empty module", remedy=f"{{this={rank}:q_proj,v_proj}}")
+    return Adapter(int(rank), modules, dora)
+
+
+def linear_name(tensor: Tensor) -> str | None:
+    """Return which linear layer of a block a weight is of: `attention.q`, `mlp.down`; None if it is of none.
+
+    Experts are none: all are in one tensor, which PEFT does not adapt unless it is named (`target_parameters`).
+    """
+    *path, what, kind = tensor.name.split(".")[-4:]
+    if kind != "weight" or len(tensor.shape) != 2 or any(what.endswith(other) for other in _NOT_LINEAR):
+        return None
+    return ".".join([*path[path[0].isdigit() :], what]) if path else what
+
+
+def is_quantized(tensor: Tensor) -> bool:
+    """Whether quantization holds a weight in fewer bits: of blocks' products and experts, not of norms and the ends."""
+    return not tensor.trains and len(tensor.shape) >= 2 and (tensor.is_of_experts or linear_name(tensor) is not None)
+
+
+def quantized_bytes(tensor: Tensor, quantization: names.Quantization) -> int:
+    """Return the bytes of a quantized weight with its scales."""
+    bits, a_row = _BITS[quantization]
+    return math.ceil(tensor.size * bits / 8) + a_row * math.prod(tensor.shape[:-1])
+
+
+def adapted(model: Model, adapter: Adapter, without: Sequence[str] = ()) -> Model:
+    """Return the model with adapters, whose own weights are not trained.
+
+    Args:
+        model: The model.
+        adapter: Its adapters.
+        without: Patterns of the names of layers that have none.
+
+    Raises InvalidArgumentError for a module that no block has, or a rank above the smallest dimension of a weight.
+    """
+    chosen = _chosen(model, adapter)
+    _check_patterns(model, without)
+    layers = []
+    for layer in model.layers:
+        tensors: list[Tensor] = []
+        for tensor in layer.tensors:
+            tensors.append(replace(tensor, trains=False))
+            has_adapters = layer.block and not _matches(layer, without)
+            if has_adapters and linear_name(tensor) in chosen:
+                _check_rank(tensor, adapter)
+                tensors += _tensors_of(tensor, adapter)
+        layers.append(replace(layer, tensors=tuple(tensors)))
+    return _trained(model, layers, "freeze" if without else "lora")
+
+
+def frozen(model: Model, patterns: Sequence[str]) -> Model:
+    """Return the model without training of the layers that match one of the patterns.
+
+    Raises InvalidArgumentError for a pattern that no layer matches, or if nothing is left to train.
+    """
+    _check_patterns(model, patterns)
+    layers = []
+    for layer in model.layers:
+        is_frozen = _matches(layer, patterns)
+        tensors = tuple(replace(tensor, trains=False) for tensor in layer.tensors) if is_frozen else layer.tensors
+        layers.append(replace(layer, tensors=tensors))
+    return _trained(model, layers, "freeze")
+
+
+def _matches(layer: Layer, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(layer.name, pattern) for pattern in patterns)
+
+
+def _check_patterns(model: Model, patterns: Sequence[str]) -> None:
+    """Raise InvalidArgumentError for a pattern that no layer matches."""
+    names = list(dict.fromkeys(layer.name for layer in model.layers))
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            near = nearest(pattern, names) or names[0]
+            raise InvalidArgumentError(
+                f"'{pattern[:80]}' is no layer of {model.name}",
+                setting="freeze",
+                remedy=f"{{this={near}}}, or a pattern: {{this={names[len(names) // 2].rpartition('.')[0]}.*}}",
+            )
+
+
+def _trained(model: Model, layers: Sequence[Layer], setting: str) -> Model:
+    """Return a model of other layers, each of which knows whether one before it is trained.
+
+    Raises InvalidArgumentError if nothing is.
+    """
+    trains = {tensor.name: tensor.trains for layer in layers for tensor in layer.tensors}
+    made, passes = [], False
+    for layer in layers:
+        shared = tuple(replace(tensor, trains=trains[tensor.name]) for tensor in layer.shared)
+        made.append(replace(layer, shared=shared, passes=passes))
+        passes = passes or bool(layer.trained)
+    if not passes:
+        raise InvalidArgumentError(
+            f"leaves nothing of {model.name} to train", setting=setting, remedy="fewer layers: {freeze=model.embed}"
+        )
+    return replace(model, layers=tuple(made))
+
+
+def _tensors_of(weight: Tensor, adapter: Adapter) -> Iterator[Tensor]:
+    """Yield the tensors that an adapter adds to a weight, with PEFT's names."""
+    outer, inner = weight.shape
+    stem = weight.name.removesuffix(".weight")
+    yield Tensor(f"{stem}.lora_A.weight", (adapter.rank, inner), weight.active)
+    yield Tensor(f"{stem}.lora_B.weight", (outer, adapter.rank), weight.active)
+    if adapter.dora:
+        yield Tensor(f"{stem}.lora_magnitude_vector.weight", (outer,), weight.active)
+
+
+def _linears(model: Model) -> dict[str, Tensor]:
+    """Return the linear layers of blocks by name, one of each."""
+    return {
+        name: tensor
+        for layer in model.layers
+        if layer.block
+        for tensor in layer.tensors
+        if (name := linear_name(tensor)) is not None
+    }
+
+
+def _chosen(model: Model, adapter: Adapter) -> set[str]:
+    """Return the names of the linear layers that have adapters."""
+    linears = _linears(model)
+    known = _MODULES.get(model.family, _LLAMA)
+    named = {word: found for word, parts in known.items() if (found := _of_parts(linears, parts))}
+    groups = {
+        "all-linear": set(linears),
+        "attention": {name for name in linears if "attention" in name},
+        "mlp": {name for name in linears if "attention" not in name},
+    }
+    choices = {word: found for word, found in groups.items() if found} | named
+    chosen: set[str] = set()
+    for word in adapter.modules:
+        if word not in choices:
+            near = nearest(word, list(choices))
+            raise InvalidArgumentError(
+                f"'{word[:80]}' is no linear layer of {model.name}",
+                setting="lora",
+                remedy=f"{{this={adapter.rank}:{near or next(iter(choices))}}} (of {', '.join(choices)})",
+            )
+        chosen |= choices[word]
+    return chosen
+
+
+def _of_parts(linears: dict[str, Tensor], parts: Sequence[str]) -> set[str]:
+    """Return the linear layers whose names end in one of some parts."""
+    return {name for name in linears for part in parts if f".{name}".endswith(f".{part}")}
+
+
+def _check_rank(weight: Tensor, adapter: Adapter) -> None:
+    if adapter.rank > min(weight.shape):
+        raise InvalidArgumentError(
+            f"a rank of {adapter.rank} is more than {weight.name} has: {weight.shape[0]} x {weight.shape[1]}",
+            setting="lora",
+            remedy=f"{{this={min(16, *weight.shape)}}}",
+        )

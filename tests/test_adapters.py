@@ -1,0 +1,112 @@
+"""Adapters and frozen parts: which parameters are trained, and what that costs."""
+
+from __future__ import annotations
+
+import pytest
+from paceline.catalog.adapters import parse_adapter
+from paceline.catalog.models.spec import find_workload
+from paceline.catalog.models.workload import Workload
+from paceline.errors import InvalidArgumentError
+
+_LLAMA_8B = {"q": (4096, 4096), "k": (4096, 1024), "v": (4096, 1024), "o": (4096, 4096)}
+_LLAMA_8B_MLP = {"gate": (4096, 14336), "up": (4096, 14336), "down": (14336, 4096)}
+
+
+def workload(word: str, **options: object) -> Workload:
+    """Return the workload of a word with options."""
+    found = find_workload(word, **options)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("modules", "shapes"),
+    [
+        ("all-linear", {**_LLAMA_8B, **_LLAMA_8B_MLP}),
+        ("attention", _LLAMA_8B),
+        ("mlp", _LLAMA_8B_MLP),
+        ("q_proj,v_proj", {name: _LLAMA_8B[name] for name in "qv"}),
+        ("down_proj", {"down": _LLAMA_8B_MLP["down"]}),
+    ],
+)
+@pytest.mark.parametrize("rank", [1, 16, 64])
+def test_an_adapter_has_rank_times_inputs_and_outputs(
+    modules: str, shapes: dict[str, tuple[int, int]], rank: int
+) -> None:
+    model = workload("llama-3-8b@h100", lora=f"{rank}:{modules}").model
+    assert model.trained_parameters == 32 * rank * sum(map(sum, shapes.values()))
+    assert model.parameters - model.trained_parameters == 8_030_261_248
+
+
+def test_dora_also_trains_a_value_of_each_output() -> None:
+    plain, dora = (workload("llama-3-8b@h100", lora="16:q_proj", dora=it).model for it in (None, True))
+    assert dora.trained_parameters - plain.trained_parameters == 32 * 4096
+
+
+@pytest.mark.parametrize(
+    ("word", "lora", "trained"),
+    [
+        # peft.get_peft_model(...).print_trainable_parameters() of the same models.
+        ("gpt2-small@a100", "8:c_attn", 294_912),
+        ("bert-base@a100", "8:query,value", 294_912),
+        ("t5-small@a100", "8:q,v", 294_912),
+        ("mixtral-8x7b@h100", "16:q_proj,k_proj,v_proj,o_proj", 13_631_488),
+    ],
+)
+def test_modules_bear_the_names_of_their_family(word: str, lora: str, trained: int) -> None:
+    assert workload(word, lora=lora).model.trained_parameters == trained
+
+
+def test_frozen_layers_have_no_gradient() -> None:
+    trace = workload("gpt2-small@a100", freeze=["model.embed", "model.layers.?.*"]).trace()
+    assert not [
+        one.tensor for one in trace.workers[0].gradients if one.tensor.startswith(("model.embed", "model.layers.3"))
+    ]
+    assert "model.layers.9.mlp.up.weight" in dict(trace.frozen)
+    assert "model.layers.10.mlp.up.weight" not in dict(trace.frozen)
+
+
+def test_layers_can_be_without_adapters() -> None:
+    every = workload("gpt2-small@a100", lora="8").model.trained_parameters
+    some = workload("gpt2-small@a100", lora="8", freeze=["model.layers.?.*"]).model.trained_parameters
+    assert some * 12 == every * 2
+
+
+@pytest.mark.parametrize(
+    ("quantize", "bits"), [("nf4", 4.5), ("nf4-double", 4.127), ("int8", 8.0), ("gptq-int4", 4.156)]
+)
+def test_quantized_weights_have_scales(quantize: str, bits: float) -> None:
+    model = workload("llama-3-8b@h100", lora="16", quantize=quantize, precision="bf16")
+    matrix = next(one for one in model.model.tensors() if one.name == "model.layers.0.mlp.up.weight")
+    assert model.held_bytes(matrix) * 8 / matrix.size == pytest.approx(bits, rel=2e-3)
+    norm = next(one for one in model.model.tensors() if one.name == "model.norm.weight")
+    assert model.held_bytes(norm) == 2 * norm.size
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "remedy"),
+    [
+        ({"lora": "16:q_pro"}, "'q_pro' is no linear layer of llama-3-8b", "16:q_proj"),
+        ({"lora": "16:c_attn"}, "'c_attn' is no linear layer", "q_proj, k_proj"),
+        ({"lora": "4096:k_proj"}, "a rank of 4096 is more than model.layers.0.attention.k.weight has", "16"),
+        ({"lora": "x"}, "'x' is no rank", "16:attention"),
+        ({"lora": "8:q_proj,,v_proj"}, "has an empty module", "8:q_proj,v_proj"),
+        ({"quantize": "nf4"}, "quantized weights are not trained themselves", "lora"),
+        ({"lora": "16", "quantize": "nf5"}, "unknown value 'nf5'", "nf4"),
+        ({"lora": "16", "quantize": "nf4", "precision": "fp32"}, "contradicts fp32", "bf16"),
+        ({"dora": True}, "needs adapters", "lora"),
+        ({"freeze": ["model.layer.*"]}, "'model.layer.*' is no layer of llama-3-8b", "model.layers"),
+        ({"freeze": ["model.*"]}, "leaves nothing of llama-3-8b to train", "fewer layers"),
+        ({"lora": "16", "freeze": ["model.layers.*"]}, "leaves nothing of llama-3-8b to train", "fewer layers"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str, remedy: str) -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        workload("llama-3-8b@h100", **options)
+    assert message in str(error.value)
+    assert remedy in (error.value.remedy or "")
+
+
+def test_words_take_the_options() -> None:
+    one = workload("llama-3-8b@h100:lora=16:q_proj+v_proj,dora=true,quantize=nf4,seq=512")
+    assert (one.adapter, one.quantization) == (parse_adapter("16:q_proj,v_proj", dora=True), "nf4")
