@@ -276,13 +276,13 @@ def test_the_objective_decides_between_numbers_of_gpus():
 
 
 def test_what_does_not_fit_is_counted_and_named():
-    found = asked("llama-3-70b", "--gpu", "h100", "--gpus", 8, "--sharding", "none,zero3")
+    found = asked("llama-3-70b", "--gpu", "h100", "--gpus", 8, "--sharding", "none,zero3", "--tensor-parallel", 1)
     [group] = found["gpus"]
     assert found["best"] is None and not group["rows"]
     assert group["do_not_fit"] == group["configurations"] > 0
     least = group["never_fit"][0]
     assert (least["sharding"], least["checkpointing"], least["batch"]) == ("zero3", "full", 1)
-    lines = call("llama-3-70b", "--gpu", "h100", "--gpus", 8).splitlines()
+    lines = call("llama-3-70b", "--gpu", "h100", "--gpus", 8, "--tensor-parallel", 1).splitlines()
     assert lines[0] == "llama-3-70b does not fit on 8x H100: needs at least 156.2 of 84.9 GB per GPU"
     assert lines[2].startswith("  Smallest     zero3 (FSDP), batch 1, full checkpointing (")
     assert lines[3:5] == ["  Model state  alone fills 14 GPUs", "  try: --gpus 24"]
@@ -307,7 +307,7 @@ FIXED = [
 
 @pytest.mark.parametrize(("model", "gpus", "more"), [(model, gpus, more) for model, gpus, *more in FIXED])
 def test_each_remedy_makes_something_fit(model, gpus, more):
-    words = (model, "--gpu", "h100", "--gpus", gpus, *more)
+    words = (model, "--gpu", "h100", "--gpus", gpus, "--tensor-parallel", 1, *more)
     answer = asked(*words)
     assert answer["best"] is None and "does not fit" in answer["verdict"][0]
     [remedies] = [line.removeprefix("try: ") for line in answer["verdict"] if line.startswith("try: ")]
@@ -456,7 +456,7 @@ def test_the_least_that_does_not_fit_is_that_of_brute_force():
 
 
 def test_on_how_many_gpus_it_would_fit_is_said():
-    words = ("llama-3-70b", "--gpu", "h100")
+    words = ("llama-3-70b", "--gpu", "h100", "--tensor-parallel", 1)
     assert "\n  try: --gpus 24" in call(*words, "--gpus", 14)
     assert asked(*words, "--gpus", 24)["best"] is not None and asked(*words, "--gpus", 16)["best"] is None
     none = call("llama-3.1-405b", "--gpu", "t4", "--gpus", 1, "--sharding", "none")
@@ -571,3 +571,50 @@ def test_the_network_is_said_to_be_that_of_a_node():
         assert per_node in cli.call("simulate", *options, *more).stdout
     assert "bps per node" not in cli.call("simulate", "resnet-50", "--gpus", "8").stdout
     assert "Network bandwidth per node (with rails: per GPU)" in " ".join(call("--help").split())
+
+
+def test_where_nothing_fits_or_sequences_are_long_models_are_divided():
+    words = ("llama-3-70b", "--gpu", "h100", "--gpus", 16)
+    best = asked(*words)["best"]
+    assert best["tensor_parallel"] * best["context_parallel"] > 1
+    assert asked(*words, "--tensor-parallel", 1)["best"] is None
+    [result] = json.loads(cli.call(*shlex.split(best["command"])[1:], "--json").stdout)
+    assert result["iteration_s"] == best["iteration_s"] and result["sharded"]["memory"] == best["memory"]
+    # Something fits without, and sharing samples is faster.
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", 8, "--seq")
+    undivided = asked(*words, "32k", "--context-parallel", 1)["best"]
+    assert asked(*words, "32k")["best"]["samples_per_s"] >= undivided["samples_per_s"]
+    assert {row["context_parallel"] for row in asked(*words, "4k")["gpus"][0]["rows"]} == {1}
+
+
+def test_machines_are_compared_by_rate_and_by_cost():
+    words = ("gpt2-small", "--seq", 256, "--sharding", "none", "--batch", 8, "--gpus", 8, "--tokens", "2B")
+    words = (*words, "--gpu", "h100,a100,v100", "--price", "h100:3,a100-80gb:1")
+    compared = asked(*words)
+    machines = {one["gpu"]: one for one in compared["machines"]}
+    assert list(machines) == ["h100", "a100-80gb", "v100-16gb"]
+    for name, price in (("h100", 3), ("a100-80gb", 1)):
+        [row] = machines[name]["answer"]["gpus"][0]["rows"]
+        seconds = 2e9 / 256 / row["samples_per_s"]
+        assert row["time_s"] == pytest.approx(seconds)
+        assert row["cost_of_tokens"] == pytest.approx(seconds / 3600 * 8 * price)
+        alone = asked(*words[:-4], "--gpu", name, "--price", price)
+        assert alone["best"]["cost_of_tokens"] == row["cost_of_tokens"]
+    assert machines["v100-16gb"]["price_per_gpu_hour"] is None
+    assert compared["best"]["gpu"] == "h100" and asked(*words, "--objective", "cost")["best"]["gpu"] == "a100-80gb"
+    text = call(*words)
+    assert text.startswith("Fastest for gpt2-small: 8x H100, ") and "\nv100-16gb" in text
+    assert "No price is known of v100-16gb; give it with --price v100-16gb:2.50" in " ".join(text.split())
+    clusters = asked("gpt2-xl", "--gpus", 8, "--batch", 1, "--cluster", "p4d.24xlarge,p5.48xlarge")
+    assert [(one["cluster"], one["gpu"]) for one in clusters["machines"]] == [
+        ("p4d.24xlarge", "a100-40gb"),
+        ("p5.48xlarge", "h100"),
+    ]
+
+
+def test_a_machine_that_cannot_be_searched_leaves_the_others():
+    words = ("gpt2-small", "--gpus", 8, "--batch", 8, "--dtype", "fp8", "--gpu")
+    compared = asked(*words, "h100,v100")
+    assert "error" in compared["machines"][1] and compared["best"]["gpu"] == "h100"
+    assert "Not searched" in call(*words, "h100,v100")
+    assert "fp8" in call(*words, "v100,t4", code=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +19,10 @@ from paceline.settings.table import of_place
 if TYPE_CHECKING:
     from paceline.forecast.advisor.answer import Objective
     from paceline.forecast.advisor.goodput import Failures
-    from paceline.forecast.advisor.job import Job
-    from paceline.forecast.advisor.search import Found
 
 _OBJECTIVES: dict[str, Objective] = {"throughput": "throughput", "cost": "cost"}
 _FAILURES = ("mtbf", "checkpoint_seconds", "restart_seconds")
-_OWN = ("global_batch", "objective", "price", *_FAILURES, "top")
+_OWN = ("global_batch", "objective", "price", "tokens", *_FAILURES, "top")
 """Settings that no forecast has."""
 
 
@@ -34,7 +31,7 @@ _SECTIONS = {
         "advise",
         (
             *("workers", "gpu", "seq", "global_batch", "batch", "sharding", "checkpointing"),
-            *("cluster", "bandwidth", "price", "top", "as_json"),
+            *("cluster", "bandwidth", "price", "tokens", "top", "as_json"),
         ),
         {"Model details": ("config", "dtype")},
         {"Parallelism": "--gpus counts all GPUs"},
@@ -60,7 +57,8 @@ def advise(
     config: Path | None,
     global_batch: int | None,
     objective: str,
-    price: float | None,
+    price: dict[str, float] | None,
+    tokens: float | None,
     mtbf: float | None,
     checkpoint_seconds: float | None,
     restart_seconds: float | None,
@@ -72,57 +70,45 @@ def advise(
 
     MODEL is a built-in model (list: paceline list models).
 
-    Searches sharding, resharding, batch size, accumulation and checkpointing. Options you set are fixed. Options
-    marked * take lists: --tensor-parallel 1,2,4 is searched, too. The table has the best of each sharding, those with
-    memory to spare first.
+    Searches sharding, resharding, batch size, accumulation and checkpointing; tensor and context parallelism where
+    nothing fits without, or sequences are long. Options you set are fixed. Options marked * take lists:
+    --tensor-parallel 1,2,4 is searched, too. The table has the best of each sharding, those with memory to spare first;
+    of several machines, the best of each.
 
     \b
     paceline advise gpt2-xl --gpu a100 --gpus 16 --bandwidth 100Gbps
+    paceline advise qwen3-32b --gpu h100,b200 --gpus 8,16 --tokens 1e9
     paceline advise llama-3-8b --gpu h100 --gpus 16,64 --global-batch 512
     paceline advise llama-3-70b --gpu h100 --gpus 256 --tensor-parallel 1,2,4,8
     paceline advise llama-3-8b --gpu h100 --gpus 64 \\
       --mtbf 8h --checkpoint-seconds 60
     """
-    from paceline.forecast.advisor import report, search
-    from paceline.forecast.advisor.answer import Answer, Costs, Row
-    from paceline.forecast.advisor.job import Job
+    from paceline.forecast.advisor import comparison, report
+    from paceline.forecast.advisor.costs import Prices
     from paceline.forecast.request import Sweep
 
-    costs = Costs(price, _failures(mtbf, checkpoint_seconds, restart_seconds))
-    if objective == "cost" and price is None:
-        raise UsageError("--objective cost needs a price", remedy="--price 2.50")
-    rows: dict[int, list[Row]] = {}
-    with naming(types.flags("advise", options)):
-        job = Job.of(Sweep.of(_model(model, config), options, "advise", "flag"), global_batch)
-        typed = {name: value for name, value in options.items() if value is not None and name in job.sweep.values}
-        every = search.start(job)
-        finished = _search(job, every, top)
-        for one in every:
-            rows[one.gpus] = [report.row_of(job, one.gpus, it, costs, typed) for it in one.options[:top]]
-        answer = report.completed(Answer(job, tuple(every), rows, _OBJECTIVES[objective], costs, finished), typed)
-        if as_json:
-            put(json.dumps(report.to_dict(answer), indent=1, allow_nan=False))
+    failures = _failures(mtbf, checkpoint_seconds, restart_seconds)
+    with naming(types.flags("advise", {**options, "price": price, "tokens": tokens})):
+        machines = Sweep.of(_model(model, config), options, "advise", "flag").parts
+        prices = Prices.of(price or {}, machines)
+        if objective == "cost" and not any(map(prices.price, machines)):
+            raise UsageError("--objective cost needs a price", remedy="--price 2.50")
+        question = comparison.Question(
+            machines, global_batch, _OBJECTIVES[objective], prices, failures, tokens, top, options
+        )
+        compared = comparison.answers(question, Bar)
+        if len(machines) == 1:
+            [answer] = compared.answered
+            made, lines = report.to_dict(answer), report.lines(answer)
         else:
-            say(report.lines(answer))
-    if not finished:
+            made, lines = comparison.to_dict(compared), comparison.lines(compared)
+        if as_json:
+            put(json.dumps(made, indent=1, allow_nan=False))
+        else:
+            say(lines)
+    if not compared.finished:
         click.echo("paceline: interrupted; what was found is printed, marked incomplete", err=True)
         raise click.Abort
-
-
-def _search(job: Job, every: Sequence[Found], top: int) -> bool:
-    """Search for each number of GPUs; return whether Ctrl-C did not end it."""
-    from paceline.forecast.advisor import search
-
-    try:
-        for one in every:
-            if one.refused:
-                continue
-            with Bar(f"searching for {one.gpus} GPUs") as bar:
-                search.search(job, one, bar)
-                search.explain(job, one, top)
-    except KeyboardInterrupt:
-        return False
-    return True
 
 
 def _failures(mtbf: float | None, checkpoint: float | None, restart: float | None) -> Failures | None:

@@ -13,6 +13,7 @@ import operator
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -320,6 +321,35 @@ def _money(value: object) -> float:
     match = _CURRENCY.fullmatch(value.strip()) if isinstance(value, str) else None
     amount: float = _AMOUNT.check(value if match is None or not match[1] else match[1])
     return amount
+
+
+def _prices(value: object) -> dict[str, float]:
+    """Prices by the name of a GPU or cluster; without a name, of all: `2.50`, `h100:2.50,a100:1.20`."""
+    if not isinstance(value, str) or ":" not in value:
+        return {"": _money(value)}
+    found = {}
+    for part in value.split(","):
+        name, colon, amount = part.strip().rpartition(":")
+        if not (colon and name):
+            raise InvalidArgumentError(f"'{shown(part)}' is no price of a machine", remedy="{this=h100:2.50,a100:1.20}")
+        if name in found:
+            raise InvalidArgumentError(f"has two prices of {shown(name)}", remedy="drop one")
+        found[name] = _money(amount)
+    return found
+
+
+_TOKENS = re.compile(r"([\d.]+(?:[eE]\+?\d+)?)\s*([kKMBT]?)", re.ASCII)
+_THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_COUNT_OF_TOKENS = number(1, 1e18, "a number of tokens, at most 1e18", "N", example="1e9 and 1B are the same")
+
+
+def _tokens(value: object) -> float:
+    """A number of tokens, also as people write them: `1e9`, `1B`, `15T`."""
+    match = _TOKENS.fullmatch(value.strip()) if isinstance(value, str) else None
+    with suppress(ValueError):
+        value = value if match is None else float(match[1]) * _THOUSANDS[match[2].replace("K", "k")]
+    count: float = _COUNT_OF_TOKENS.check(value)
+    return count
 
 
 def _degraded(value: object) -> dict[str, Any]:
@@ -752,6 +782,13 @@ def _named_file(value: object) -> object:
     return value if isinstance(value, _core.Cluster) else _file(value)
 
 
+def _named_files(value: object) -> list[object]:
+    """Paths or names, in a list or separated by commas; the path of an existing file may have commas."""
+    if isinstance(value, str) and not Path(value).is_file():
+        return [_named_file(part.strip()) for part in value.split(",") if part.strip()]
+    return [_named_file(one) for one in value] if isinstance(value, list | tuple) else [_named_file(value)]
+
+
 _PATH = "str | Path"
 _DTYPES = tuple(DTYPE_BYTES)
 _PRECISIONS = ("fp8", "bf16", "fp16", "tf32", "fp32")
@@ -759,6 +796,7 @@ TEXT = Kind("NAME", text)
 PRINTABLE = Kind("NAME", _printable)
 FILE = Kind("FILE", _file, python=_PATH)
 NAMED_FILE = Kind("NAME|FILE", _named_file, python=_PATH)
+SEVERAL_NAMED_FILES = Kind("NAME|FILE,…", _named_files, is_list=True, python=_or_several(_PATH))
 CONSTANTS = Kind("NAME|FILE", _file, python=_PATH)
 SWITCH = Kind("true|false", _switch, is_switch=True, python="bool", checked="bool", rust="bool")
 STRATEGY = Kind("NAME", _strategy, python="names.Strategy")
@@ -861,7 +899,8 @@ SECONDS = number(
 )
 POSITIVE = number(0, math.nextafter(math.inf, 0), "a number above 0", "NUMBER", above=True)
 POSITIVE_SECONDS = replace(POSITIVE, words="SECONDS")
-MONEY = Kind("MONEY", _money)
+PRICES = Kind("[NAME:]MONEY", _prices, short="MONEY|NAME:MONEY,…")
+TOKENS = Kind("N", _tokens)
 LONG_TIME = Kind("TIME", _long_time)
 POWER = Kind("WATTS", _power)
 POWERS = several(POWER)

@@ -428,7 +428,11 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(
             **{SIMULATE: Use(help="GPU type: h100, a100, …")},
             **_lists(Use(kind=kinds.names_of(str))),
-            advise=Use(help="GPU type: h100, a100, …", default_words=f"{REQUIRED}, or MODEL@h100"),
+            advise=Use(
+                kind=kinds.names_of(str),
+                help="GPU types to compare: h100, a100, …",
+                default_words=f"{REQUIRED}, or MODEL@h100, or a --cluster with GPUs",
+            ),
             models=Use(help="GPU type: h100, a100, …"),
             explore=Use(help="GPU type the sliders start from, for models.", default_words="h100"),
             record=Use(help="Estimate times for a GPU type: h100, a100, …; needs no GPU.", former="--on"),
@@ -622,7 +626,12 @@ _ALL: tuple[Setting, ...] = (
             explore=Use(kind=kinds.TEXT, help="Built-in cluster the sliders start from, for traces."),
             validate=Use(help="With --here: cluster to simulate.", default=None, default_words="probed first"),
             bench=Use(help="Cluster for the forecast.", default=None),
-            advise=Use(default=None, default_words="the GPU's nodes, or flat"),
+            advise=Use(
+                kind=kinds.SEVERAL_NAMED_FILES,
+                help="Clusters to compare: dgx-h100, p4d, … or a file; other options override it.",
+                default=None,
+                default_words="the GPU's nodes, or flat",
+            ),
         ),
     ),
     Setting(
@@ -1359,14 +1368,21 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="objective",
         kind=kinds.choice(("throughput", "cost")),
-        help="Best among several --gpus: throughput or cost.",
+        help="Best among several --gpus or machines: throughput or cost.",
         default="throughput",
         uses=_in("advise"),
     ),
     Setting(
         name="price",
-        kind=kinds.MONEY,
-        help="Price per GPU and hour, 2.50: adds cost per billion tokens.",
+        kind=kinds.PRICES,
+        help="Price per GPU and hour, 2.50 or h100:2.50,b200:5: adds cost.",
+        default_words="the instance's, if known",
+        uses=_in("advise"),
+    ),
+    Setting(
+        name="tokens",
+        kind=kinds.TOKENS,
+        help="Tokens to train on, 1e9 or 15T: adds time, and cost of them.",
         uses=_in("advise"),
     ),
     Setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,6 +25,10 @@ class Costs:
     price: float | None = None
     """Of a GPU for an hour, in any currency."""
     failures: Failures | None = None
+    tokens: float | None = None
+    """Tokens to train on, for which costs are given; None: a billion."""
+    source: str = "currency of --price"
+    """Of the price: `--price`, or the list that has it."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,10 @@ class Row:
         if self.price is None or not self.kept_per_s:
             return None
         return samples / self.kept_per_s / 3600 * self.gpus * self.price
+
+    def seconds(self, samples: float) -> float:
+        """Return how long so many samples take, with failures."""
+        return samples / self.kept_per_s if self.kept_per_s else math.inf
 
     def per_gpu(self, tokens: int | None) -> float:
         """Return tokens per second and GPU, or samples if these have no tokens."""

@@ -136,6 +136,8 @@ class Space:
     accumulate: int | None = None
     global_batch: int | None = None
     parallel: Sequence[ModelParallel] = (ModelParallel(),)
+    is_divisible: bool = False
+    """Whether no way to divide the model was given, so that others may be searched."""
 
     def setups(self, workers: int, per_node: int, parallel: ModelParallel = ModelParallel()) -> list[Setup]:
         """Return the shardings that differ on so many ranks.

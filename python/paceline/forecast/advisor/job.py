@@ -24,6 +24,10 @@ from paceline.forecast.sharding import GATHERED, check_recipe, in_groups
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel", "context_parallel")
 SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate", *_PARALLEL)
 """Settings of `advise` that are searched, or restrict the search if they are given."""
+_WAYS = (1, 2, 4, 8)
+"""Degrees that are searched of each way to divide a model, as many as the GPUs of most nodes."""
+_LONG = 32_768
+"""Tokens of a sample from which on sharing it is searched: those of Llama 3's and Qwen's longer contexts."""
 
 
 class _Computed(NamedTuple):
@@ -71,6 +75,7 @@ class Job:
             batch=values.get("batch"),
             accumulate=values.get("accumulate"),
             global_batch=global_batch,
+            is_divisible=not values.keys() & set(_PARALLEL),
         )
         fixed = replace(sweep, values={name: value for name, value in values.items() if name not in SEARCHED})
         workload = fixed.workload(fixed.trace)
@@ -128,6 +133,33 @@ class Job:
                 remedy=f"--gpus {max(1, gpus // least.gpus) * least.gpus}, or another {{this}}",
             )
         return found
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a sample has so many tokens that GPUs may well share it."""
+        return self.whole.is_text and self.whole.tokens >= _LONG
+
+    @property
+    def undivided(self) -> Job:
+        """The job as it was before ways to divide the model were added to it."""
+        return (
+            replace(self, space=replace(self.space, parallel=(ModelParallel(),))) if self.space.is_divisible else self
+        )
+
+    @cached_property
+    def divided(self) -> Job | None:
+        """The job with tensor, context and expert parallelism searched; None if they were given, or none can be.
+
+        Pipelines need a global batch, and are searched where they are asked for.
+        """
+        if not self.space.is_divisible or len(self.space.parallel) > 1:
+            return None
+        experts = _WAYS if self.whole.own.has_experts else (1,)
+        ways = [ModelParallel(tensor, 1, 1, *rest) for tensor, *rest in product(_WAYS, experts, _WAYS)]
+        # A group of ranks that share samples has one part of all experts.
+        some = [one for one in ways if one.experts == 1 or one.tensor == one.context == 1]
+        suited = [one for one in some if self._suited(one) and self.divides(one)]
+        return None if len(suited) < 2 else replace(self, space=replace(self.space, parallel=tuple(suited)))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

@@ -23,15 +23,19 @@ from paceline.settings.table import SETTINGS
 
 def to_dict(answer: Answer) -> dict[str, Any]:
     """Return it as `--json` prints it."""
-    tokens, best = answer.tokens, answer.best
+    tokens, total, best = answer.tokens, answer.costs.tokens, answer.best
     found = {
         "schema_version": 1,
         "model": answer.job.whole.model.name,
         "gpu": answer.job.whole.hardware.name,
         "objective": answer.objective,
         "verdict": advise.verdict(answer),
-        "best": None if best is None else {"gpus": best.gpus, **_of_row(best, tokens)},
-        **({} if answer.safer is None else {"safer": {"gpus": answer.safer.gpus, **_of_row(answer.safer, tokens)}}),
+        "best": None if best is None else {"gpus": best.gpus, **_of_row(best, tokens, total)},
+        **(
+            {}
+            if answer.safer is None
+            else {"safer": {"gpus": answer.safer.gpus, **_of_row(answer.safer, tokens, total)}}
+        ),
         "bandwidth_bps": answer.job.bandwidth_bps,
         "gpus_per_node": answer.job.gpus_per_node,
         "failures": None if answer.costs.failures is None else answer.costs.failures.to_dict(),
@@ -48,7 +52,7 @@ def to_dict(answer: Answer) -> dict[str, Any]:
                     {"sharding": labels.candidate(it.candidate), **_how(it.candidate), "least_bytes": it.least_bytes}
                     for it in one.never_fit
                 ],
-                "rows": [_of_row(row, tokens) for row in answer.rows.get(one.gpus, ())],
+                "rows": [_of_row(row, tokens, total) for row in answer.rows.get(one.gpus, ())],
             }
             for one in answer.found
         ],
@@ -57,8 +61,8 @@ def to_dict(answer: Answer) -> dict[str, Any]:
     return found if answer.finished else found | {"incomplete": True}
 
 
-def _of_row(row: Row, tokens: int | None) -> dict[str, Any]:
-    """Return it as `--json` prints it; `tokens`: of a sample, None for images."""
+def _of_row(row: Row, tokens: int | None, total: float | None) -> dict[str, Any]:
+    """Return it as `--json` prints it; `tokens`: of a sample, None for images; `total`: tokens to train on."""
     one, result, own, given = row.candidate, row.option.result, row.sharded, row.option.help
     found: dict[str, Any] = {
         "sharding": own.sharding,
@@ -85,9 +89,11 @@ def _of_row(row: Row, tokens: int | None) -> dict[str, Any]:
         "evidence": result.evidence,
         "command": row.command,
     }
+    if total is not None:
+        found["time_s"] = row.seconds(advise.costed(tokens, total)[1])
     if row.price is not None:
-        name, size = advise.costed(tokens)
-        found[f"cost_per_{name.replace(' ', '_')}"] = row.cost(size)
+        name, size = advise.costed(tokens, total)
+        found["cost_of_tokens" if total else f"cost_per_{name.replace(' ', '_')}"] = row.cost(size)
     return found
 
 
@@ -128,7 +134,7 @@ def table(answer: Answer) -> list[str]:
     groups = [rows for rows in answer.rows.values() if rows]
     if sum(map(len, groups)) < 2:
         return []
-    name, size = advise.costed(answer.tokens)
+    name, size = advise.costed(answer.tokens, answer.costs.tokens)
     shown = _shown(answer)
     columns = [
         *([Column("GPUs")] if len(groups) > 1 else []),
@@ -206,7 +212,7 @@ def completed(answer: Answer, given: Mapping[str, object]) -> Answer:
         return replace(answer, roomy_gpus=search.enough(job, best.candidate, roomy=True))
     never = [one for one in answer.found if one.never_fit]
     if never:
-        return replace(answer, fixes=tuple(fixes.fixes(job, max(never, key=lambda one: one.gpus))))
+        return replace(answer, fixes=tuple(fixes.fixes(job.undivided, max(never, key=lambda one: one.gpus))))
     for one in answer.found:
         for setup in one.left_out:
             candidate = search.candidates(job, setup, one.gpus)[0].candidate

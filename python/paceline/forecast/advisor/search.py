@@ -76,6 +76,8 @@ class Found:
     """Shardings that do not fit in any configuration, least memory first."""
     left_out: list[Setup] = field(default_factory=list)
     """Shardings that would take long to simulate."""
+    is_divided: bool = False
+    """Whether ways to divide the model were searched, because nothing fits without."""
     refused: str = ""
     """Why there is nothing to search; empty if there is."""
 
@@ -182,7 +184,7 @@ def start(job: Job) -> list[Found]:
     """Return an empty result for each number of GPUs. Raises InvalidArgumentError if none has a configuration."""
     every, errors = [], []
     for gpus in job.gpus:
-        found = Found(gpus, job.capacity_bytes)
+        found = empty(job, gpus)
         try:
             _check(job, gpus)
         except InvalidArgumentError as error:
@@ -192,6 +194,11 @@ def start(job: Job) -> list[Found]:
     if len(errors) == len(every):
         raise errors[0]
     return every
+
+
+def empty(job: Job, gpus: int) -> Found:
+    """Return the result of a number of GPUs before the search."""
+    return Found(gpus, job.capacity_bytes)
 
 
 def _check(job: Job, gpus: int) -> None:

@@ -99,9 +99,11 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
     workload = answer.job.workload(row.candidate)
     per = f"{units.duration(result.iteration_s)} per {units.count(row.global_batch, 'sample')}"
     made = [Fact("Throughput", f"{_rate(row, answer.tokens)}, {per}")]
-    name, size = costed(answer.tokens)
+    name, size = costed(answer.tokens, answer.costs.tokens)
+    if answer.costs.tokens is not None:
+        made.append(Fact("Time", f"{how_long(row.seconds(size))} for {name}"))
     if (cost := row.cost(size)) is not None:
-        made.append(Fact("Cost", f"{units.digits(cost)} per {name} (currency of --price)"))
+        made.append(Fact("Cost", f"{units.digits(cost)} per {name} ({answer.costs.source})"))
     made += [*_goodput(answer.costs.failures), Fact("Likely", rows.interval(result))]
     made.append(Fact("Memory", sharding.fit(own)))
     if own.is_tight:
@@ -119,6 +121,11 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
         *_communication(answer, row),
         Fact("Setup", workload.hardware.under_limit, rows.network(result, workload)),
     ]
+
+
+def fit(row: Row) -> str:
+    """Return how much memory a configuration takes, and whether it fits."""
+    return sharding.fit(row.sharded)
 
 
 def _roomier(answer: Answer, best: Row) -> str:
@@ -321,9 +328,24 @@ def helps(answer: Answer, one: Relief | None) -> str:
     return f"{_SHORT.get(one.resource) or terms.RESOURCES[one.resource]} {units.factor(one.gain)}"
 
 
-def costed(tokens: int | None) -> tuple[str, float]:
-    """Return what a cost is given for, and how many samples that is."""
-    return ("million images", 1e6) if tokens is None else ("billion tokens", 1e9 / tokens)
+def costed(tokens: int | None, total: float | None = None) -> tuple[str, float]:
+    """Return what a cost is given for, and how many samples that is; `total`: tokens to train on."""
+    if tokens is None:
+        return "million images", 1e6
+    return ("billion tokens", 1e9 / tokens) if total is None else (f"{total_of(total)} tokens", total / tokens)
+
+
+def total_of(tokens: float) -> str:
+    """Return a number of tokens as people say it: `15T`."""
+    for size, name in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if tokens >= size:
+            return f"{units.short(tokens / size, 4)}{name}"
+    return units.short(tokens, 4)
+
+
+def how_long(seconds: float) -> str:
+    """Return days, hours or minutes."""
+    return f"{units.short(seconds / 86_400)} days" if seconds >= 2 * 86_400 else _time(seconds)
 
 
 def _goodput(of: Failures | None) -> list[Fact]:

@@ -1,0 +1,63 @@
+"""Prices of a GPU-hour on the machines of a question: those that were given, else those of clouds' instances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline._internal.units import shown
+from paceline.catalog.gpus import find_hardware
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.request import Sweep
+
+GIVEN = "currency of --price"
+
+
+@dataclass(frozen=True)
+class Price:
+    """Of a GPU for an hour."""
+
+    amount: float
+    source: str
+    """Where it is from, with its currency."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices by machine, which is a GPU and a cluster."""
+
+    given: Mapping[str, float]
+    """By the name of a GPU or cluster; with an empty name, of all."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, float], machines: Sequence[Sweep]) -> Prices:
+        """Check the prices that were given. Raises InvalidArgumentError for one of no machine."""
+        known = {name: None for machine in machines for name in _names(machine)}
+        for name in given:
+            if name and _plain(name) not in known:
+                raise InvalidArgumentError(
+                    f"'{shown(name)}' is none of the machines",
+                    setting="price",
+                    remedy="{price=" + ",".join(f"{one}:2.50" for one in list(known)[:2] or ["h100"]) + "}",
+                )
+        return cls({_plain(name): amount for name, amount in given.items()})
+
+    def price(self, machine: Sweep) -> Price | None:
+        """Return the price on a machine; None if it is not known."""
+        for name in (*_names(machine), ""):
+            if name in self.given:
+                return Price(self.given[name], GIVEN)
+        return None
+
+
+def _names(machine: Sweep) -> list[str]:
+    """Return the names of a machine: its cluster, its GPU as typed, and as the catalog has it."""
+    cluster, gpu = machine.get("cluster"), machine.get("gpu")
+    names = [cluster] if isinstance(cluster, str) else []
+    if gpu is not None:
+        names += [gpu, find_hardware(gpu).name]
+    return list(dict.fromkeys(map(_plain, names)))
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower()
