@@ -19,6 +19,9 @@ os.environ["COLUMNS"] = "120"  # pytest-xdist sets 80.
 # Several workers share the cores: torch's threads would wait for each other, busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Models by name mean the built-in ones, whatever the user has downloaded.
+os.environ["HF_HUB_CACHE"] = os.devnull
+
 sys.addaudithook(tiers.audit)
 
 # A shell that is not interactive starts commands in the background with Ctrl-C ignored, also by all their children.

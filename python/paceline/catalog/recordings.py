@@ -12,7 +12,8 @@ from paceline._internal.units import shown
 from paceline.catalog.builtin import load_trace
 from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.catalog.gpus import find_hardware
-from paceline.catalog.models.spec import ONLY_MODELS, is_file, is_recorded, unknown_workload
+from paceline.catalog.models.names import unknown_model
+from paceline.catalog.models.spec import ONLY_MODELS, is_file, is_recorded
 from paceline.catalog.rates import rate_on, rates_of
 from paceline.errors import InvalidArgumentError
 
@@ -31,7 +32,7 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
                     remedy=f"{{cluster={cluster}}}, and drop {{this}}",
                 )
             if isinstance(source, str) and not is_recorded(source) and not is_file(source):
-                raise unknown_workload(source)
+                raise unknown_model(source)
             name = source.name if isinstance(source, Trace) else shown(source)
             if option == "gpu":
                 raise InvalidArgumentError(

@@ -179,11 +179,11 @@ def _baseline(sweep: Sweep) -> Baseline:
 def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
     """Return the traces and models; like other lists they may be separated by commas.
 
-    A word is not cut if there is a file of that name, or if it has a model's options.
+    A word is not cut if there is a file or folder of that name, or if it has a model's options.
     """
     from paceline.catalog.models.config import read_config
 
-    whole = [Path(word).is_file() or "@" in word for word in words]
+    whole = [Path(word).exists() or "@" in word for word in words]
     names = [
         name.strip()
         for word, is_one in zip(words, whole, strict=True)

@@ -37,6 +37,8 @@ class Config:
     prefix: str = ""
     hub: tuple[str, ...] = ()
     """The names of models of this shape on Hugging Face's hub."""
+    notes: tuple[str, ...] = ()
+    """Assumptions by which a name stands for it."""
 
     @property
     def kind(self) -> str:

@@ -491,7 +491,7 @@ def model_of(config: Config, sequence: int | None = None) -> Model:
 
     Raises InvalidArgumentError, which names file and field.
     """
-    key = repr((config.name, config.where, config.prefix, config.fields)), sequence
+    key = repr((config.name, config.where, config.prefix, config.notes, config.fields)), sequence
     if key not in _MADE:
         while len(_MADE) >= _MOST_MADE:
             _MADE.pop(next(iter(_MADE)), None)
@@ -528,7 +528,7 @@ def _made(whole: Config, sequence: int | None) -> Model:
             context -= 2
         tokens = sequence or min(context, LONGEST_DEFAULT)
     layers, head = tuple(_FAMILIES[config.kind](config, tokens)), head_of(config)
-    notes = part.notes
+    notes = (*whole.notes, *part.notes)
     if head.is_assumed and not whole.source:
         notes = (*notes, f"Assumed {head.architecture}: {whole.where} has no `architectures`")
     largest = "" if whole.source else config.largest_size()

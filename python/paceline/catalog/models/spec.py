@@ -6,22 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from paceline._internal.files import NO_SUCH_FILE, list_of
-from paceline._internal.nearest import alike, nearest
+from paceline._internal.nearest import nearest
 from paceline._internal.units import binary_count, watts
 from paceline.catalog import names
 from paceline.catalog.adapters import Adapter, adapted, frozen, parse_adapter
 from paceline.catalog.builtin_names import built_in_trace, trace_names
 from paceline.catalog.gpus import Hardware, find_hardware
-from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
+from paceline.catalog.models.config import Config, read_config
 from paceline.catalog.models.exchanges import Links
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.layers import Model
+from paceline.catalog.models.names import resolve, unknown_model
 from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.traits import MEGATRON
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.recipes import Recipe, default_impl, precision_of, recipe_of
-from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
 from paceline.operators.power import limited
 
@@ -53,7 +52,7 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
     """Return the workload that a word or a file stands for; None if it is not a model.
 
     Args:
-        source: `NAME`, `NAME@GPU` or `NAME@GPU:OPTION=VALUE,…`, or a config.json, likewise.
+        source: `NAME`, `NAME@GPU` or `NAME@GPU:OPTION=VALUE,…`, `org/name`, a folder or a config.json, likewise.
         default_gpu: The GPU of a model that names none, such as the cluster's.
         **given: `OPTIONS`; None counts as not given. Those in `source` and those given may not contradict.
 
@@ -64,7 +63,7 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
         return None
     named, own = split_word(str(source))
     options = _merged(str(source), own, {name: value for name, value in given.items() if value is not None})
-    config = _config_of(named)
+    config = resolve(named)
     if config is None:
         if not own or (is_recorded(named) and set(own) == {"gpu"}):
             return None
@@ -73,7 +72,7 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
                 f"{named:.200}: is no model's configuration, and a recording has no options after @",
                 remedy=f"{{gpu={own['gpu']:.80}}} and {named:.80}",
             )
-        raise unknown_workload(named)
+        raise unknown_model(named)
     if "gpu" not in options:
         if is_recorded(named):
             return None
@@ -85,13 +84,13 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
 
 
 def config_named(word: str) -> Config:
-    """Return a built-in configuration or a config.json; options after @ are ignored. Raises InvalidArgumentError."""
+    """Return the configuration of a model; options after @ are ignored. Raises InvalidArgumentError."""
     named, _ = split_word(word)
-    found = _config_of(named)
+    found = resolve(named)
     if found is None and Path(named).suffix == ".json":
         return read_config(Path(named))
     if found is None:
-        raise unknown_workload(named)
+        raise unknown_model(named)
     return found
 
 
@@ -268,14 +267,6 @@ def _checked_chunks(model: Model, chunks: int | None, kernels: str) -> int | Non
     return chunks
 
 
-def unknown_workload(named: str) -> InvalidArgumentError:
-    """Return the error for a name that is neither a model nor a recording."""
-    if named.endswith(".json"):
-        return InvalidArgumentError(f"{named:.200}: {NO_SUCH_FILE}", remedy=list_of(Path(named)))
-    near = alike(named.rpartition("/")[2], list(built_in_configs()))
-    return unknown("model", named, near, "paceline list models")
-
-
 def _check_parallel(
     model: Model, hardware: Hardware, tensor: int, pipeline: int, *, microbatches: int | None, parts: int | None
 ) -> None:
@@ -388,17 +379,6 @@ def is_recorded(name: str) -> bool:
 
 def _default_precision(hardware: Hardware) -> str:
     return next(name for name in ("bf16", "fp16", "fp32") if name in hardware.peak_flops)
-
-
-def _config_of(named: str) -> Config | None:
-    found = find_config(named)
-    if found is not None:
-        return found
-    try:
-        path = Path(named)
-        return read_config(path) if is_config(path) else None
-    except (OSError, ValueError):  # too long, or contains a NUL
-        return None
 
 
 def split_word(text: str) -> tuple[str, dict[str, Any]]:

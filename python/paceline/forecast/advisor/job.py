@@ -302,13 +302,12 @@ def _check_parts(job: Job, part: int, stages: Sequence[int]) -> None:
 def refuse_recording(named: str) -> None:
     """Raise InvalidArgumentError for a trace; configurations, and what is neither, pass."""
     from paceline.catalog.builtin_names import COLLECTIVES
-    from paceline.catalog.models.config import find_config, is_config
-    from paceline.catalog.models.spec import is_recorded
+    from paceline.catalog.models.names import resolve
+    from paceline.catalog.models.spec import is_recorded, split_word
 
-    if find_config(named) is not None:
+    if resolve(split_word(named)[0]) is not None:
         return
-    is_file = Path(named).is_file() and not is_config(Path(named))
-    if is_file or is_recorded(named) or named.partition(":")[0] in COLLECTIVES:
+    if Path(named).is_file() or is_recorded(named) or named.partition(":")[0] in COLLECTIVES:
         raise InvalidArgumentError(
             f"'{named:.80}' is no configuration of a model, and a recording's batch cannot be searched",
             remedy=f"paceline simulate {named:.80} (models: paceline list models)",

@@ -115,7 +115,8 @@ def _sized(sizes: dict[str, Value]) -> str:
         for name, config in built_in_configs().items()
         if all(config.fields.get(size) == value for size, value in known.items())
     ]
-    return names[0] if len(names) == 1 else ""
+    # Models that differ in their contexts alone are the same here.
+    return names[0] if len({built_in_configs()[name].parameters for name in names}) == 1 else ""
 
 
 def _deepspeed(found: Values, path: Path) -> Meaning:
