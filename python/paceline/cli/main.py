@@ -65,6 +65,7 @@ COMMANDS: Table = {
         "Forecast throughput, scaling and memory of training.",
     ),
     "advise": (_FORECAST, "paceline.cli.advise", "advise", "Find the fastest configurations of a model that fit."),
+    "compare": (_FORECAST, "paceline.cli.compare", "compare", "Explain why a run is slower than its forecast."),
     "run": (_TRAIN, "paceline.cli.run", "run", "Start the ranks of a job, here or on several hosts."),
     "record": (_TRAIN, "paceline.cli.record", "record", "Record a trace of training steps, or estimate it for a GPU."),
     "doctor": (_TRAIN, "paceline.cli.doctor", "doctor", "Show where the time of a run goes, and what to try."),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from paceline.forecast.kinds import FURTHER, Comparable, Evidence, Ground
@@ -29,6 +30,8 @@ _COMPUTED = Path(__file__).parent / "residuals-models.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
 _FEWEST_SOURCES = 2
 """Of the cases of an interval, since one source says nothing of how far another is off."""
+_PSEUDO_CASES = 4
+"""Of a prior for a variance: an inverse gamma distribution with so many degrees of freedom."""
 _APART = 1
 """Properties of three in which a published row may differ from the question."""
 _OF_ONE_SOURCE = 2.40
@@ -263,6 +266,28 @@ def _computed(question: Question, conditions: Conditions, without: frozenset[str
     if ground.ground is not Ground.PUBLISHED:
         return None, ground
     return near.size, ground.on(Ground.PUBLISHED, sources=near.sources)
+
+
+def usual_spread(ground: Evidence | None) -> float:
+    """Return how far a forecast without an interval of its own may be off.
+
+    It is the standard deviation of the logarithm of measured over forecast time: that of all cases and, where too few
+    have measured a property, of those that have, as if there were `_PSEUDO_CASES` more that are off as usual.
+
+    Args:
+        ground: Why it has no interval; None for what computes nothing.
+    """
+    if ground is None or ground.ground is not Ground.UNMEASURED:
+        return _spread(tuple(Like(case.source, 0, case.residual) for case in published_cases()), _PUBLISHED)
+    cases = computed_cases()
+    usual = _spread(tuple(Like(case.source, 0, case.residual) for case in cases), _COMPUTED)
+    own = [case.residual for case in cases if getattr(case.conditions, ground.condition) == ground.value]
+    squares = _PSEUDO_CASES * usual**2 + math.fsum(residual**2 for residual in own)
+    return math.sqrt(squares / (_PSEUDO_CASES + len(own)))
+
+
+def _spread(cases: Sequence[Like], file: Path) -> float:
+    return _sized(cases, file).log / NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True)

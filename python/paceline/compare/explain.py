@@ -1,0 +1,255 @@
+"""How likely each cause is: how common it is, times how well the forecast with it meets the measurement.
+
+The likelihood of a cause is that of the measured time under a log-normal error around the forecast with the cause, the
+error that forecasts have (`Forecast.spread`). Where a cause has a value, it is the mean over the values that it may
+have, so that a cause which could explain any time is less likely than one which explains this time only. Where the
+measurement tells parts of a step, each part counts by itself, and a cause lengthens its own part. The prior is the
+number of public issues about such runs in which the cause was stated (`catalog/causes.json`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from paceline.catalog.causes import PARTS
+from paceline.compare.hypotheses import Hypothesis, Question, Variable, hypotheses
+from paceline.errors import InvalidArgumentError
+
+_SIMULATED, _COMPUTED = 7, 33
+"""Values of a cause for which a forecast is made; of those in between, times are interpolated."""
+_FINE = 200
+"""Values over which a likelihood is averaged."""
+_REFINED = 5
+"""Forecasts that make the value of a simulated cause more exact."""
+_EXACT = 1e-3
+"""Of a time: closer is not looked for."""
+_LEAST_PART = 0.05
+"""Of a step: a part's error is at least this share of the whole's, since a short part is off by more than its share."""
+_NOTHING = 2 / 7
+"""Prior that nothing is wrong, over that of all causes: so it was in 2 of the 9 complaints of complaints.json."""
+_UNKNOWN_WEIGHT, _UNKNOWN_RANGE = 0.5, math.log(20.0)
+"""Prior and range of a cause that is not in the catalog: it may lengthen a step up to 20 times."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A cause, and how it explains the measurement."""
+
+    hypothesis: Hypothesis
+    value: float | None
+    """The value that comes closest; None if the cause has none."""
+    seconds: float
+    """The forecast with that value."""
+    share: float
+    """The share of the gap that it explains: 1 for all, above 1 for more."""
+    probability: float
+    """Among the causes, one that is not in the catalog included."""
+
+    @property
+    def words(self) -> str:
+        """The value, or the change."""
+        variable = self.hypothesis.variable
+        return self.hypothesis.words if variable is None or self.value is None else variable.words(self.value)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The answer of a comparison."""
+
+    question: Question
+    causes: tuple[Explained, ...]
+    """The most likely first."""
+    unknown: float
+    """The probability of a cause that is not in the catalog."""
+    nothing: float
+    """The probability that nothing is wrong, and the forecast is off by as much."""
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the measurement is within the forecast's interval."""
+        return self.question.forecast.low_s <= self.question.seconds <= self.question.forecast.high_s
+
+    @property
+    def is_as_forecast(self) -> bool:
+        """Whether the measurement is within the forecast's interval, or nothing is likelier than that all is well."""
+        causes = max((one.probability for one in self.causes), default=0.0)
+        return self.is_within or self.nothing > max(causes, self.unknown)
+
+    @property
+    def ratio(self) -> float:
+        """The measured time over the forecast."""
+        return self.question.seconds / self.question.forecast.seconds
+
+
+def explain(question: Question) -> Explanation:
+    """Return the causes that explain a gap, with their probabilities."""
+    found: list[tuple[Explained, float]] = []
+    runs = question.runs
+    for hypothesis in hypotheses(question):
+        try:
+            explained, likelihood = _explained(question, hypothesis)
+        except InvalidArgumentError:
+            continue  # The run cannot have it: an option has no effect, or excludes another.
+        if explained is not None:
+            found.append((explained, hypothesis.cause.weight(runs) * likelihood))
+    unknown = _UNKNOWN_WEIGHT * _unknown_likelihood(question)
+    weights = math.fsum(one.hypothesis.cause.weight(runs) for one, _ in found) + _UNKNOWN_WEIGHT
+    nothing = _NOTHING * weights * _density(question, question.forecast.seconds, "")
+    total = math.fsum(weight for _, weight in found) + unknown + nothing
+    ordered = sorted(found, key=lambda pair: (-pair[1], -pair[0].hypothesis.cause.weight(runs), abs(1 - pair[0].share)))
+    causes = [
+        Explained(one.hypothesis, one.value, one.seconds, one.share, weight / total if total > 0 else 0.0)
+        for one, weight in ordered
+    ]
+    return Explanation(
+        question, tuple(causes), unknown / total if total > 0 else 1.0, nothing / total if total > 0 else 0.0
+    )
+
+
+def _unknown_likelihood(question: Question) -> float:
+    """Return the density of the measured time under a cause that lengthens a step by any factor alike."""
+    return (
+        1 / _UNKNOWN_RANGE
+        if not question.measured.parts_s
+        else _density(question, question.seconds, "") / _UNKNOWN_RANGE
+    )
+
+
+def _explained(question: Question, hypothesis: Hypothesis) -> tuple[Explained | None, float]:
+    """Return a cause with its best value, and its likelihood. Raises InvalidArgumentError."""
+    variable = hypothesis.variable
+    if variable is None:
+        seconds = hypothesis.seconds(1.0)
+        return _with(question, hypothesis, None, seconds), _density(question, seconds, hypothesis.cause.part)
+    if variable.is_whole:
+        pairs = [(value, hypothesis.seconds(value)) for value in variable.values]
+        value, seconds = min(pairs, key=lambda pair: abs(math.log(pair[1] / question.seconds)))
+        densities = [_density(question, it, hypothesis.cause.part) for _, it in pairs]
+        return _with(question, hypothesis, value, seconds), math.fsum(densities) / len(densities)
+    count = _SIMULATED if hypothesis.is_simulated else _COMPUTED
+    curve = _Curve([(value, hypothesis.seconds(value)) for value in _spaced(variable, count)])
+    fine = [curve.at(value) for value in _spaced(variable, _FINE)]
+    likelihood = math.fsum(_density(question, seconds, hypothesis.cause.part) for seconds in fine) / len(fine)
+    value, seconds = _solved(question, hypothesis, curve)
+    return _with(question, hypothesis, value, seconds), likelihood
+
+
+def _with(question: Question, hypothesis: Hypothesis, value: float | None, seconds: float) -> Explained | None:
+    """Return an explanation; None if it explains nothing, or changes the time in the other direction."""
+    base = question.forecast.seconds
+    share = (seconds - base) / (question.seconds - base)
+    return None if share < _LEAST_PART else Explained(hypothesis, value, seconds, share, 0.0)
+
+
+def _spaced(variable: Variable, count: int) -> list[float]:
+    low, high = math.log(variable.low), math.log(variable.high)
+    return [math.exp(low + (high - low) * place / (count - 1)) for place in range(count)]
+
+
+class _Curve:
+    """Times by value, interpolated on logarithmic scales."""
+
+    def __init__(self, pairs: Sequence[tuple[float, float]]) -> None:
+        self.pairs = sorted(pairs)
+
+    def at(self, value: float) -> float:
+        """Return the time with a value."""
+        place = min(max(1, bisect_left([it for it, _ in self.pairs], value)), len(self.pairs) - 1)
+        (low, before), (high, after) = self.pairs[place - 1 : place + 1]
+        share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+        return math.exp((1 - share) * math.log(before) + share * math.log(after))
+
+    def around(self, seconds: float) -> tuple[tuple[float, float], tuple[float, float]] | None:
+        """Return the neighbours between which a time is; None if it is longer or shorter than all."""
+        crossings = [pair for pair in pairwise(self.pairs) if (pair[0][1] - seconds) * (pair[1][1] - seconds) <= 0]
+        return crossings[0] if crossings else None
+
+
+def _solved(question: Question, hypothesis: Hypothesis, curve: _Curve) -> tuple[float, float]:
+    """Return the value with which the forecast is as measured, by bisection, or the one that comes closest."""
+    wanted = question.seconds
+    around = curve.around(wanted)
+    if around is None:
+        return min(curve.pairs, key=lambda pair: abs(math.log(pair[1] / wanted)))
+    low, high = around
+    best = min(around, key=lambda pair: abs(pair[1] - wanted))
+    for _ in range(_REFINED):
+        if abs(best[1] / wanted - 1) < _EXACT or low[0] == high[0]:
+            break
+        share = 0.5 if high[1] == low[1] else math.log(wanted / low[1]) / math.log(high[1] / low[1])
+        value = math.exp(math.log(low[0]) + min(0.98, max(0.02, share)) * math.log(high[0] / low[0]))
+        found = (value, hypothesis.seconds(value))
+        best = min(best, found, key=lambda pair: abs(pair[1] - wanted))
+        if (found[1] - wanted) * (low[1] - wanted) > 0:
+            low = found
+        else:
+            high = found
+    return best
+
+
+def _density(question: Question, seconds: float, part: str) -> float:
+    """Return the likelihood of what was measured, if a cause that lengthens a part makes a step take so long."""
+    forecast, measured = question.forecast, question.measured.parts_s
+    if not measured:
+        return _normal(math.log(question.seconds / seconds), forecast.spread)
+    added = seconds - forecast.seconds
+    least = _LEAST_PART * forecast.seconds
+    likelihood = 1.0
+    told = part if part in measured else "computation"
+    for name in PARTS:
+        if name not in measured:
+            continue
+        expected = forecast.parts_s.get(name, 0.0) + (added if name == told else 0.0)
+        likelihood *= _normal(
+            (measured[name] - expected) / max(expected, least), max(forecast.spread, least / max(expected, least))
+        )
+    return likelihood
+
+
+def _normal(deviation: float, spread: float) -> float:
+    return math.exp(-0.5 * (deviation / spread) ** 2) / (spread * math.sqrt(2 * math.pi))
+
+
+def to_dict(explanation: Explanation) -> dict[str, Any]:
+    """Return the answer as `--json` prints it; times in seconds."""
+    question = explanation.question
+    forecast, measured = question.forecast, question.measured
+    parts = [name for name in PARTS if name in measured.parts_s or forecast.parts_s.get(name)]
+    return {
+        "measured": measured.text,
+        "measured_s": question.seconds,
+        "forecast_s": forecast.seconds,
+        "interval_s": [forecast.low_s, forecast.high_s],
+        "has_interval": forecast.has_interval,
+        "ratio": explanation.ratio,
+        "as_forecast": explanation.is_as_forecast,
+        "gap_s": question.seconds - forecast.seconds,
+        "parts": [
+            {"part": name, "forecast_s": forecast.parts_s.get(name, 0.0), "measured_s": measured.parts_s.get(name)}
+            for name in parts
+        ],
+        "causes": [
+            {
+                "cause": one.hypothesis.cause.name,
+                "title": one.hypothesis.cause.title,
+                "part": one.hypothesis.cause.part,
+                "probability": one.probability,
+                "value": one.value,
+                "explained_by": one.words,
+                "forecast_s": one.seconds,
+                "share_of_gap": one.share,
+                "for": list(one.hypothesis.facts),
+                "check": one.hypothesis.cause.check,
+                "try": one.hypothesis.cause.remedy,
+                "issues": [issue.url for issue in one.hypothesis.cause.issues],
+            }
+            for one in explanation.causes
+        ],
+        "unknown_cause": explanation.unknown,
+        "nothing_wrong": explanation.nothing,
+    }

@@ -1,0 +1,146 @@
+"""Forecasts of one request, and of the same request with changes: a step of training, or a collective."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any
+
+from paceline.catalog.builtin_names import COLLECTIVES
+from paceline.catalog.gpus import Hardware
+from paceline.catalog.models.workload import Workload
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.evidence import usual_spread
+from paceline.forecast.likeness import LEVEL
+from paceline.forecast.nccl import request as collectives
+from paceline.forecast.prepare import Prepared, prepare
+from paceline.forecast.request import Sweep
+from paceline.forecast.result import Result
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
+from paceline.settings.table import SIMULATE
+
+_QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
+"""Deviations of a normal distribution within which a share `LEVEL` is."""
+_SINGLE = "compare has one forecast"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A forecast to compare with."""
+
+    seconds: float
+    low_s: float
+    high_s: float
+    """The interval that holds a measurement with a probability of 80 %."""
+    spread: float
+    """The standard deviation of the logarithm of measured over forecast time."""
+    has_interval: bool
+    """Whether the interval is the forecast's own; otherwise it is that of all measured steps together."""
+    parts_s: Mapping[str, float]
+    """By part; their sum is `seconds`."""
+    result: Result | None = None
+    """None for collectives of NCCL."""
+
+
+class Forecaster:
+    """Forecasts a request. Made by `of`, which checks it."""
+
+    def __init__(self, words: Sequence[str], options: Mapping[str, Any]) -> None:
+        """`words`: the workload; `options`: of `paceline simulate`."""
+        self.words, self.options = list(words), dict(options)
+        self.is_of_nccl = any(word.startswith(COLLECTIVES) for word in words) and collectives.is_asked(
+            list(words), dict(options)
+        )
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The only scenario of the request, with its notes. Raises InvalidArgumentError if there are several."""
+        return self._prepared({})
+
+    @property
+    def scenario(self) -> Scenario:
+        """The only scenario."""
+        return self.prepared.scenarios[0]
+
+    @property
+    def workload(self) -> Workload | None:
+        """The model, if the workload is one."""
+        return None if self.is_of_nccl else self.scenario.workload
+
+    @property
+    def hardware(self) -> Hardware | None:
+        """The GPU of a model."""
+        return None if self.workload is None else self.workload.hardware
+
+    @property
+    def peak_flops(self) -> float | None:
+        """Of a GPU, in the precision of its products."""
+        return None if self.workload is None else self.workload.hardware.peak(self.workload.precision)
+
+    @cached_property
+    def base(self) -> Forecast:
+        """The forecast without changes."""
+        if self.is_of_nccl:
+            seconds = self.seconds({})
+            spread = usual_spread(None)
+            return Forecast(seconds, *_around(seconds, spread), spread, False, {"communication": seconds})
+        result = result_of(self.scenario)
+        seconds, own = result.iteration_s, result.interval
+        spread = usual_spread(result.ground) if own is None else math.log(own.high_s / own.low_s) / 2 / _QUANTILE
+        low, high = _around(seconds, spread) if own is None else (own.low_s, own.high_s)
+        return Forecast(seconds, low, high, spread, own is not None, parts_of(result), result)
+
+    @cached_property
+    def answer(self) -> collectives.Answer:
+        """The answer of NCCL's model. Raises InvalidArgumentError if there are several."""
+        return self._answer({})
+
+    def seconds(self, changes: Mapping[str, Any]) -> float:
+        """Return the time with some options changed. Raises InvalidArgumentError if they cannot be."""
+        if self.is_of_nccl:
+            return math.fsum(it.seconds for it in self._answer(changes).times)
+        return result_of(self._prepared(changes).scenarios[0]).iteration_s
+
+    def _answer(self, changes: Mapping[str, Any]) -> collectives.Answer:
+        answers = collectives.answers(self.words, {**self.options, **changes})
+        if len(answers) > 1:
+            raise InvalidArgumentError(
+                f"{_SINGLE}, and {len(answers)} are requested", remedy="{workers=16} (one value of each)"
+            )
+        return answers[0]
+
+    def _prepared(self, changes: Mapping[str, Any]) -> Prepared:
+        given = {name: value for name, value in {**self.options, **changes}.items() if value is not None}
+        if given.get("workers") is None and given.get("gpus") is None:
+            raise InvalidArgumentError("needs the number of GPUs", setting="workers", remedy="{workers=8}")
+        sweep = Sweep.of(self.words, given, SIMULATE, "flag", one_strategy=True)
+        prepared = prepare(sweep)
+        if len(prepared.scenarios) > 1:
+            raise InvalidArgumentError(
+                f"{_SINGLE}, and {len(prepared.scenarios)} are requested", remedy="one value of each option"
+            )
+        return prepared
+
+
+def _around(seconds: float, spread: float) -> tuple[float, float]:
+    width = math.exp(_QUANTILE * spread)
+    return seconds / width, seconds * width
+
+
+def parts_of(result: Result) -> dict[str, float]:
+    """Return the parts of a forecast: `computation` with what communication adds to it, exposed communication, …."""
+    sharded = result.sharded
+    straggling = 0.0 if sharded is None else sharded.straggling_s
+    slowed = 0.0 if sharded is None else sharded.slowed_s
+    computation = result.forward_s + result.backward_s + slowed
+    rest = max(0.0, result.iteration_s - computation - result.optimizer_s - straggling)
+    return {
+        "computation": result.iteration_s - result.optimizer_s - straggling - rest,
+        "optimizer": result.optimizer_s,
+        "communication": rest,
+        "stragglers": straggling,
+    }

@@ -1,0 +1,462 @@
+"""Causes as changes of a forecast: what it would be with each, for the values that the cause may have.
+
+A cause changes options, and the forecast is made again; or it lengthens a part of the forecast, where no option has it.
+A cause with a value (a network's rate, how slow a rank is) has a range: the values seen in public reports, all equally
+likely on a logarithmic scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline._internal import units
+from paceline.catalog.causes import Cause, all_causes
+from paceline.catalog.gpus import Hardware
+from paceline.catalog.models.workload import Workload
+from paceline.compare.forecaster import Forecast, Forecaster
+from paceline.compare.measured import Measured, Quantity
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.nccl import Machine
+
+_SOCKETS_BPS = (1e9, 100e9)
+"""Rates of a node over TCP sockets in public reports: 1.9 Gbps (transformers#3274) to 40 Gbps (nccl#450, AReaL#639);
+with the sockets and threads that NCCL opens by itself on clouds, up to their Ethernet cards' 100 Gbps."""
+_NETWORK = (0.02, 0.8)
+"""Shares of the assumed rate that a congested, oversubscribed or misconfigured network leaves."""
+_GPUDIRECT = (0.25, 0.7)
+"""Shares of the NICs' rate without GPUDirect: half (nccl#465), a third (nccl-tests#152)."""
+_HALF_WIDTH = (0.4, 0.6)
+"""Shares of PCI Express's rate at x8 for x16."""
+_BY_HOST = (0.1, 0.5)
+"""Shares of the links' rate of copies through the host's memory (nccl-tests#115: 6 GB/s)."""
+_SLOW_RANK = (1.05, 2.5)
+"""Times that a slow rank computes as long as the others: NVML's "HW Slowdown" divides clocks by 2 or more."""
+_WAITS = (1.05, 20.0)
+"""Times that a step takes as long if it waits for data."""
+_CAPPED = (1.05, 2.0)
+"""Times that computation takes as long at a lower clock: boards draw at least half of their power at half the clock."""
+_RETRIES = (1.05, 4.0)
+"""Times that a step takes as long while the allocator frees and allocates memory anew."""
+_NEARLY_FULL = 0.85
+"""Share of a GPU's memory from which that is possible: jobs' peaks vary, and blocks are in pieces
+(docs/explanation/memory.md)."""
+_SLOW_HOST = (1.0, 4.0)
+"""Times that a host takes as long to launch an operator as the one that forecasts assume: busy cores, low clocks, and
+waits for results."""
+_FAST = 1e4
+"""Times as fast is a GPU that waits for its host only."""
+_PADDED = (0.2, 0.95)
+"""Shares of real tokens."""
+_BATCHES = (2, 4, 8)
+_FULL = "full"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """The value of a cause."""
+
+    low: float
+    high: float
+    words: Callable[[float], str]
+    """A value for people: `1.9 Gbps per node`."""
+    is_whole: bool = False
+    """Whether only `values` are possible."""
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A cause and the forecasts with it."""
+
+    cause: Cause
+    seconds: Callable[[float], float]
+    """The forecast with a value of the cause, or with any if there is only one. Raises InvalidArgumentError."""
+    variable: Variable | None = None
+    words: str = ""
+    """The change, if it has no value: `fp32 instead of bf16`."""
+    is_simulated: bool = True
+    """Whether the forecast is made again, which takes a while."""
+    facts: tuple[str, ...] = ()
+    """Facts that speak for it before anything is measured."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The forecast and what was measured of it."""
+
+    forecaster: Forecaster
+    forecast: Forecast
+    measured: Measured
+    seconds: float
+    """The measured time of a step or a collective."""
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the measured time is longer than the forecast."""
+        return self.seconds > self.forecast.seconds
+
+    @property
+    def several_nodes(self) -> bool:
+        """Whether messages cross between nodes."""
+        if self.forecaster.is_of_nccl:
+            return self.forecaster.answer.group.nodes > 1
+        return self.forecaster.scenario.spans_nodes
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The kinds of runs that it is one of, as the catalog of causes names them."""
+        workload = self.forecaster.workload
+        kind = () if workload is None else ("text" if workload.is_text else "images",)
+        return ("several nodes" if self.several_nodes else "one node", *kind)
+
+    @property
+    def rate_bps(self) -> float:
+        """The rate of a node's network."""
+        if self.forecaster.is_of_nccl:
+            return self.forecaster.answer.bandwidth_bps
+        return self.forecaster.scenario.cluster.bandwidth_bps
+
+
+def hypotheses(question: Question) -> list[Hypothesis]:
+    """Return the causes that the forecast can have, in the direction of the gap."""
+    if not question.is_slower:
+        return list(_faster(question))
+    found = [*_networks(question), *_inside(question)]
+    if not question.forecaster.is_of_nccl and question.forecast.result is not None:
+        found += [*_of_ranks(question), *_of_models(question), *_of_gradients(question), *_of_units(question)]
+    return found
+
+
+def _cause(name: str) -> Cause:
+    return all_causes()[name]
+
+
+def _of_options(question: Question, **changes: Any) -> Callable[[float], float]:  # noqa: ANN401
+    return lambda _: question.forecaster.seconds(changes)
+
+
+def _rate(bps: float) -> str:
+    return f"{units.rate(float(f'{bps:.3g}'))} per node"
+
+
+def _instead(question: Question) -> Callable[[float], str]:
+    """Return the words for a rate, beside the forecast's."""
+    return lambda bps: f"{_rate(bps)} instead of {units.rate(question.rate_bps)}"
+
+
+def _with_rate(question: Question) -> Callable[[float], float]:
+    """Return the forecast on a network of another rate."""
+
+    def seconds(bps: float) -> float:
+        rate = f"{bps / 1e9:.9g}Gbps"
+        return question.forecaster.seconds({"bandwidth": rate})
+
+    return seconds
+
+
+def _networks(question: Question) -> Iterator[Hypothesis]:
+    if not question.several_nodes:
+        return
+    rate, seconds = question.rate_bps, _with_rate(question)
+    high = min(_SOCKETS_BPS[1], 0.95 * rate)
+    facts = []
+    if question.forecaster.options.get("channel") == "tcp":
+        facts.append("--channel tcp is given, and sockets often reach less than the forecast's share")
+    elif question.forecaster.options.get("bandwidth") is None:
+        facts.append("the network's rate is assumed, not given")
+    if high > _SOCKETS_BPS[0]:
+        yield Hypothesis(
+            _cause("sockets"),
+            seconds,
+            Variable(min(_SOCKETS_BPS[0], high / 4), high, _instead(question)),
+            facts=tuple(facts),
+        )
+    yield Hypothesis(
+        _cause("slow-network"), seconds, Variable(_NETWORK[0] * rate, _NETWORK[1] * rate, _instead(question))
+    )
+    if not _is_tcp(question):
+        low, most = (share * rate for share in _GPUDIRECT)
+        yield Hypothesis(_cause("gpudirect-off"), seconds, Variable(low, most, _instead(question)))
+    if (nics := _nics(question)) > 1:
+
+        def words(bps: float) -> str:
+            return f"{round(nics * bps / rate)} of {nics} NICs ({_rate(bps)})"
+
+        fewer = tuple(rate * count / nics for count in range(1, nics))
+        yield Hypothesis(_cause("one-rail"), seconds, Variable(fewer[0], fewer[-1], words, is_whole=True, values=fewer))
+
+
+def _is_tcp(question: Question) -> bool:
+    result = question.forecast.result
+    return result is not None and result.channel == "tcp"
+
+
+def _nics(question: Question) -> int:
+    """Return the NICs of a node, if the cluster says so."""
+    if question.forecaster.is_of_nccl:
+        return question.forecaster.answer.machine.nics
+    try:
+        return Machine.of(question.forecaster.scenario.cluster).nics
+    except InvalidArgumentError:
+        return 1
+
+
+def _inside(question: Question) -> Iterator[Hypothesis]:
+    """Yield slower links between the GPUs of a node."""
+    if question.forecaster.is_of_nccl:
+        answer = question.forecaster.answer
+        several, rate = answer.group.per_node_used > 1, 8 * answer.machine.link
+        within_s = 0.0
+    else:
+        scenario, result = question.forecaster.scenario, question.forecast.result
+        assert result is not None
+        within_s = sum(
+            one or 0.0 for one in (result.tensor_parallel_s, result.expert_parallel_s, result.context_parallel_s)
+        )
+        several = scenario.cluster.gpus_per_node > 1 and scenario.workers > 1
+        rate = scenario.cluster.intra_bandwidth_bps
+    if not several and within_s == 0:
+        return
+
+    def seconds(share: float) -> float:
+        longer = (1 / share - 1) * within_s
+        if not several:
+            return question.forecast.seconds + longer
+        return question.forecaster.seconds({"intra_bandwidth": f"{share * rate / 1e9:.9g}Gbps"}) + longer
+
+    def words(share: float) -> str:
+        return f"{units.rate(float(f'{share * rate:.3g}'))} per GPU inside the node"
+
+    is_pcie = question.forecaster.hardware is not None and question.forecaster.hardware.bus_bandwidth is None
+    if is_pcie:
+        yield Hypothesis(_cause("pcie"), seconds, Variable(*_HALF_WIDTH, words))
+    yield Hypothesis(_cause("peer-access-off"), seconds, Variable(*_BY_HOST, words))
+
+
+def _lengthened(question: Question, part_s: float) -> Callable[[float], float]:
+    """Return the forecast with a part of it that takes a factor as long."""
+    return lambda factor: question.forecast.seconds + (factor - 1) * part_s
+
+
+def _of_ranks(question: Question) -> Iterator[Hypothesis]:
+    """Yield what lengthens a step of any workload that computes."""
+    forecast, result = question.forecast, question.forecast.result
+    assert result is not None
+    if result.compute_s == 0:
+        return
+    if result.workers > 1:
+        yield Hypothesis(
+            _cause("straggler"),
+            _lengthened(question, result.compute_s),
+            Variable(*_SLOW_RANK, lambda factor: f"a rank that computes {units.factor(factor)} as long"),
+            is_simulated=False,
+        )
+    samples = result.batch
+
+    def loads(factor: float) -> str:
+        return f"{units.short(samples / (factor * forecast.seconds))} samples/s per rank from the data loader"
+
+    yield Hypothesis(
+        _cause("input-pipeline"),
+        _lengthened(question, forecast.seconds),
+        Variable(*_WAITS, loads),
+        is_simulated=False,
+    )
+    yield Hypothesis(
+        _cause("power-cap"),
+        _lengthened(question, result.compute_s),
+        Variable(*_CAPPED, lambda factor: f"a clock at {units.percent(1 / factor, 0)}"),
+        is_simulated=False,
+    )
+    memory, capacity = (
+        (None, None) if result.sharded is None else (result.sharded.memory, result.sharded.capacity_bytes)
+    )
+    if memory is not None and capacity and memory.total_bytes > _NEARLY_FULL * capacity:
+        full = f"the forecast takes {units.memory(memory.total_bytes)} of {units.memory(capacity)}"
+        yield Hypothesis(
+            _cause("memory-pressure"),
+            _lengthened(question, forecast.seconds),
+            Variable(*_RETRIES, lambda factor: f"steps {units.factor(factor)} as long while it retries"),
+            is_simulated=False,
+            facts=(full,),
+        )
+
+
+def _of_models(question: Question) -> Iterator[Hypothesis]:
+    """Yield changes of how a model is computed."""
+    workload, result = question.forecaster.workload, question.forecast.result
+    if workload is None or question.forecaster.options.get("samples_per_s") is not None:
+        return
+    assert result is not None
+    for precision in _wider(workload):
+        yield Hypothesis(
+            _cause("precision"),
+            _of_options(question, dtype=precision, precision=None),
+            words=f"{precision} instead of {workload.precision}",
+        )
+    if workload.attention != "unfused" and any(layer.attention is not None for layer in workload.model.layers):
+        yield Hypothesis(_cause("unfused-attention"), _of_options(question, attention="unfused"), words="unfused")
+    if workload.checkpointing != _FULL:
+        words = f"full checkpointing instead of {workload.checkpointing}"
+        yield Hypothesis(_cause("recomputation"), _of_options(question, checkpointing=_FULL), words=words)
+    else:
+        again = _lengthened(question, _passes(question) * workload.forward_s)
+        yield Hypothesis(
+            _cause("recomputation"), lambda _: again(2.0), words="blocks computed twice again", is_simulated=False
+        )
+    if workload.kernels != "eager":
+        words = f"eager instead of {workload.kernels}"
+        yield Hypothesis(_cause("eager-kernels"), _of_options(question, kernels="eager"), words=words)
+    host_s = _passes(question) * _host_s(workload)
+    beside_s = question.forecast.seconds - result.forward_s - result.backward_s
+    yield Hypothesis(
+        _cause("launches"),
+        lambda factor: beside_s + max(result.forward_s + result.backward_s, factor * host_s),
+        Variable(*_SLOW_HOST, lambda factor: f"launches that take {units.factor(factor)} as long as usual"),
+        is_simulated=False,
+    )
+    if workload.optimizer_impl != "loop":
+        yield Hypothesis(_cause("optimizer-loop"), _of_options(question, optimizer_impl="loop"), words="a loop")
+
+
+def _wider(workload: Workload) -> list[str]:
+    """Return the precisions of products with wider types that the GPU has."""
+    order = ["fp8", "bf16", "tf32", "fp32"]
+    own = order.index("bf16" if workload.precision == "fp16" else workload.precision)
+    return [name for name in order[own + 1 :] if name in workload.hardware.peak_flops]
+
+
+def _passes(question: Question) -> int:
+    """Return how often a step runs a model's pass."""
+    workload = question.forecaster.workload
+    microbatches = 1 if workload is None else workload.microbatches
+    return microbatches * int(question.forecaster.scenario.options.get("accumulate", 1))
+
+
+def _host_s(workload: Workload) -> float:
+    """Return what a pass of eager kernels takes where the GPU waits for its host only."""
+    return _on(workload, _fast(workload.hardware))
+
+
+def _fast(hardware: Hardware) -> Hardware:
+    return replace(
+        hardware,
+        peak_flops={name: _FAST * flops for name, flops in hardware.peak_flops.items()},
+        memory_bandwidth=_FAST * hardware.memory_bandwidth,
+    )
+
+
+def _on(workload: Workload, hardware: Hardware) -> float:
+    other = replace(workload, hardware=hardware, kernels="eager")
+    return other.forward_s + other.backward_s
+
+
+def _of_gradients(question: Question) -> Iterator[Hypothesis]:
+    """Yield changes of what is exchanged, and when."""
+    result, scenario = question.forecast.result, question.forecaster.scenario
+    assert result is not None
+    if result.workers < 2 or result.compute_s == 0:
+        return
+    sharding = scenario.options.get("sharding", "none")
+    gathers = str(sharding).startswith(("zero3", "hsdp"))
+    if scenario.options.get("overlap", True):
+        words = "nothing is sent while anything is computed"
+        yield Hypothesis(_cause("no-overlap"), _of_options(question, overlap=False), words=words)
+    if not gathers and result.bucket_size is not None:
+        yield Hypothesis(_cause("small-buckets"), _of_options(question, bucket_size="none"), words="a tensor each")
+    if gathers and scenario.workload is not None and scenario.workload.recipe.gathered != "float32":
+        changes = {"param_dtype": "float32", "reduce_dtype": "float32"}
+        yield Hypothesis(_cause("wide-gathers"), _of_options(question, **changes), words="4 bytes per parameter")
+    if int(scenario.options.get("accumulate", 1)) > 1 and not scenario.options.get("accumulate_sync"):
+        words = f"{scenario.options['accumulate']} times per step"
+        yield Hypothesis(_cause("every-pass-synced"), _of_options(question, accumulate_sync=True), words=words)
+
+
+def _of_units(question: Question) -> Iterator[Hypothesis]:
+    """Yield readings of the measurement other than the one that was given."""
+    measured, seconds = question.measured, question.forecast.seconds
+    result = question.forecast.result
+    assert result is not None
+    gpus = result.workers * (result.gpus_per_worker or 1)
+    if measured.quantity in (Quantity.TOKENS, Quantity.SAMPLES) and not measured.per_gpu and gpus > 1:
+        yield Hypothesis(
+            _cause("unit"),
+            lambda _: gpus * seconds,
+            words=f"{measured.text} of each GPU, not of all",
+            is_simulated=False,
+        )
+    if measured.quantity in (Quantity.STEP, Quantity.STEPS) and question.forecaster.workload is not None:
+
+        def times(factor: float) -> float:
+            batch = question.forecaster.workload.batch if question.forecaster.workload else 1
+            return question.forecaster.seconds({"batch": round(factor * batch)})
+
+        yield Hypothesis(
+            _cause("other-batch"),
+            times,
+            Variable(
+                _BATCHES[0],
+                _BATCHES[-1],
+                lambda factor: f"{units.short(factor)}x the batch",
+                is_whole=True,
+                values=tuple(map(float, _BATCHES)),
+            ),
+        )
+    if measured.quantity is Quantity.MFU:
+        yield Hypothesis(
+            _cause("unit"),
+            lambda _: 2 * seconds,
+            words="MFU of the peak with sparsity, twice the dense one",
+            is_simulated=False,
+        )
+    if measured.quantity is Quantity.TOKENS:
+        yield Hypothesis(
+            _cause("padding"),
+            lambda share: seconds / share,
+            Variable(*_PADDED, lambda share: f"{units.percent(share, 0)} real tokens"),
+            is_simulated=False,
+        )
+
+
+def _faster(question: Question) -> Iterator[Hypothesis]:
+    """Yield what makes a run faster than its forecast."""
+    forecaster, result = question.forecaster, question.forecast.result
+    if question.several_nodes:
+        rate = question.rate_bps
+        yield Hypothesis(
+            _cause("faster-network"), _with_rate(question), Variable(1.1 * rate, 16 * rate, _instead(question))
+        )
+    workload = forecaster.workload
+    if workload is None or result is None:
+        return
+    order = ["fp32", "tf32", "bf16", "fp8"]
+    own = order.index("bf16" if workload.precision == "fp16" else workload.precision)
+    for precision in (name for name in order[own + 1 :] if name in workload.hardware.peak_flops):
+        words = f"{precision} instead of {workload.precision}"
+        yield Hypothesis(_cause("lower-precision"), _of_options(question, dtype=precision, precision=None), words=words)
+    if workload.checkpointing != "none":
+        words = f"none instead of {workload.checkpointing} checkpointing"
+        yield Hypothesis(_cause("less-recomputation"), _of_options(question, checkpointing="none"), words=words)
+    better = {"eager": "fused", "fused": "compiled"}.get(workload.kernels)
+    if better is not None:
+        words = f"{better} instead of {workload.kernels}"
+        yield Hypothesis(_cause("compiled-kernels"), _of_options(question, kernels=better), words=words)
+    gpus = result.workers * (result.gpus_per_worker or 1)
+    measured, seconds = question.measured, question.forecast.seconds
+    if measured.quantity in (Quantity.TOKENS, Quantity.SAMPLES) and measured.per_gpu and gpus > 1:
+        yield Hypothesis(
+            _cause("unit"),
+            lambda _: seconds / gpus,
+            words=f"{measured.text} of all GPUs, not of each",
+            is_simulated=False,
+        )
+    if measured.quantity in (Quantity.STEP, Quantity.STEPS) and (passes := _passes(question)) > 1:
+        yield Hypothesis(_cause("unit"), lambda _: seconds / passes, words="a pass, not a step", is_simulated=False)
+    yield Hypothesis(
+        _cause("less-work"),
+        lambda share: share * seconds,
+        Variable(0.05, 0.95, lambda share: f"{units.percent(share, 0)} of the work"),
+        is_simulated=False,
+    )

@@ -1,0 +1,167 @@
+"""The answer of `paceline compare` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline._internal import block, units
+from paceline._internal.block import Fact
+from paceline._internal.console import Column, render, width, wrapped
+from paceline.catalog.causes import PARTS
+from paceline.compare.explain import Explained, Explanation, explain
+from paceline.compare.files import read
+from paceline.compare.forecaster import Forecaster
+from paceline.compare.hypotheses import Question
+
+FIVE = 5
+"""Causes that are listed, unless all are asked for."""
+_UNLIKELY = 0.01
+"""Probability below which a cause is listed only if all are."""
+_MOST_OF_IT = 0.9
+"""Share of a gap from which a cause explains it."""
+
+
+def answer(workload: str, options: Mapping[str, Any], measured: str) -> Explanation:
+    """Compare a forecast with a measurement. Raises InvalidArgumentError."""
+    forecaster = Forecaster([workload], options)
+    found = read(measured, forecaster)
+    forecast = forecaster.base
+    seconds = found.value if forecast.result is None else found.seconds(forecast.result, forecaster.peak_flops)
+    question = Question(forecaster, forecast, found, seconds)
+    return explain(question)
+
+
+def lines(explanation: Explanation, *, everything: bool = False) -> list[str]:
+    """Return the answer for people."""
+    made = [*block.headline(_headline(explanation)), "", *block.block(_facts(explanation))]
+    if (table := _parts(explanation)) is not None:
+        made += ["", *table]
+    if not explanation.is_as_forecast or everything:
+        made += _causes(explanation, everything=everything)
+    return [*made, *block.notes(_notes(explanation))]
+
+
+def _headline(explanation: Explanation) -> str:
+    question = explanation.question
+    name = _name(question)
+    measured, forecast = units.duration(question.seconds), units.duration(question.forecast.seconds)
+    if explanation.is_as_forecast:
+        return f"{name}: as forecast ({measured} measured, {forecast} forecast)"
+    ratio = explanation.ratio
+    words = f"{units.factor(ratio)} as long as" if ratio > 1 else f"{units.factor(1 / ratio)} faster than"
+    return f"{name}: {words} forecast ({measured} measured, {forecast} forecast)"
+
+
+def _name(question: Question) -> str:
+    forecaster = question.forecaster
+    if forecaster.is_of_nccl:
+        return f"{forecaster.words[0]}, {units.count(forecaster.answer.group.ranks, 'GPU')}"
+    result = question.forecast.result
+    assert result is not None
+    gpus = result.workers * (result.gpus_per_worker or 1)
+    where = units.count(gpus, "GPU") if forecaster.hardware is None else f"{gpus:,}x {forecaster.hardware.title}"
+    return f"{result.trace}, {where}"
+
+
+def _facts(explanation: Explanation) -> list[Fact]:
+    question = explanation.question
+    forecast, gap = question.forecast, question.seconds - question.forecast.seconds
+    low, high = units.durations(forecast.low_s, forecast.high_s), "80% interval"
+    if not forecast.has_interval:
+        high = "80%, by forecasts of other conditions: this one has no interval of its own"
+    facts = [Fact("Measured", f"{question.measured.text}: {units.duration(question.seconds)} per step")]
+    if question.forecaster.is_of_nccl or (forecast.result is not None and forecast.result.compute_s == 0):
+        facts = [Fact("Measured", f"{question.measured.text}: {units.duration(question.seconds)}")]
+    facts.append(Fact("Forecast", f"{units.duration(forecast.seconds)}, likely {low} ({high})"))
+    if not question.measured.parts_s and forecast.result is not None and forecast.result.compute_s > 0:
+        made = [
+            f"{units.duration(seconds)} {_WORDS[name]}"
+            for name, seconds in sorted(forecast.parts_s.items(), key=lambda item: -item[1])
+            if seconds > 0
+        ]
+        facts.append(Fact("Made of", ", ".join(made)))
+    facts.append(Fact("Gap", _gap(gap)))
+    return facts
+
+
+_WORDS = {
+    "computation": "forward and backward",
+    "communication": "exposed communication",
+    "input": "input",
+    "optimizer": "optimizer",
+    "launches": "idle between kernels",
+    "stragglers": "waiting for stragglers",
+}
+
+
+def _gap(seconds: float) -> str:
+    return f"{'+' if seconds > 0 else '-'}{units.duration(abs(seconds))}"
+
+
+def _parts(explanation: Explanation) -> list[str] | None:
+    """Return the table of parts; None if the measurement is a mere number."""
+    question = explanation.question
+    measured, forecast = question.measured.parts_s, question.forecast.parts_s
+    if not measured:
+        return None
+    factor, unit = units.time_unit([question.seconds])
+    rows = [
+        [
+            _WORDS[name],
+            units.digits(forecast.get(name, 0.0) / factor),
+            units.digits(measured[name] / factor) if name in measured else "-",
+            f"{(measured[name] - forecast.get(name, 0.0)) / factor:+,.3g}" if name in measured else "-",
+        ]
+        for name in PARTS
+        if name in measured or forecast.get(name)
+    ]
+    columns = [Column(f"part ({unit})", left=True), Column("forecast"), Column("measured"), Column("gap")]
+    return render(columns, [rows])
+
+
+def _causes(explanation: Explanation, *, everything: bool) -> list[str]:
+    """Return the causes, each with its value, evidence, check and remedy."""
+    shown = explanation.causes
+    if not everything:
+        likely = [one for one in shown if one.probability >= _UNLIKELY]
+        shown = tuple((likely or list(shown[:2]))[:FIVE])
+    if not shown:
+        return ["", "No cause of the catalog explains it with these options."]
+    made = ["", "What would explain it, most likely first"]
+    columns = width()
+    for place, one in enumerate(shown, 1):
+        head = f"{place}. {one.hypothesis.cause.title} ({units.percent(one.probability, 0)}): {one.words}"
+        made += wrapped(head, columns, "   ")
+        for fact in (*_explains(explanation, one), *one.hypothesis.facts):
+            made += wrapped(f"   {fact}", columns, "   ")
+        made += wrapped(f"   check: {one.hypothesis.cause.check}", columns, "          ")
+        made += wrapped(f"   try: {one.hypothesis.cause.remedy}", columns, "        ")
+    rest = len(explanation.causes) - len(shown)
+    if rest:
+        made += ["", f"{units.count(rest, 'less likely cause')}: --all"]
+    return made
+
+
+def _explains(explanation: Explanation, one: Explained) -> list[str]:
+    """Return how much of the gap a cause explains, where that is not all of it."""
+    if abs(one.share - 1) <= 1 - _MOST_OF_IT:
+        return []
+    seconds = units.duration(one.seconds)
+    if one.share > 1:
+        return [f"against: it would be more, {seconds}"]
+    return [f"against: it explains {units.percent(one.share, 0)} of the gap ({seconds})"]
+
+
+def _notes(explanation: Explanation) -> list[str]:
+    question = explanation.question
+    forecaster = question.forecaster
+    made = [] if forecaster.is_of_nccl else list(forecaster.prepared.notes)
+    if not explanation.is_as_forecast:
+        made.append(
+            "Percentages: how common a cause is in public issues, times how well it meets the measured time; "
+            f"a cause that is not listed: {units.percent(explanation.unknown, 0)}"
+        )
+        if not question.measured.parts_s and not forecaster.is_of_nccl:
+            made.append("A file tells in which part the gap is: --measured PROFILE.json (torch.profiler), or run.json")
+    return [*made, *question.measured.notes]
