@@ -223,3 +223,15 @@ def test_the_example(tmp_path):
     assert len(chapters) == 3
     assert [chapter.explained for chapter in chapters] == [True, False, False]
     assert chapters[1].shown is None
+
+
+def test_a_model_on_gpus_leads_with_what_fits(tmp_path):
+    page = tmp_path / "model.html"
+    cli.output("report", "llama-3-8b@h100", "-o", page)
+    text = " ".join(re.sub(r"<[^>]+>", " ", page.read_text()).split())
+    assert re.search(r"Scaling llama-3-8b, zero[123]( \(FSDP\))?, 64x H100: [\d,]+ tokens/s per GPU, MFU ", text)
+    for title in ("Throughput", "MFU", "Shardings", "Memory per GPU"):
+        assert re.search(rf"\b{title}: .*", text)
+    assert "One iteration: none" not in text and "workers" not in text
+    refused = cli.output("report", "llama-3-8b", "-o", page, code=2)
+    assert "llama-3-8b needs a GPU type" in refused and "try: llama-3-8b@h100" in refused

@@ -70,6 +70,11 @@ def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simu
     )
 
 
+def is_too_large(result: Result) -> bool:
+    """Whether it needs more memory than a GPU has."""
+    return result.sharded is not None and result.sharded.fits is False
+
+
 def _timeline(number: int, chapter: Chapter, groups: Sequence[Group]) -> tuple[Result | None, list[Any]]:
     """Return the timeline of the requested run, or of the fastest on the fewest workers."""
     if chapter.shown is None:
@@ -88,5 +93,5 @@ def _timeline(number: int, chapter: Chapter, groups: Sequence[Group]) -> tuple[R
         raise InvalidArgumentError(
             f"chapter {number}: timeline: {wanted}: the chapter has no such run", remedy="one of its runs"
         )
-    scenario, result = min(pairs, key=lambda pair: pair[1].iteration_s)
+    scenario, result = min(pairs, key=lambda pair: (is_too_large(pair[1]), pair[1].iteration_s))
     return result, traced(scenario, MOST_LANES)[1]

@@ -13,7 +13,7 @@ from paceline.forecast.wording import terms
 from paceline.forecast.wording.rows import distinct
 from paceline.forecast.wording.sharding import held_bytes
 
-from paceline_lab.report.chapters import Simulated
+from paceline_lab.report.chapters import Simulated, is_too_large
 from paceline_lab.report.lanes import draw as draw_lanes
 
 if TYPE_CHECKING:
@@ -38,20 +38,20 @@ def charts(chapter: Simulated) -> Iterator[Chart]:
     """Return the charts of a chapter's runs."""
     with style.context():
         yield from _curves(chapter)
-        ranked = chapter.largest.fastest_first()
+        ranked = fitting_first(chapter.largest.fastest_first())
         first = ranked[0]
         noun = plotting.noun_of(chapter.results, chapter.chapter.prepared.noun)
         at = f"{units.count(first.workers, noun)}, {units.rate(first.bandwidth_bps)}"
         yield Chart(
             "ranking",
-            f"Strategies: {at}",
-            f"Fastest first: {', '.join(f'{it.strategy} {units.duration(it.iteration_s)}' for it in ranked)}",
+            f"{_ranked_by(ranked)}: {at}",
+            f"Fastest first: {', '.join(f'{distinct(it, ranked)} {units.duration(it.iteration_s)}' for it in ranked)}",
             _untitled(plotting.bars(ranked, noun, _WIDTH)),
         )
         yield Chart(
             "breakdown",
             f"Critical path: {at}",
-            f"Parts of the critical path; {first.strategy}: "
+            f"Parts of the critical path; {distinct(first, ranked)}: "
             + ", ".join(f"{terms.part(part.part)} {units.duration(part.seconds)}" for part in first.critical_path),
             _breakdown(ranked),
         )
@@ -59,7 +59,8 @@ def charts(chapter: Simulated) -> Iterator[Chart]:
             yield _memory(ranked, at)
         if chapter.shown is not None:
             shown = chapter.shown
-            what = f"{shown.strategy}, {units.count(shown.workers, noun)}, {units.rate(shown.bandwidth_bps)}"
+            name = distinct(shown, chapter.results)
+            what = f"{name}, {units.count(shown.workers, noun)}, {units.rate(shown.bandwidth_bps)}"
             yield Chart(
                 "timeline",
                 f"One iteration: {what}",
@@ -67,6 +68,15 @@ def charts(chapter: Simulated) -> Iterator[Chart]:
                 "it exposed communication",
                 draw_lanes(chapter.events, _TIMELINE_WIDTH),
             )
+
+
+def fitting_first(results: Sequence[Result]) -> list[Result]:
+    """Return results in their order, but those that do not fit after all that do."""
+    return sorted(results, key=is_too_large)
+
+
+def _ranked_by(results: Sequence[Result]) -> str:
+    return "Strategies" if len({result.strategy for result in results}) > 1 else "Shardings"
 
 
 def _untitled(drawn: Figure) -> Figure:
@@ -86,8 +96,16 @@ def _curves(chapter: Simulated) -> Iterator[Chart]:
         suffix = f"-{number}" if len(settings) > 1 else ""
         best = max(own, key=lambda result: (result.workers, -result.iteration_s))
         noun = plotting.noun_of(own, chapter.chapter.prepared.noun)
-        says = f"{best.strategy}, {units.count(best.workers, noun)}: {units.duration(best.iteration_s)}"
-        if any(result.compute_s > 0 for result in own):
+        says = f"{distinct(best, own)}, {units.count(best.workers, noun)}: {units.duration(best.iteration_s)}"
+        if all(result.tokens_per_s_per_gpu is not None for result in own):
+            # Those that do not fit have no rate.
+            able = [result for result in own if not is_too_large(result)] or own
+            rate = _lines(able, noun, "tokens/s per GPU", lambda it: it.tokens_per_s_per_gpu)
+            yield Chart(f"scaling{suffix}", f"Throughput: {at}", says, rate)
+            if all(result.mfu is not None for result in able):
+                share = _lines(able, noun, "MFU (%)", lambda it: 100 * (it.mfu or 0))
+                yield Chart(f"efficiency{suffix}", f"MFU: {at}", says, share)
+        elif any(result.compute_s > 0 for result in own):
             yield Chart(f"scaling{suffix}", f"Throughput: {at}", says, _lines(own, noun, "samples/s", _samples))
             yield Chart(f"efficiency{suffix}", f"Scaling: {at}", says, _lines(own, noun, "% of linear", _efficiency))
         else:

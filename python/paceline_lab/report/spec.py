@@ -18,6 +18,8 @@ from paceline.forecast.prepare import Prepared, prepare
 from paceline.forecast.request import Sweep
 from paceline.settings.table import of_place
 
+from paceline_lab.explore.state import SHARDINGS
+
 _MOST_BYTES = 1 << 20
 _MOST_CHAPTERS = 20
 # Fields of a chapter, in addition to the settings of a forecast.
@@ -77,13 +79,28 @@ def read(path: Path) -> Spec:
 
 
 def of_trace(trace: str) -> Spec:
-    """Return the report of a trace alone: every strategy on 2 to 64 workers, and what limits them.
+    """Return the report of a workload alone: every strategy on 2 to 64 workers, and what limits them.
+
+    Of a model on GPUs, the shardings are compared, since its strategy is the library's.
 
     `trace` is a file or a model's name, as for `paceline simulate`.
     """
     entry = {"trace": trace, "workers": [2, 4, 8, 16, 32, 64], "explain": True}
+    if _is_model(trace):
+        del entry["workers"]
+        entry |= {"gpus": [8, 16, 32, 64], "sharding": list(SHARDINGS), "strategy": ["native"]}
     title = Path(trace).stem if trace.endswith(".json") else trace
     return Spec(title, "", (_chapter("report", {**entry, "title": "Scaling"}),))
+
+
+def _is_model(trace: str) -> bool:
+    """Whether it is a model on GPUs. Raises InvalidArgumentError for a model without."""
+    try:
+        return Sweep.of(trace, {}, "report", "key").workload(trace) is not None
+    except InvalidArgumentError as error:
+        if "needs a GPU type" not in error.reason:
+            raise
+        raise InvalidArgumentError(error.reason, remedy=f"{trace}@h100 (list: paceline list gpus)") from None
 
 
 def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:

@@ -90,19 +90,27 @@ def notes(texts: Sequence[str]) -> str:
 def table(results: Sequence[Result], best: Collection[int] = (), noun: str = "worker") -> str:
     """Return a table of results, in order; `best`: the places of rows to stand out; `noun`: what ranks are called."""
     memory, served = _has_memory(results), any(result.servers for result in results)
+    tokens = any(result.tokens_per_s_per_gpu is not None for result in results)
     heads = [
         "strategy",
         *(["servers"] if served else []),
         f"{noun}s",
         "bandwidth",
         "iteration",
-        "samples/s",
+        *(["tokens/s per GPU", "MFU"] if tokens else ["samples/s"]),
         _SCALING,
         _EXPOSED,
     ]
     first, *others = [*heads, *([_MEMORY] if memory else [])]
     rows = "\n".join(
-        _row(result, _besides(result, results), ' class="best"' if place in best else "", memory=memory, served=served)
+        _row(
+            result,
+            _besides(result, results),
+            ' class="best"' if place in best else "",
+            memory=memory,
+            served=served,
+            tokens=tokens,
+        )
         for place, result in enumerate(results)
     )
     head = f'<th class="name">{first}</th>{"".join(f"<th>{other}</th>" for other in others)}'
@@ -184,14 +192,16 @@ def _memory(result: Result) -> str:
     return units.memory(own.memory.total_bytes) + (" !" if own.fits is False else " ~" if own.is_tight else "")
 
 
-def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: bool, served: bool) -> str:
-    """Return a row: strategy, servers, ranks, bandwidth, times, and the memory of a GPU."""
+def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: bool, served: bool, tokens: bool) -> str:
+    """Return a row: strategy, servers, ranks, bandwidth, times and rates, and the memory of a GPU."""
+    rate = result.tokens_per_s_per_gpu if tokens else result.samples_per_s if result.compute_s else None
     cells = [
         *([str(result.servers or "–")] if served else []),
         f"{result.workers:,}",
         units.rate(result.bandwidth_bps),
         units.duration(result.iteration_s, 4),
-        "–" if result.samples_per_s is None or not result.compute_s else units.digits(result.samples_per_s),
+        "–" if rate is None else units.digits(rate),
+        *(["–" if result.mfu is None else units.percent(result.mfu)] if tokens else []),
         "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency),
         units.duration(result.exposed_communication_s, 4),
         *([_memory(result)] if memory else []),
