@@ -131,6 +131,12 @@ def quantized_bytes(tensor: Tensor, quantization: names.Quantization) -> int:
     return math.ceil(tensor.size * bits / 8) + a_row * math.prod(tensor.shape[:-1])
 
 
+def adapted_name(tensor: Tensor) -> str | None:
+    """Return which linear layer of a block an adapter's first matrix is of; None for other tensors."""
+    stem, is_first, _ = tensor.name.partition(".lora_A.")
+    return linear_name(replace(tensor, name=f"{stem}.weight")) if is_first else None
+
+
 def adapted(model: Model, adapter: Adapter, without: Sequence[str] = ()) -> Model:
     """Return the model with adapters, whose own weights are not trained.
 

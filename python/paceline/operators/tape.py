@@ -16,6 +16,15 @@ HALF = ("bfloat16", "float16")
 
 
 @dataclass(eq=False)
+class Storage:
+    """Memory of a tensor and its views."""
+
+    bytes: int
+    is_held: bool = False
+    """Whether it exists anyway, as parameters do."""
+
+
+@dataclass(eq=False)
 class Value:
     """A tensor in a list of operators."""
 
@@ -24,6 +33,17 @@ class Value:
     """The place of the operator that wrote it; -1 if none did."""
     trains: bool = True
     """Whether it has a gradient."""
+    storage: Storage = None  # type: ignore[assignment]
+    """By default its own."""
+
+    def __post_init__(self) -> None:
+        """Give it memory."""
+        if self.storage is None:
+            self.storage = Storage(self.tensor.bytes)
+
+    def seen_as(self, tensor: Tensor) -> Value:
+        """Return a view of it."""
+        return Value(tensor, self.source, self.trains, self.storage)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,6 +113,9 @@ class Tape:
     """The dtype to which autocast converts operands of products; empty without autocast."""
     operators: list[Operator] = field(default_factory=list)
     phase: str = "forward"
+    is_frozen: bool = False
+    """Whether parameters have no gradient."""
+    _kept: dict[int, Storage] = field(default_factory=dict)
     _nodes: list[tuple[tuple[Value, ...], Callable[..., None]]] = field(default_factory=list)
     _gradients: dict[int, Value] = field(default_factory=dict)
     _converted: dict[int, Value] = field(default_factory=dict)
@@ -100,7 +123,7 @@ class Tape:
     # What runs, and what is differentiated.
 
     def run(self, name: str, inputs: Sequence[Value], *outputs: Tensor, **attributes: object) -> Value:
-        """Dispatch an operator, without a gradient; return its first result."""
+        """Dispatch an operator, without a gradient; return its first result, which trains if an input does."""
         place = len(self.operators)
         self.operators.append(
             Operator(
@@ -114,12 +137,20 @@ class Tape:
                 tf32=self.tf32,
             )
         )
-        return Value(outputs[0], place) if outputs else Value(contiguous((), "float32"), place)
+        trains = not inputs or any(value.trains for value in inputs)
+        return Value(outputs[0] if outputs else contiguous((), "float32"), place, trains)
 
-    def node(self, output: Value, back: _Back) -> Value:
-        """Have the gradient of a result given to `back`."""
-        self._nodes.append(((output,), back))
+    def node(self, output: Value, back: _Back, *kept: Value) -> Value:
+        """Have the gradient of a result given to `back`, for which some values are kept."""
+        if output.trains:
+            self._nodes.append(((output,), back))
+            self._kept |= {id(value.storage): value.storage for value in kept if not value.storage.is_held}
         return output
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that the backward pass needs, each once; parameters are not among them."""
+        return sum(storage.bytes for storage in self._kept.values())
 
     def give(self, value: Value, gradient: Value) -> None:
         """Add a gradient to that of a value."""
@@ -141,10 +172,10 @@ class Tape:
 
     # Values.
 
-    @staticmethod
-    def parameter(shape: Sequence[int], dtype: str) -> Value:
+    def parameter(self, shape: Sequence[int], dtype: str) -> Value:
         """Return a parameter."""
-        return Value(contiguous(shape, dtype))
+        tensor = contiguous(shape, dtype)
+        return Value(tensor, trains=not self.is_frozen, storage=Storage(tensor.bytes, is_held=True))
 
     @staticmethod
     def _result(*values: Value, dtype: str = "") -> Tensor:
@@ -161,8 +192,7 @@ class Tape:
 
     def view(self, value: Value, tensor: Tensor, back: Callable[[Value], Value]) -> Value:
         """Return a view; `back` makes of its gradient that of the value."""
-        out = Value(tensor, value.source, value.trains)
-        return self.node(out, lambda gradient: self.give(value, back(gradient)))
+        return self.node(value.seen_as(tensor), lambda gradient: self.give(value, back(gradient)))
 
     def reshape(self, value: Value, *shape: int) -> Value:
         """Return a view of another shape, or a copy where it needs one."""
@@ -177,7 +207,7 @@ class Tape:
         if strides is None:
             value = self.run("clone", (value,), contiguous(value.shape, value.dtype))
             strides = contiguous(shape, value.dtype).strides
-        return Value(Tensor(tuple(shape), value.dtype, strides), value.source)
+        return value.seen_as(Tensor(tuple(shape), value.dtype, strides))
 
     def copied(self, value: Value) -> Value:
         """Return a contiguous copy."""
@@ -190,9 +220,7 @@ class Tape:
 
     def split(self, value: Value, *sizes: int) -> list[Value]:
         """Return views of the last dimension's parts; their gradients are put together again."""
-        parts = [
-            Value(Tensor((*value.shape[:-1], size), value.dtype, value.tensor.strides), value.source) for size in sizes
-        ]
+        parts = [value.seen_as(Tensor((*value.shape[:-1], size), value.dtype, value.tensor.strides)) for size in sizes]
 
         def back(*gradients: Value | None) -> None:
             given = [one for one in gradients if one is not None]
@@ -200,7 +228,8 @@ class Tape:
             whole = contiguous((*value.shape[:-1], sum(sizes)), dtype)
             self.give(value, self.run("cat", given, whole, dim=len(value.shape) - 1))
 
-        self._nodes.append((tuple(parts), back))
+        if value.trains:
+            self._nodes.append((tuple(parts), back))
         return parts
 
     def chunked(self, value: Value, count: int) -> list[Value]:
@@ -209,7 +238,7 @@ class Tape:
             return [value]
         rows, width = value.shape
         parts = [
-            Value(contiguous((min(-(-rows // count), rows - first), width), value.dtype), value.source)
+            value.seen_as(contiguous((min(-(-rows // count), rows - first), width), value.dtype))
             for first in range(0, rows, -(-rows // count))
         ]
 
@@ -217,7 +246,8 @@ class Tape:
             given = [one for one in gradients if one is not None]
             self.give(value, self.run("cat", given, contiguous(value.shape, value.dtype), dim=0))
 
-        self._nodes.append((tuple(parts), back))
+        if value.trains:
+            self._nodes.append((tuple(parts), back))
         return parts
 
     def narrow(self, value: Value, size: int) -> Value:
@@ -236,7 +266,6 @@ class Tape:
         if value.dtype == dtype:
             return value
         out = self.run("_to_copy", (value,), dense_like(value.tensor, value.shape, dtype))
-        out.trains = value.trains
         old = value.dtype
         return self.node(out, lambda g: self.give(value, self._cast(g, old)))
 
@@ -292,7 +321,7 @@ class Tape:
             for value, product in made:
                 self.give(value, self._cast(self._summed(product, value.shape), value.dtype))
 
-        return self.node(out, back)
+        return self.node(out, back, *(factor for value, factor in ((other, one), (one, other)) if value.trains))
 
     def scale(self, value: Value) -> Value:
         """Multiply by a number."""
@@ -318,7 +347,7 @@ class Tape:
             scaled = self.run("mul", (lower,), self._result(lower))
             self.give(value, self.run("mul", (gradient, scaled), self._result(gradient)))
 
-        return self.node(out, back)
+        return self.node(out, back, value)
 
     def activation(self, name: str, value: Value) -> Value:
         """Apply an activation function: `gelu`, `silu`, `relu`, `tanh`."""
@@ -329,7 +358,7 @@ class Tape:
         def back(gradient: Value) -> None:
             self.give(value, self.run(reverse, (gradient, kept), self._result(gradient)))
 
-        return self.node(out, back)
+        return self.node(out, back, kept)
 
     def dropout(self, value: Value) -> Value:
         """Drop elements; a mask of a byte each is kept."""
@@ -340,7 +369,7 @@ class Tape:
         def back(gradient: Value) -> None:
             self.give(value, self.run("native_dropout_backward", (gradient, kept), self._result(gradient)))
 
-        return self.node(out, back)
+        return self.node(out, back, kept)
 
     def fused(self, name: str, inputs: Sequence[Value], *outputs: Tensor, kept: Sequence[Value] | None = None) -> Value:
         """Run a kernel of a library that stands for several operators; so is its backward kernel.
@@ -362,7 +391,7 @@ class Tape:
             for value, tensor in zip(whole, made, strict=True):
                 self.give(value, Value(tensor, first.source))
 
-        return self.node(out, back)
+        return self.node(out, back, *read)
 
     # Rows.
 
@@ -378,11 +407,11 @@ class Tape:
         kept = [Value(rows, out.source)] * 2
 
         def back(gradient: Value) -> None:
-            made = (contiguous(value.shape, value.dtype), weight.tensor, bias.tensor)
+            made = (contiguous(value.shape, value.dtype), *(one.tensor for one in (weight, bias) if one.trains))
             read = (gradient, value, *kept, weight, bias)
             self.give(value, self.run("native_layer_norm_backward", read, *made, **attributes))
 
-        return self.node(out, back)
+        return self.node(out, back, value, *kept)
 
     def rms_norm(self, value: Value) -> Value:
         """Normalize rows by one kernel."""
@@ -396,10 +425,10 @@ class Tape:
 
         def back(gradient: Value) -> None:
             read = (gradient, value, root, weight)
-            made = (dense_like(value.tensor, value.shape, value.dtype), weight.tensor)
+            made = (dense_like(value.tensor, value.shape, value.dtype), *((weight.tensor,) if weight.trains else ()))
             self.give(value, self.run("_fused_rms_norm_backward", read, *made, **attributes))
 
-        return self.node(out, back)
+        return self.node(out, back, value, root)
 
     def mean_of_rows(self, value: Value) -> Value:
         """Return the mean of each row."""
@@ -422,7 +451,7 @@ class Tape:
             scaled = self.run("mul", (cubed,), self._result(cubed))
             self.give(value, self.run("mul", (gradient, scaled), self._result(gradient)))
 
-        return self.node(out, back)
+        return self.node(out, back, out)
 
     def softmax(self, value: Value, name: str = "_softmax", *, wide: bool = False) -> Value:
         """Return the softmax of rows; `wide`: in FP32 whatever it reads, as under autocast."""
@@ -433,11 +462,19 @@ class Tape:
         def back(gradient: Value) -> None:
             self.give(value, self.run(reverse, (gradient, out), contiguous(value.shape, value.dtype)))
 
-        return self.node(out, back)
+        return self.node(out, back, out)
 
     # Products.
 
-    def linear(self, value: Value, outer: int, *, bias: bool, transposed: bool = False) -> Value:
+    def linear(
+        self,
+        value: Value,
+        outer: int,
+        *,
+        bias: bool,
+        transposed: bool = False,
+        read: Callable[[Tensor], Value] | None = None,
+    ) -> Value:
         """Multiply rows by a weight; with a bias it is added by the product.
 
         Args:
@@ -445,42 +482,48 @@ class Tape:
             outer: Their width afterwards.
             bias: Whether there is one.
             transposed: Whether the weight is held inner by outer.
+            read: Makes the weight of what is held, for each product; by default it is held as it is.
         """
         inner = value.shape[-1]
         lead = value.shape[:-1]
         value = self.lowered(value)
         rows = self.reshape(value, math.prod(lead), inner)
         kind = "float32" if self.autocast else value.dtype
-        weight = self.lowered(self.parameter((inner, outer) if transposed else (outer, inner), kind))
-        turned = _turned(weight, 0, 1)
-        right, other = (weight, turned) if transposed else (turned, weight)
+        shape = (inner, outer) if transposed else (outer, inner)
+        weight = self.lowered(self.parameter(shape, kind)) if read is None else read(contiguous(shape, value.dtype))
         made = contiguous((rows.shape[0], outer), value.dtype)
-        if bias:
-            offset = self.lowered(self.parameter((outer,), kind))
+        right = weight if transposed else _turned(weight, 0, 1)
+        offset = self.lowered(self.parameter((outer,), kind)) if bias else None
+        if offset is not None:
             out = self.run("addmm", (offset, rows, right), made)
         else:
             out = self.run("mm", (rows, right), made)
 
         def of_input(gradient: Value) -> None:
             if rows.trains:
+                again = weight if read is None else read(weight.tensor)
+                other = _turned(again, 0, 1) if transposed else again
                 self.give(rows, self.run("mm", (gradient, other), contiguous(rows.shape, value.dtype)))
 
         def of_weight(gradient: Value) -> None:
-            left, columns = (rows, gradient) if transposed else (gradient, rows)
-            self.give(weight, self.run("mm", (_turned(left, 0, 1), columns), contiguous(weight.shape, value.dtype)))
+            if weight.trains:
+                left, columns = (rows, gradient) if transposed else (gradient, rows)
+                self.give(weight, self.run("mm", (_turned(left, 0, 1), columns), contiguous(shape, value.dtype)))
 
         def back(gradient: Value) -> None:
-            if bias:
-                of_input(gradient)
+            if offset is None:
                 of_weight(gradient)
+                of_input(gradient)
+                return
+            of_input(gradient)
+            of_weight(gradient)
+            if offset.trains:
                 row = contiguous((1, outer), value.dtype)
                 total = self.run("sum", (gradient,), row, dim=[0], keepdim=True)
                 self.give(offset, Value(contiguous((outer,), value.dtype), total.source))
-            else:
-                of_weight(gradient)
-                of_input(gradient)
 
-        return self.reshape(self.node(out, back), *lead, outer)
+        needed = [*([rows] if weight.trains else []), *([weight] if rows.trains and read is None else [])]
+        return self.reshape(self.node(out, back, *needed), *lead, outer)
 
     def matmul(self, left: Value, right: Value) -> Value:
         """Multiply batches of matrices: batch x heads x rows x inner, and batch x heads x inner x columns."""
@@ -491,10 +534,12 @@ class Tape:
         out = self.run("bmm", (one, other), contiguous((batch * heads, m, n), left.dtype))
 
         def back(gradient: Value) -> None:
-            self.give(other, self.run("bmm", (_turned(one, 1, 2), gradient), contiguous(other.shape, left.dtype)))
-            self.give(one, self.run("bmm", (gradient, _turned(other, 1, 2)), contiguous(one.shape, left.dtype)))
+            if other.trains:
+                self.give(other, self.run("bmm", (_turned(one, 1, 2), gradient), contiguous(other.shape, left.dtype)))
+            if one.trains:
+                self.give(one, self.run("bmm", (gradient, _turned(other, 1, 2)), contiguous(one.shape, left.dtype)))
 
-        return self.reshape(self.node(out, back), batch, heads, m, n)
+        return self.reshape(self.node(out, back, one, other), batch, heads, m, n)
 
 
 def _transposed(tensor: Tensor, one: int, other: int) -> Tensor:
@@ -505,4 +550,4 @@ def _transposed(tensor: Tensor, one: int, other: int) -> Tensor:
 
 
 def _turned(value: Value, one: int, other: int) -> Value:
-    return Value(_transposed(value.tensor, one, other), value.source)
+    return value.seen_as(_transposed(value.tensor, one, other))

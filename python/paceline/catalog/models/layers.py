@@ -155,6 +155,11 @@ class Layer:
         return tuple(tensor for tensor in self.tensors if tensor.trains)
 
     @property
+    def has_backward(self) -> bool:
+        """Whether something in it or before it is trained."""
+        return self.passes or bool(self.trained)
+
+    @property
     def kind(self) -> tuple[Layer, int, int]:
         """All of it but names: blocks are alike but for these."""
         alike = replace(self, name="", tensors=(), shared=(), block="block" * bool(self.block))
@@ -242,9 +247,18 @@ class Model:
         """Model FLOPs of one sample, forward and backward.
 
         6 per parameter and token, and 12 times width, queries and keys for attention, masked or not: PaLM's convention
-        (A. Chowdhery et al., 2022, appendix B). Recomputation does not count.
+        (A. Chowdhery et al., 2022, appendix B). Recomputation does not count. A frozen parameter has 4, as its own
+        gradient is not computed, and 2 if nothing before it is trained.
         """
         dense = sum(
-            6.0 * tensor.size * tensor.active * layer.tokens for layer in self.layers for tensor in layer.tensors
+            2.0 * (1 + layer.has_backward + tensor.trains) * tensor.size * tensor.active * layer.tokens
+            for layer in self.layers
+            for tensor in layer.tensors
         )
-        return dense + sum(3.0 * layer.attention.flops for layer in self.layers if layer.attention is not None)
+        return dense + sum((1.0 + 2 * it.has_backward) * it.attention.flops for it in self.layers if it.attention)
+
+    @property
+    def forward_flops(self) -> float:
+        """Those of the forward pass."""
+        dense = sum(2.0 * one.size * one.active * layer.tokens for layer in self.layers for one in layer.tensors)
+        return dense + sum(layer.attention.flops for layer in self.layers if layer.attention is not None)

@@ -24,12 +24,12 @@ copies of its share of the logits, not two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from paceline.catalog import names
 from paceline.catalog.models.exchanges import element_bytes
-from paceline.catalog.models.layers import Layer, Model
+from paceline.catalog.models.layers import Layer, Model, Tensor
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
 from paceline.catalog.names import Attention as AttentionKind
 from paceline.catalog.names import Kernels
@@ -63,6 +63,8 @@ class Computation:
     """Whether selective checkpointing recomputes scores alone, as Megatron's: with flash attention nothing."""
     offloads: bool = False
     """Whether the CPU's memory has the inputs of blocks that are recomputed."""
+    kept: Callable[[Layer], int] | None = field(default=None, compare=False)
+    """What a layer keeps without checkpointing, where frozen weights need less than the rules below; else None."""
 
     @property
     def stream_bytes(self) -> int:
@@ -93,6 +95,13 @@ def activation_bytes(layer: Layer, computed: Computation) -> int:
     wider = computed.stream_bytes - size
     if checkpointing == "full" and layer.block:
         return 0 if computed.offloads else round(kept.inputs * (size + wider))
+    if computed.kept is not None and layer.logits:
+        # Only the gradient of the head's matrix needs what it is multiplied by.
+        kept = kept if any(one.trains for one in (*layer.tensors, *layer.shared)) else replace(kept, products=0.0)
+    elif computed.kept is not None:
+        by_rules = activation_bytes(layer, replace(computed, kept=None))
+        own = computed.kept(layer)
+        return min(own, by_rules) if checkpointing == "selective" else own
     total = (kept.inputs + kept.products) * size + kept.wide * _kept_of_logits(layer, computed)
     if attention == "flash" and kept.scores:
         # The log-sum-exp of each query, in FP32.
@@ -120,7 +129,8 @@ def activation_bytes(layer: Layer, computed: Computation) -> int:
 
 def converted_bytes(layer: Layer, computed: Computation) -> int:
     """Return the bytes of the weights that autocast converts for a layer's products, whatever the batch."""
-    if not (computed.autocast and layer.matmuls):
+    is_frozen = computed.kept is not None and bool(layer.block)
+    if not (computed.autocast and layer.matmuls) or is_frozen:
         return 0
     matrices = sum(one.size for one in (*layer.tensors, *layer.shared) if len(one.shape) > 1)
     return matrices * element_bytes(computed.precision)
@@ -207,6 +217,7 @@ def memory_of(
     recipe: Recipe | None = None,
     units_in_flight: int = 2,
     activations: int | None = None,
+    held_bytes: Callable[[Tensor], int] | None = None,
 ) -> Memory:
     """Return the memory of all GPUs of a rank.
 
@@ -220,17 +231,19 @@ def memory_of(
         recipe: Types of parameters, gradients and states; by default the usual ones of the precision.
         units_in_flight: Blocks that are gathered at once with `zero3`.
         activations: Bytes that are kept for the backward pass, if not what all layers keep of a microbatch.
+        held_bytes: Of a parameter, where not all are held in the recipe's type.
 
     Raises:
         InvalidArgumentError: An unknown sharding.
     """
     if sharding not in SHARDINGS:
         raise InvalidArgumentError(f"unknown sharding '{sharding[:80]}'", remedy=f"one of {', '.join(SHARDINGS)}")
-    count = model.parameters
+    count = model.trained_parameters
     level = SHARDINGS.index(sharding)
     recipe = recipe or recipe_of(None, computed.precision)
     recipe = recipe.sharded if level >= 3 else recipe
-    held, gathered = dtype_bytes(recipe.parameters), dtype_bytes(recipe.gathered)
+    size, gathered = dtype_bytes(recipe.parameters), dtype_bytes(recipe.gathered)
+    held = model.parameters * size if held_bytes is None else sum(map(held_bytes, model.tensors()))
     summed = dtype_bytes(recipe.gradients)
     states = count * recipe.state_bytes(optimizer)
     unit = largest_unit(model)
@@ -238,7 +251,7 @@ def memory_of(
         activations = batch * sum(activation_bytes(layer, computed) for layer in model.layers)
     last = [layer for layer in model.layers if layer.block == model.layers[-1].block]
     return Memory(
-        parameters=-(-count * held // (group if level >= 3 else 1)),
+        parameters=-(-held // (group if level >= 3 else 1)),
         # DDP's buckets hold a copy.
         gradients=-(-count * summed // (group if level >= 2 else 1)) * (2 if level == 0 and group > 1 else 1),
         optimizer=-(-states // (group if level >= 1 else 1)),

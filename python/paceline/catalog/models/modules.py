@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.catalog import names
+from paceline.catalog.adapters import Adapter, adapted_name, is_quantized, quantized_bytes
 from paceline.catalog.models.layers import Attention, Layer
+from paceline.catalog.models.layers import Tensor as Parameter
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE, Block, Experts, Latent
 from paceline.operators.backend import Backend, backend_of, capability
-from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, contiguous
-from paceline.operators.tape import Tape, Value, dense_like
+from paceline.operators.operator import ITEM_BYTES, SYNCHRONIZE, Operator, Tensor, contiguous
+from paceline.operators.tape import Storage, Tape, Value, dense_like
 
 _DROPOUT = 0.1
 """The probability, where there is one: by it alone, no kernel is chosen before torch 2.12."""
@@ -58,6 +60,13 @@ class Setting:
     """Whether products add to FP32 gradients, as Megatron-LM's do."""
     chunks: int | None = None
     """Parts of the tokens of which a fused loss computes logits at a time; None: it is not fused."""
+    adapter: Adapter | None = None
+    adapter_dtype: str = "float32"
+    """In which adapters are held."""
+    adapter_autocast: bool = False
+    """Whether autocast converts their operands to the dtype of products."""
+    quantization: names.Quantization | None = None
+    """How weights beside adapters are held."""
 
     @property
     def is_fused(self) -> bool:
@@ -73,6 +82,8 @@ class Listed:
     backward: tuple[Operator, ...]
     scores: tuple[int, int] = (0, 0)
     """Places of those of unfused attention in the forward pass."""
+    kept_bytes: int = 0
+    """Bytes of values that the backward pass needs, without checkpointing."""
 
 
 def operators_of(layer: Layer, setting: Setting) -> Listed:
@@ -103,6 +114,11 @@ class _Module:
         self.layer, self.setting = layer, setting
         low = setting.dtype if setting.autocast else ""
         self.tape = Tape(compiled=setting.kernels == "compiled", tf32=setting.tf32, autocast=low)
+        self.tape.is_frozen = bool(layer.tensors or layer.shared) and not any(
+            tensor.trains and ".lora_" not in tensor.name for tensor in (*layer.tensors, *layer.shared)
+        )
+        self.adapted = {stem for one in layer.trained if (stem := adapted_name(one)) is not None}
+        """Names of linear layers that have adapters."""
         self.stream = "float32" if setting.autocast else setting.dtype
         self.rows = -(-layer.tokens // (setting.tensor * setting.context))
         """Tokens of the residual stream on a GPU: sequence parallelism divides them."""
@@ -120,7 +136,8 @@ class _Module:
             "head": self._head,
             "plain": self._plain,
         }
-        entry = Value(contiguous((self.setting.batch, self.rows, self.layer.hidden), self.stream))
+        shape = (self.setting.batch, self.rows, self.layer.hidden)
+        entry = Value(contiguous(shape, self.stream), trains=self.layer.passes)
         self._gather()
         out = self._embedding() if role == "embedding" else makers[role](entry)
         forward = len(tape.operators)
@@ -131,25 +148,34 @@ class _Module:
             self._accumulate()
             self._scatter()
         operators = tape.operators
-        return Listed(tuple(operators[:forward]), tuple(operators[forward:]), self._scores)
+        return Listed(tuple(operators[:forward]), tuple(operators[forward:]), self._scores, tape.kept_bytes)
 
-    def _parameters(self, dtype: str) -> Value:
-        ways = self.setting.tensor
-        return Value(contiguous((-(-sum(one.size for one in self.layer.tensors) // ways),), dtype), trains=False)
+    def _trained(self, dtype: str) -> Value:
+        """Return all parameters that have a gradient as one tensor."""
+        size = sum(one.size for one in self.layer.trained)
+        return Value(contiguous((-(-size // self.setting.tensor),), dtype), trains=False)
 
     def _gather(self) -> None:
         """Copy what was gathered into the parameters (FSDP2's `foreach_all_gather_copy_out`); FSDP1 has views of it."""
         if self.setting.gathered == 2 and self.layer.tensors:
-            whole = self._parameters(self.stream)
+            size = sum(self._gathered_bytes(one) for one in self.layer.tensors)
+            whole = Value(contiguous((-(-size // self.setting.tensor),), "uint8"), trains=False)
             self.tape.run("split_with_sizes_copy", (whole,), whole.tensor)
+
+    def _gathered_bytes(self, tensor: Parameter) -> int:
+        setting = self.setting
+        if setting.quantization is not None and is_quantized(tensor):
+            return quantized_bytes(tensor, setting.quantization)
+        is_of_adapter = setting.adapter is not None and tensor.trains and not setting.adapter_autocast
+        return tensor.size * ITEM_BYTES[setting.adapter_dtype if is_of_adapter else self.stream]
 
     def _accumulate(self) -> None:
         """Add gradients to FP32 ones, as products do themselves, tile by tile (`gradient_accumulation_fusion`).
 
         They read and write FP32 gradients instead of writing those of the stream.
         """
-        if self.setting.main_gradients and self.layer.tensors:
-            self.tape.run("accumulate", (self._parameters("float32"),), self._parameters(self.stream).tensor)
+        if self.setting.main_gradients and self.layer.trained:
+            self.tape.run("accumulate", (self._trained("float32"),), self._trained(self.stream).tensor)
 
     def _scatter(self) -> None:
         """Copy gradients into the buffer that is scattered.
@@ -157,10 +183,10 @@ class _Module:
         FSDP2 does it at once (`foreach_reduce_scatter_copy_in`). In FSDP1, autograd puts them together, and they are
         converted and divided before (`_reduce_grad` in torch/distributed/fsdp/_runtime_utils.py).
         """
-        if not (self.setting.gathered and self.layer.tensors):
+        if not (self.setting.gathered and self.layer.trained):
             return
-        tape, whole = self.tape, self._parameters(self.stream)
-        scattered = self._parameters(self.setting.reduction)
+        tape, whole = self.tape, self._trained(self.stream)
+        scattered = self._trained(self.setting.reduction)
         if self.setting.gathered == 2:
             tape.run("chunk_cat", (whole,), scattered.tensor)
             return
@@ -205,13 +231,98 @@ class _Module:
 
         return self.tape.view(value, contiguous((old[0], tokens, old[2]), value.dtype), back)
 
-    def _linear(self, value: Value, outer: int, *, bias: bool, is_cast: bool = True) -> Value:
-        """Multiply rows by a weight. `is_cast`: with Transformer Engine, the kernel before has written 8 bits."""
-        tape, block = self.tape, self.layer.form.block
+    def _linear(self, value: Value, outer: int, *names: str, bias: bool, is_cast: bool = True) -> Value:
+        """Multiply rows by a weight, and by its adapter if it has one.
+
+        Args:
+            value: The rows.
+            outer: Their width afterwards.
+            *names: Of the weight, or of several that are multiplied as one.
+            bias: Whether there is one.
+            is_cast: With Transformer Engine, whether the kernel before has written 8 bits.
+        """
+        tape, block, outer = self.tape, self.layer.form.block, max(1, outer)
         if self.setting.eight_bits:
-            return self._scaled(value, max(1, outer), is_cast=is_cast)
-        transposed = block is not None and block.transposed
-        return tape.linear(value, max(1, outer), bias=bias, transposed=transposed)
+            out = self._scaled(value, outer, is_cast=is_cast)
+        elif self.setting.quantization is not None:
+            out = self._dequantized(value, outer, bias=bias)
+        else:
+            transposed = block is not None and block.transposed
+            out = tape.linear(value, outer, bias=bias, transposed=transposed)
+        is_adapted = any(f".{one}".endswith(f".{name}") for one in self.adapted for name in names)
+        return self._with_adapter(value, out) if is_adapted else out
+
+    def _dequantized(self, value: Value, outer: int, *, bias: bool) -> Value:
+        """Multiply by a weight that is held in few bits: it is converted before each product of both passes.
+
+        bitsandbytes' `matmul_4bit` and `MatMul8bitLt`, which multiplies forward in 8 bits, and quantizes rows for that.
+        """
+        tape, inner, setting = self.tape, value.shape[-1], self.setting
+        assert setting.quantization is not None
+        held = Parameter("weight", (outer, inner))
+        packed = Value(contiguous((quantized_bytes(held, setting.quantization),), "uint8"), trains=False)
+        value = tape.cast(value, setting.dtype)
+        if setting.quantization == "int8":
+            # The largest element of each row is sought, and the product converted.
+            tape.run("amax", (value,), contiguous(value.shape[:-1], "float32"))
+            tape.run("_to_copy", (value,), contiguous(value.shape, "int8"))
+
+        def read(weight: Tensor) -> Value:
+            if setting.quantization == "int8" and tape.phase == "forward":
+                return Value(weight, trains=False)
+            return tape.run("dequantize", (packed,), weight)
+
+        out = tape.linear(value, outer, bias=bias, read=read)
+        # int32 becomes 16 bits; a result in 4 bits is copied (`Linear4bit.forward` in peft/tuners/lora/bnb.py).
+        return tape.copied(out) if setting.quantization != "gptq-int4" else out
+
+    def _with_adapter(self, value: Value, result: Value) -> Value:
+        """Add the adapter's product to that of a weight (`Linear.forward` in peft/tuners/lora/layer.py)."""
+        tape, setting, adapter = self.tape, self.setting, self.setting.adapter
+        assert adapter is not None
+        inner, outer = value.shape[-1], result.shape[-1]
+        base, tape.is_frozen = (tape.is_frozen, tape.autocast), False
+        if not (setting.adapter_autocast and setting.quantization in ("nf4", "nf4-double", "int8")):
+            value = tape.cast(value, setting.adapter_dtype)
+        tape.autocast = setting.dtype if setting.adapter_autocast else ""
+        added = tape.linear(tape.linear(value, adapter.rank, bias=False), outer, bias=False)
+        if adapter.dora:
+            scales = self._scales(inner, outer)
+            added = tape.scale(tape.multiply(scales, added))
+            added = tape.add(tape.multiply(tape.shift(scales), result), added)
+        else:
+            added = tape.scale(added)
+        total = tape.cast(tape.add(result, added), result.dtype)
+        tape.is_frozen, tape.autocast = base
+        return total
+
+    def _scales(self, inner: int, outer: int) -> Value:
+        """Return what DoRA multiplies outputs by: trained lengths of rows, over those that they have.
+
+        The adapter's matrix is made by its own products of an identity (`DoraLinearLayer` in peft/tuners/lora/dora.py).
+        """
+        tape, setting, adapter = self.tape, self.setting, self.setting.adapter
+        assert adapter is not None
+        dtype = setting.dtype if setting.adapter_autocast else setting.adapter_dtype
+        narrow, matrix = contiguous((inner, adapter.rank), dtype), contiguous((outer, inner), setting.adapter_dtype)
+        identity = tape.run("eye", (), contiguous((inner, inner), dtype))
+        middle = tape.run("mm", (identity, Value(contiguous((inner, adapter.rank), dtype))), narrow)
+        own = tape.run(
+            "mm", (middle, Value(contiguous((adapter.rank, outer), dtype))), contiguous((inner, outer), dtype)
+        )
+        if setting.quantization is not None:
+            held = Parameter("weight", (outer, inner))
+            packed = Value(contiguous((quantized_bytes(held, setting.quantization),), "uint8"), trains=False)
+            weight = tape.run("dequantize", (packed,), contiguous((outer, inner), setting.dtype))
+        else:
+            weight = Value(contiguous((outer, inner), setting.dtype))
+        wide = tape.run("_to_copy", (weight,), matrix)
+        scaled = tape.run("mul", (own,), matrix)
+        total = tape.run("add", (wide, scaled), matrix)
+        row = contiguous((outer,), setting.adapter_dtype)
+        lengths = tape.run("linalg_vector_norm", (total,), row, dim=[1])
+        lengths.trains = False
+        return tape.multiply(tape.parameter((outer,), setting.adapter_dtype), lengths)
 
     def _scaled(self, value: Value, outer: int, *, is_cast: bool) -> Value:
         """Multiply in 8 bits: operands of both passes are cast, and transposed for the gradients.
@@ -242,10 +353,12 @@ class _Module:
 
         def back(gradient: Value) -> None:
             given, given_t = quantized(gradient, is_cast=False)
-            tape.give(rows, tape.run("_scaled_mm", (given, right), contiguous((m, inner), kind)))
-            tape.give(weight, tape.run("_scaled_mm", (given_t, left), contiguous((n, inner), kind)))
+            if rows.trains:
+                tape.give(rows, tape.run("_scaled_mm", (given, right), contiguous((m, inner), kind)))
+            if weight.trains:
+                tape.give(weight, tape.run("_scaled_mm", (given_t, left), contiguous((n, inner), kind)))
 
-        return tape.reshape(tape.node(out, back), *lead, n)
+        return tape.reshape(tape.node(out, back, *([left] if weight.trains else [])), *lead, n)
 
     def _joined(self, value: Value, residual: Value, *, dropout: bool, bias: bool = False) -> Value:
         """Add to the residual stream, after dropout if there is any."""
@@ -270,7 +383,8 @@ class _Module:
         if self.setting.is_fused:
             return tape.fused("rotary", (value,), dense_like(value.tensor, value.shape, value.dtype), kept=())
         angles = contiguous((1, 1, value.shape[2], turning), self.stream)
-        cosines, sines = Value(angles, trains=False), Value(angles, trains=False)
+        # All layers share them.
+        cosines, sines = (Value(angles, trains=False, storage=Storage(angles.bytes, is_held=True)) for _ in range(2))
         rest = tape.narrow(value, size - turning) if turning < size else None
         part = tape.narrow(value, turning) if turning < size else value
         plain = tape.multiply(part, cosines)
@@ -308,7 +422,7 @@ class _Module:
         mixed = self._attended(*made, block, attention)
         batch, _, tokens, size = mixed.shape
         together = tape.reshape(tape.transpose(mixed, 1, 2), batch, tokens, mixed.shape[1] * size)
-        out = self._scattered(self._linear(together, block.hidden, bias=block.out_bias, is_cast=False))
+        out = self._scattered(self._linear(together, block.hidden, "out", bias=block.out_bias, is_cast=False))
         if block.after:
             out = self._norm(out)
         out = self._joined(out, entry, dropout=block.dropout, bias=block.out_bias)
@@ -322,7 +436,7 @@ class _Module:
             if block.cached:
                 # Queries are made of what is kept, too, and left out.
                 whole = self._of_tokens(whole, self.tokens + block.cached)
-            merged = self._linear(whole, (heads + 2 * kv_heads) * size, bias=block.qkv_bias)
+            merged = self._linear(whole, (heads + 2 * kv_heads) * size, "qkv", bias=block.qkv_bias)
             parts = tape.split(merged, heads * size, kv_heads * size, kv_heads * size)
             if block.qk_norm == "whole":
                 parts = [self._norm(parts[0]), self._norm(parts[1]), parts[2]]
@@ -340,7 +454,7 @@ class _Module:
                 source = Value(contiguous((whole.shape[0], keys, block.hidden), whole.dtype), trains=is_cross)
             made = []
             for place, (of, count) in enumerate(((whole, heads), (source, kv_heads), (source, kv_heads))):
-                one = self._linear(of, count * size, bias=block.qkv_bias)
+                one = self._linear(of, count * size, "qkv"[place], bias=block.qkv_bias)
                 if block.qk_norm == "whole" and place < 2:
                     one = self._norm(one)
                 one = tape.reshape(one, one.shape[0], one.shape[1], count, size)
@@ -357,12 +471,12 @@ class _Module:
         size = latent.plain + latent.rotary
         queries = whole
         if latent.q_rank:
-            queries = self._norm(self._linear(whole, latent.q_rank, bias=block.qkv_bias))
-        queries = self._heads(self._linear(queries, heads * size, bias=False), heads, size)
+            queries = self._norm(self._linear(whole, latent.q_rank, "q_down", bias=block.qkv_bias))
+        queries = self._heads(self._linear(queries, heads * size, "q_up", "q", bias=False), heads, size)
         plain, turning = tape.split(queries, latent.plain, latent.rotary)
-        down = self._linear(whole, latent.kv_rank + latent.rotary, bias=block.qkv_bias)
+        down = self._linear(whole, latent.kv_rank + latent.rotary, "kv_down", bias=block.qkv_bias)
         narrow, shared = tape.split(down, latent.kv_rank, latent.rotary)
-        up = self._linear(self._norm(narrow), heads * (latent.plain + latent.value), bias=False)
+        up = self._linear(self._norm(narrow), heads * (latent.plain + latent.value), "kv_up", bias=False)
         keys, values = tape.split(self._heads(up, heads, latent.plain + latent.value), latent.plain, latent.value)
         turned = self._turned(self._heads(shared, 1, latent.rotary), 1.0)
         wide = (turned.shape[0], heads, turned.shape[2], latent.rotary)
@@ -459,7 +573,7 @@ class _Module:
             for one, tensor in zip((query, key, value), made, strict=True):
                 tape.give(one, Value(tensor, first.source))
 
-        return tape.node(out, back)
+        return tape.node(out, back, query, key, value, out, kept)
 
     def _unfused(self, query: Value, key: Value, value: Value, block: Block, *, causal: bool) -> Value:
         """Attend by products and a softmax, as transformers' eager attention."""
@@ -531,21 +645,21 @@ class _Module:
         return self._norm(out) if before and block.post_norm else out
 
     def _dense(self, value: Value, block: Block, ffn: int) -> Value:
-        tape, ffn = self.tape, max(1, ffn)
+        tape, ffn, bias = self.tape, max(1, ffn), block.mlp_bias
         if not block.gated:
-            up = self._linear(value, ffn, bias=block.mlp_bias)
-            return self._linear(self._activated(up, block), block.hidden, bias=block.mlp_bias)
+            up = self._linear(value, ffn, "up", bias=bias)
+            return self._linear(self._activated(up, block), block.hidden, "down", bias=bias)
         if block.one_gate_up or self.setting.is_fused:
-            merged = self._linear(value, 2 * ffn, bias=block.mlp_bias)
+            merged = self._linear(value, 2 * ffn, "gate_up", "gate", "up", bias=bias)
             if self.setting.is_fused:
                 wide = tape.fused("gated_activation", (merged,), contiguous((*merged.shape[:-1], ffn), merged.dtype))
             else:
                 gate, up = tape.split(merged, ffn, ffn)
                 wide = tape.multiply(up, self._activated(gate, block))
         else:
-            gate = self._activated(self._linear(value, ffn, bias=block.mlp_bias), block)
-            wide = tape.multiply(gate, self._linear(value, ffn, bias=block.mlp_bias))
-        return self._linear(wide, block.hidden, bias=block.mlp_bias)
+            gate = self._activated(self._linear(value, ffn, "gate", bias=bias), block)
+            wide = tape.multiply(gate, self._linear(value, ffn, "up", bias=bias))
+        return self._linear(wide, block.hidden, "down", bias=bias)
 
     def _activated(self, value: Value, block: Block) -> Value:
         tape = self.tape
@@ -613,7 +727,7 @@ class _Module:
             made = contiguous(value.shape, gradient.dtype)
             tape.give(value, tape.run("index_put", (zeros, order, gradient), made, accumulate=True))
 
-        return tape.node(out, back)
+        return tape.node(out, back, order)
 
     def _summed_copies(self, value: Value, order: Value, rows: int, routed: int) -> Value:
         """Put rows into their order again, and sum those of a token."""
@@ -635,7 +749,7 @@ class _Module:
         count, inner = rows.shape
         name = "_scaled_grouped_mm" if self.setting.eight_bits else "_grouped_mm"
         weight = tape.lowered(tape.parameter((groups, outer, inner), self.stream))
-        turned = Tensor((groups, inner, outer), weight.dtype, (inner * outer, 1, inner))
+        turned = weight.seen_as(Tensor((groups, inner, outer), weight.dtype, (inner * outer, 1, inner)))
         ends = Value(contiguous((groups,), "int32"), trains=False)
         dtype = "float8_e4m3fn" if self.setting.eight_bits else rows.dtype
 
@@ -645,18 +759,19 @@ class _Module:
             tape.run("amax", (value,), contiguous((), "float32"))
             return tape.run("_to_copy", (value,), dense_like(value.tensor, value.shape, dtype))
 
-        out = tape.run(
-            name, (small(rows), small(Value(turned, weight.source)), ends), contiguous((count, outer), rows.dtype)
-        )
+        out = tape.run(name, (small(rows), small(turned), ends), contiguous((count, outer), rows.dtype))
 
         def back(gradient: Value) -> None:
             given = small(gradient)
-            left = Value(Tensor((outer, count), given.dtype, (1, outer)), given.source)
-            made = contiguous((groups, outer, inner), rows.dtype)
-            tape.give(weight, tape.run(name, (left, small(rows), ends), made))
-            tape.give(rows, tape.run(name, (given, small(weight), ends), contiguous((count, inner), rows.dtype)))
+            if weight.trains:
+                left = Value(Tensor((outer, count), given.dtype, (1, outer)), given.source)
+                made = contiguous((groups, outer, inner), rows.dtype)
+                tape.give(weight, tape.run(name, (left, small(rows), ends), made))
+            if rows.trains:
+                tape.give(rows, tape.run(name, (given, small(weight), ends), contiguous((count, inner), rows.dtype)))
 
-        return tape.node(out, back)
+        needed = [*([rows] if weight.trains else []), *([weight] if rows.trains else [])]
+        return tape.node(out, back, *needed)
 
     # Ends of the model.
 
@@ -690,7 +805,7 @@ class _Module:
         tape = self.tape
         ids = Value(contiguous(tensor.shape[:2], "int64"), trains=False)
         table = contiguous((rows, tensor.shape[2]), tensor.dtype)
-        out = tape.run("embedding", (Value(table), ids), tensor)
+        out = tape.run("embedding", (tape.parameter(table.shape, table.dtype), ids), tensor)
 
         def back(gradient: Value) -> None:
             tape.run("embedding_dense_backward", (gradient, ids), table)
@@ -701,7 +816,7 @@ class _Module:
         tape, hidden = self.tape, shape[0]
         side = math.isqrt(self.layer.tokens - 1)
         image = contiguous((self.setting.batch, shape[1], side * shape[2], side * shape[3]), self.setting.dtype)
-        weight, bias = contiguous(shape, self.setting.dtype), contiguous((hidden,), self.setting.dtype)
+        weight, bias = tape.parameter(shape, self.setting.dtype), tape.parameter((hidden,), self.setting.dtype)
         made = contiguous((self.setting.batch, hidden, side, side), self.setting.dtype)
         attributes = {
             "stride": list(shape[2:]),
@@ -710,15 +825,17 @@ class _Module:
             "groups": 1,
             "transposed": False,
         }
-        out = tape.run("convolution", (Value(image), Value(weight), Value(bias)), made, **attributes)
+        pixels = Value(image, trains=False)
+        out = tape.run("convolution", (pixels, weight, bias), made, **attributes)
 
         def back(gradient: Value) -> None:
-            read = (Value(made, gradient.source), Value(image), Value(weight))
-            tape.run("convolution_backward", read, weight, bias, **attributes, output_mask=[False, True, True])
+            read = (Value(made, gradient.source), pixels, weight)
+            mask = [False, True, True]
+            tape.run("convolution_backward", read, weight.tensor, bias.tensor, **attributes, output_mask=mask)
 
         whole = contiguous((self.setting.batch, self.rows, hidden), self.stream)
-        flat = Value(contiguous((self.setting.batch, side * side, hidden), self.stream), out.source)
-        return tape.node(tape.run("cat", (flat,), whole, dim=1), back)
+        flat = out.seen_as(contiguous((self.setting.batch, side * side, hidden), self.stream))
+        return tape.node(tape.run("cat", (flat,), whole, dim=1), back, pixels)
 
     def _head(self, entry: Value) -> Value:
         """Return the loss of a head: products over the vocabulary, perhaps after BERT's transform of each row."""
@@ -736,11 +853,11 @@ class _Module:
         count = value.shape[0] * value.shape[1]
         flat = tape.reshape(value, count, value.shape[2])
         table = contiguous((outer, value.shape[2]), self.stream)
-        if layer.form.tied:
+        if layer.form.tied and not tape.is_frozen:
             flat = self._with_sum(flat, table)
         parts = tape.chunked(flat, min(setting.chunks or 1, count))
         # The weight has a gradient of each chunk.
-        parts[1:] = [self._with_sum(part, table) for part in parts[1:]]
+        parts[1:] = parts[1:] if tape.is_frozen else [self._with_sum(part, table) for part in parts[1:]]
         losses = [self._loss(tape.linear(part, outer, bias=is_biased)) for part in parts]
         out = losses[0]
         for loss in losses[1:]:
@@ -787,4 +904,4 @@ class _Module:
             read = (gradient, logs, labels, Value(total))
             tape.give(logs, tape.run("nll_loss_backward", read, contiguous(logs.shape, logs.dtype)))
 
-        return tape.node(loss, back)
+        return tape.node(loss, back, logs)

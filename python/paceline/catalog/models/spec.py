@@ -131,9 +131,10 @@ def workload_of(  # noqa: PLR0917
         checkpointing: `none`, `selective`, `full`, or `offload`: `full` with inputs of blocks in the CPU's memory.
         attention: `flash`, the kernel that torch chooses today; `flash-1` or `flash-2`, FlashAttention's of that
             version, which torch 2.2 to 2.8 choose on Hopper; or `unfused`.
-        kernels: `eager`, `fused` or `compiled`.
+        kernels: `eager`, `fused` or `compiled`; by default `fused`, and `eager` with adapters.
         optimizer: `adam`, `momentum` or `sgd`.
-        precision: A recipe of `paceline.catalog.recipes`, which `dtype` may not contradict.
+        precision: A recipe of `paceline.catalog.recipes`, which `dtype` may not contradict; with adapters, autocast's
+            by default.
         optimizer_impl: `fused`, `foreach` or `loop`; by default fused with FP32 masters, and foreach without.
         loss_chunks: Chunks of tokens in which a fused loss computes logits; by default it is not fused.
         lora: `RANK` or `RANK:MODULES`: adapters beside weights that are not trained.
@@ -166,6 +167,7 @@ def workload_of(  # noqa: PLR0917
     if lora is not None and named is None and computed in ("bf16", "fp16"):
         named = "amp-bf16" if computed == "bf16" else "amp-fp16"
     recipe = recipe_of(named, computed)
+    kernels = kernels or ("fused" if lora is None else "eager")
     adapter = None if lora is None else _adapter(lora, dora=bool(dora))
     held = _quantization(quantize, adapter, recipe, dora=bool(dora))
     recipe = recipe if adapter is None else recipe.of_adapters
@@ -190,7 +192,7 @@ def workload_of(  # noqa: PLR0917
         computed,
         "flash" if version else kernel,
         "full" if recomputed == "offload" else recomputed,
-        _one_of(kernels or "fused", get_args(names.Kernels), "kernels"),
+        _one_of(kernels, get_args(names.Kernels), "kernels"),
         _one_of({"adamw": "adam"}.get(optimizer or "", optimizer or "adam"), get_args(names.Optimizer), "optimizer"),
         tensor,
         pipeline,
@@ -205,7 +207,7 @@ def workload_of(  # noqa: PLR0917
             get_args(names.OptimizerImpl),
             "optimizer_impl",
         ),
-        loss_chunks=_checked_chunks(model, loss_chunks, kernels or "fused"),
+        loss_chunks=_checked_chunks(model, loss_chunks, kernels),
         offloads=recomputed == "offload",
         adapter=adapter,
         quantization=held,

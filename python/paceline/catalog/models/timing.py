@@ -30,6 +30,8 @@ class Spent:
     """Of the forward pass's matrix products."""
     attention_s: tuple[float, float]
     """Of attention's kernels, in the forward and in the backward pass."""
+    kept_bytes: int = 0
+    """Bytes of values that the backward pass needs, without checkpointing."""
 
 
 def machine_of(hardware: Hardware) -> Machine:
@@ -51,7 +53,7 @@ _MOST_MACHINES = 64
 def spent_by(layer: Layer, hardware: Hardware, setting: Setting, checkpointing: names.Checkpointing) -> Spent:
     """Return what a layer takes; layers that differ only in their names are timed once."""
     machine = machine_of(hardware)
-    shapes = tuple(tensor.shape for tensor in layer.tensors)
+    shapes = tuple((tensor.shape, tensor.trains) for tensor in layer.tensors)
     key = (layer.kind, shapes, machine, setting, checkpointing)
     if key not in _SPENT:
         if len(_SPENT) >= _MOST_SPENT:
@@ -119,7 +121,7 @@ def _spent_by(layer: Layer, setting: Setting, checkpointing: names.Checkpointing
         return sum(work.seconds for work in some if work.kind == kind)
 
     attention = seconds("attention", works[:middle]), seconds("attention", works[middle:])
-    return Spent(forward, backward, seconds("matmul", works[:middle]), attention)
+    return Spent(forward, backward, seconds("matmul", works[:middle]), attention, listed.kept_bytes)
 
 
 def _again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Literal
 from paceline import _core
 from paceline._core import Gradient, Trace, Worker
 from paceline.catalog import names
-from paceline.catalog.adapters import Adapter, is_quantized, quantized_bytes
+from paceline.catalog.adapters import Adapter, is_quantized, linear_name, quantized_bytes
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.exchanges import Links, all_reduce_s, all_to_all_s, element_bytes, pass_around_s
 from paceline.catalog.models.layers import Attention, Layer, Model, Tensor
@@ -133,12 +134,44 @@ class Workload:
             self.kernels,
             self.checkpointing,
             self.tensor,
-            self.recipe.autocast,
+            self._has_wide_stream,
             self.loss_chunks,
             self.expert,
             self.recipe.name == "megatron",
             self.offloads,
+            self._kept_beside_frozen if self.model.is_frozen else None,
         )
+
+    def _kept_beside_frozen(self, layer: Layer) -> int:
+        """Return the bytes per sample that a rank's GPUs keep of a layer without checkpointing, if some is frozen.
+
+        They are those of the values that autograd saves. What torch.compile makes of several operators keeps neither
+        what a norm reads in FP32 nor the results of an activation that a gate multiplies.
+        """
+        kept = -(-self._spent(layer).kept_bytes * self.tensor * self.context // self.batch)
+        if self.kernels != "compiled":
+            return kept
+        size = element_bytes(self.precision)
+        wide = layer.kept.widened * max(0, 4 - size) + (layer.kept.separate - layer.kept.widened) * size
+        return max(0, kept - round(wide))
+
+    def _beside_frozen(self, layer: Layer) -> int:
+        """Return the bytes of a GPU that the backward pass of a layer with adapters needs besides, for all samples.
+
+        A gradient in the adapters' type, and a matrix that is converted from few bits. DoRA makes that of its adapter,
+        the weight with it, and an identity.
+        """
+        sizes = [one.shape for one in layer.tensors if linear_name(one) is not None and ".lora_" not in one.name]
+        if self.adapter is None or not sizes:
+            return 0
+        own, size = dtype_bytes(self.recipe.parameters), element_bytes(self.precision)
+        rows = self.batch * layer.tokens / self.context
+        outer = 0 if self.recipe.autocast else max(shape[0] for shape in sizes) * own
+        through = rows * (outer + max(shape[1] for shape in sizes) * own) if own > size or self.recipe.autocast else 0.0
+        matrix = max(map(math.prod, sizes)) * size if self.quantization is not None else 0
+        if self.adapter.dora:
+            matrix += max(own * (3 * outer * inner + inner * inner) for outer, inner in sizes)
+        return round((through + matrix) / self.tensor)
 
     @cached_property
     def parts(self) -> tuple[tuple[Timed, ...], ...]:
@@ -185,14 +218,14 @@ class Workload:
     @property
     def setting(self) -> Setting:
         """How the layers run."""
-        recipe, eight = self.recipe, self.precision == "fp8"
+        recipe = self.recipe if self.adapter is None else recipe_of(None, self.precision)
         return Setting(
             self.hardware.architecture,
             self.batch,
-            recipe.gathered if eight else recipe.computation,
+            recipe.gathered if self.precision == "fp8" else recipe.computation,
             self.kernels,
             self.attention,
-            autocast=recipe.autocast,
+            autocast=self._has_wide_stream,
             tf32=self.precision == "tf32",
             tensor=self.tensor,
             expert=self.expert,
@@ -202,7 +235,16 @@ class Workload:
             reduction=self.recipe.reduction,
             main_gradients=self._has_main_gradients,
             chunks=self.loss_chunks,
+            adapter=self.adapter,
+            adapter_dtype=self.recipe.parameters,
+            adapter_autocast=self.recipe.autocast,
+            quantization=self.quantization,
         )
+
+    @property
+    def _has_wide_stream(self) -> bool:
+        """Whether the residual stream is in FP32: that of embeddings in FP32, with autocast."""
+        return self.recipe.autocast if self.adapter is None else self.is_upcast
 
     @property
     def _has_main_gradients(self) -> bool:
@@ -371,8 +413,8 @@ class Workload:
     @property
     def hardware_flops(self) -> float:
         """FLOPs of a sample as executed: with full checkpointing, blocks run forward twice (8 instead of 6)."""
-        share = {"none": 0.0, "selective": 0.0, "full": 1 / 3}[self.checkpointing]
-        return self.model.flops * (1 + share)
+        forward = self.model.forward_flops / self.model.flops if self.model.is_frozen else 1 / 3
+        return self.model.flops * (1 + (forward if self.checkpointing == "full" else 0.0))
 
     def mfu(self, samples_per_s: float) -> float:
         """Return the model FLOPs utilization of one GPU that trains so many samples per second."""
@@ -459,9 +501,12 @@ class Workload:
         step also allocates the gradient of the head's matrix, when the copies of the loss have been let go.
         """
         needs = [-(-size // self.context) for size in backward_bytes(layers, self.computed)]
+        for place, layer in enumerate(layers if self.adapter is not None else ()):
+            needs[place] += -(-self._beside_frozen(layer) * self.tensor // self.batch)
         last = layers[-1]
         if last.logits and (self.loss_chunks or 1) == 1:
-            matrices = sum(one.size for one in (*last.tensors, *last.shared)) * dtype_bytes(self.recipe.gathered)
+            trained = sum(one.size for one in (*last.tensors, *last.shared) if one.trains)
+            matrices = trained * dtype_bytes(self.recipe.gathered)
             least = element_bytes(self.precision) * last.logits / self.context
             needs[-1] = round(max(needs[-1] - matrices / self.batch, min(needs[-1], least)))
         cached = -(-cached_bytes(layers, self.computed) // self.batch)
@@ -500,6 +545,7 @@ class Workload:
             optimizer=self.optimizer,
             recipe=self.recipe,
             activations=self.batch * sum(self._kept(stage)),
+            held_bytes=None if self.adapter is None else self.held_bytes,
         )
         outputs = self.samples * sum(map(self._kept_outputs, layers)) + sum(map(self._kept_weights, layers))
         loss = max(-(-found.loss // self.context), self.batch * self._only_backward(layers)[-1])
