@@ -26,7 +26,8 @@ from paceline.operators import constants as operators_constants
 from paceline.operators.constants import all_constants
 from paceline.operators.machine import Machine
 from paceline.operators.steps import Step
-from paceline_lab.studies.compute.data import UNITS, Metric, Row, read, recording
+from paceline_lab.studies.compute.data import read
+from paceline_lab.studies.steps.data import UNITS, Metric, Row, recording
 
 FILE = Path(operators_constants.__file__).with_name("constants.json")
 CALIBRATED = "steps of eight models on an H200 (docs/results/compute.md)"

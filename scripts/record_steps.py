@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records the steps of docs/results/compute.md without a GPU, for `paceline study compute`.
 
-python scripts/record_steps.py [MODEL …]     # python/paceline_lab/studies/compute/traces/MODEL.json.xz
+python scripts/record_steps.py [MODEL …]     # python/paceline_lab/studies/steps/traces/MODEL.json.xz
 
 Needs transformers and torchvision (group `trainers`); takes about half a minute a model.
 """
@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from paceline_lab.studies.compute.data import FOLDER, read
+from paceline_lab.studies.compute.data import read
+from paceline_lab.studies.steps.data import FOLDER
 
 ROOT = Path(__file__).parent.parent
 GPU = "h200"

@@ -30,12 +30,13 @@ from paceline.forecast.likeness import LEVEL, conditions_of
 from paceline.forecast.run import computed_under
 from paceline_lab.studies import compute
 from paceline_lab.studies.compute.data import GROUPS
-from paceline_lab.studies.compute.forecast import Forecast
 from paceline_lab.studies.priors import publication
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.published.crossvalidation import leave_one_source_out
 from paceline_lab.studies.published.data import BUILT_IN, read
 from paceline_lab.studies.published.engines import engine_of
+from paceline_lab.studies.steps import runs
+from paceline_lab.studies.steps.forecast import Forecast
 
 Cases = list[dict[str, Any]]
 ROOT = Path(__file__).parent.parent
@@ -78,7 +79,7 @@ def model_cases() -> Cases:
         for it in training.leave_one_source_out(rows)
         if it.case.has_shape
     ]
-    steps = compute.leave_one_source_out([row for row in compute.read() if row.metric.is_time and row.is_computed])
+    steps = runs.leave_one_source_out([row for row in compute.read() if row.metric.is_time and row.is_computed])
     # A step that is forecast in two ways is one case.
     kept: dict[tuple[str, str, float], Forecast] = {}
     for it in sorted(steps, key=lambda it: list(GROUPS).index(it.row.group)):

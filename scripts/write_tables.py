@@ -24,11 +24,11 @@ from paceline.forecast.coordinator_model.constants import all_constants
 from paceline.forecast.coordinator_model.networks import networks
 from paceline.forecast.evidence import published_cases
 from paceline_lab.studies import compute, published, run_study
-from paceline_lab.studies.compute import result as compute_result
 from paceline_lab.studies.compute.ablation import ablated
 from paceline_lab.studies.compute.data import GROUPS
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.report import Study, bounds_text
+from paceline_lab.studies.steps import result as steps_result
 
 ROOT = Path(__file__).parent.parent
 TRAINING = (ROOT / "python/paceline_lab/studies/published/training.csv", ROOT / "docs/results/torchtitan.csv")
@@ -111,13 +111,13 @@ def of_compute() -> None:
 
     groups = [(group, title, kind) for group, title in GROUPS.items() for kind in ("time", "memory")]
     sums = [
-        [f"{title}: {kind}", *compute_result.sums(rows)]
+        [f"{title}: {kind}", *steps_result.sums(rows)]
         for group, title, kind in groups
         if (rows := found.of(kind, group))
     ]
     fits = []
     for group, title in GROUPS.items():
-        verdict = compute_result.verdicts([it for it in found.rows if it.row.group == group])
+        verdict = steps_result.verdicts([it for it in found.rows if it.row.group == group])
         if verdict["rows"]:
             fits.append([title, *verdict.values()])
     tables = {
@@ -128,10 +128,10 @@ def of_compute() -> None:
         parted = [
             (kind, value, rows)
             for kind in ("time", "memory")
-            for value, rows in compute_result.parted(found.of(kind), name).items()
+            for value, rows in steps_result.parted(found.of(kind), name).items()
         ]
         lines = [
-            [value.replace("_", " ") if name == "metric" else f"{value}: {kind}", *compute_result.sums(rows)]
+            [value.replace("_", " ") if name == "metric" else f"{value}: {kind}", *steps_result.sums(rows)]
             for kind, value, rows in parted
         ]
         tables[name] = table(("", *of), lines)
@@ -139,7 +139,7 @@ def of_compute() -> None:
     tables["mechanisms"] = table(("without", "mean error", "greatest"), lines)
     for group in GROUPS:
         rows = [it for it in found.rows if it.row.group == group]
-        cells = [compute_result.cells(it) for it in rows]
+        cells = [steps_result.cells(it) for it in rows]
         tables[group] = table(("row", "model", "GPU", "", "measured", "forecast", "error"), cells)
     lines = []
     for file in TRAINING:

@@ -133,7 +133,7 @@ def test_coverage_counts():
 
 
 def test_a_recording_is_computed_whatever_gpu_it_is_timed_on():
-    from paceline_lab.studies.compute.data import recording
+    from paceline_lab.studies.steps.data import recording
 
     step = recording("traces/gpt2-medium.json")
     assert conditions_of_recording(step) == Conditions(precision="16 bits", split="data", software="eager")

@@ -5,12 +5,14 @@ import math
 
 import cli
 import pytest
-from paceline_lab.studies.compute import forecast_each, leave_one_source_out
+from paceline_lab.studies import finetune
 from paceline_lab.studies.compute.ablation import ablated
-from paceline_lab.studies.compute.data import FOLDER, GROUPS, UNITS, Metric, read
-from paceline_lab.studies.compute.forecast import answer_of, range_of
-from paceline_lab.studies.compute.result import Computed, numbers, verdicts
+from paceline_lab.studies.compute.data import GROUPS, read
 from paceline_lab.studies.priors import priors_without, publication
+from paceline_lab.studies.steps.data import FOLDER, UNITS, Metric
+from paceline_lab.studies.steps.forecast import answer_of, range_of
+from paceline_lab.studies.steps.result import Computed, numbers, verdicts
+from paceline_lab.studies.steps.runs import forecast_each, leave_one_source_out
 
 ROWS = {row.id: row for row in read()}
 SOME = ("neusight-h100-bert-large-2", "F43")
@@ -20,7 +22,7 @@ SOME = ("neusight-h100-bert-large-2", "F43")
 def some():
     rows = [ROWS[name] for name in SOME]
     forecasts, skipped = forecast_each([*rows, ROWS["ft577"]])
-    return Computed(forecasts, skipped)
+    return Computed("Steps", forecasts, skipped, GROUPS)
 
 
 def test_rows_are_well_formed():
@@ -36,7 +38,7 @@ def test_rows_are_well_formed():
 
 
 def test_files_of_commands_are_there():
-    named = {word for row in ROWS.values() for word in row.words if word.startswith(str(FOLDER))}
+    named = {word for row in [*ROWS.values(), *finetune.read()] for word in row.words if word.startswith(str(FOLDER))}
     assert named == {str(path) for path in FOLDER.glob("configs/*.json")}
     recorded = {f"{word}.xz" for row in ROWS.values() for word in row.words if word.startswith("traces/")}
     assert recorded == {str(path.relative_to(FOLDER)) for path in FOLDER.glob("traces/*")}
@@ -45,14 +47,16 @@ def test_files_of_commands_are_there():
 def test_every_command_is_forecast():
     rows = list(ROWS.values())
     forecasts, skipped = forecast_each(rows)
-    assert {row.id for row, _ in skipped} == {row.id for row in rows if row.left_out}
+    assert {row.id for row, _ in skipped if row.group != "finetune"} == {
+        row.id for row in rows if row.left_out and row.group != "finetune"
+    }
     assert all(it.value > 0 or it.row.metric is Metric.FITS for it in forecasts)
 
 
 def test_recorded_steps_are_what_the_model_of_operators_was_fitted_to():
     forecasts, _ = forecast_each([row for row in ROWS.values() if row.group == "steps"])
     for kind in ("time", "memory"):
-        found = numbers(Computed(forecasts, []).of(kind))
+        found = numbers(Computed("Steps", forecasts, [], GROUPS).of(kind))
         assert found["rows"] == 8
         assert found["mean"] <= 0.04
         assert found["worst"] <= 0.1
@@ -90,7 +94,7 @@ def test_publications_have_the_name_of_their_repository(source, name):
 
 def test_a_command_names_one_scenario(some):
     assert [it.row.id for it in some.rows] == list(SOME)
-    assert [(row.id, why) for row, why in some.skipped] == [("ft577", "GaLore's optimizer is not known")]
+    assert [(row.id, why) for row, why in some.skipped] == [("ft577", "no option has GaLore AdamW per-parameter")]
 
 
 def test_errors_are_of_times_whatever_was_measured(some):

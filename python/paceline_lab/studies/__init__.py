@@ -32,13 +32,14 @@ STUDIES: dict[str, tuple[str, str]] = {
     "published": ("paceline_lab.studies.published", "Published measurements of public systems, 2017 to 2020"),
     "collectives": ("paceline_lab.studies.published.collectives", "Published bandwidths of NCCL's collectives"),
     "compute": ("paceline_lab.studies.compute", "Measured training steps: the time and the memory of a GPU"),
+    "finetune": ("paceline_lab.studies.finetune", "Public measurements of fine-tuning: the time and the memory"),
 }
-MINUTES = {"load-imbalance": 2}
+MINUTES = {"load-imbalance": 2, "finetune": 2}
 """Of studies that take longer than half a minute."""
 # Studies that accept a file of measurements.
 WITH_DATA = frozenset({"published", "collectives"})
 # Studies that compare systems, which can be forecast with other values: their modules have a `COMPARISON`.
-WITH_OWN = tuple(name for name in STUDIES if name not in WITH_DATA | {"compute"})
+WITH_OWN = tuple(name for name in STUDIES if name not in WITH_DATA | {"compute", "finetune"})
 
 
 def run_in_turn(steps: Sequence[Callable[[], list[Any]]], progress: Progress | None) -> list[list[Any]]:

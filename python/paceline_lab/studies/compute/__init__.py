@@ -1,6 +1,6 @@
 """Measured training steps, time and memory, beside their forecasts: docs/results/compute.md.
 
-Every row of rows.csv has the command that forecasts it, or the reason why none does.
+Every row has the command that forecasts it, or the reason why none does.
 """
 
 from __future__ import annotations
@@ -8,72 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline._internal import units
-from paceline.catalog.constants import assuming
-from paceline.errors import PacelineError
+from paceline_lab.studies.compute.data import GROUPS, read
+from paceline_lab.studies.steps.result import Computed
+from paceline_lab.studies.steps.runs import computed
 
-from paceline_lab.studies.compute.data import Row, read
-from paceline_lab.studies.compute.forecast import Answer, Forecast, answer_of, range_of
-from paceline_lab.studies.compute.result import Computed
-from paceline_lab.studies.priors import priors_without
+__all__ = ["GROUPS", "TITLE", "read", "run"]
 
-__all__ = ["Answer", "Computed", "Forecast", "Row", "forecast_each", "leave_one_source_out", "read", "run"]
+TITLE = "Measured training steps and their forecasts"
 
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Computed:
     """Forecast every row; draw the figure if a folder is given."""
-    rows = read()
-    forecasts, skipped = forecast_each(rows, progress)
-    drawn: list[str] = []
-    if plots is not None:
-        from paceline_lab.studies.compute.figures import draw
-
-        drawn = [str(draw(forecasts, plots / "compute.png"))]
-    return Computed(forecasts, skipped, drawn)
-
-
-def forecast_each(
-    rows: list[Row], progress: Callable[[int, int], None] | None = None
-) -> tuple[list[Forecast], list[tuple[Row, str]]]:
-    """Return the forecasts, and the rows without one, each with the reason. A command is executed once."""
-    answers: dict[str, Answer | str] = {}
-    commands = list(dict.fromkeys(row.command for row in rows if not row.left_out))
-    first = {row.command: row for row in reversed(rows)}
-    for done, command in enumerate(commands):
-        if progress is not None:
-            progress(done, len(commands))
-        try:
-            answers[command] = answer_of(first[command].words)
-        except PacelineError as error:
-            answers[command] = str(error)
-    if progress is not None:
-        progress(len(commands), len(commands))
-    forecasts: list[Forecast] = []
-    skipped: list[tuple[Row, str]] = []
-    for row in rows:
-        if row.left_out:
-            skipped.append((row, _left_out(row)))
-            continue
-        answer = answers[row.command]
-        if isinstance(answer, str):
-            skipped.append((row, answer))
-        else:
-            forecasts.append(Forecast(row, answer))
-    return forecasts, skipped
-
-
-def _left_out(row: Row) -> str:
-    """Return why a row is left out; if it has a command, with the range that this forecasts."""
-    if not row.command:
-        return row.left_out
-    low, high = range_of(row)
-    return f"{row.left_out}: {row.measured:g} {row.unit}, forecast as {units.digits(low)} to {units.digits(high)}"
-
-
-def leave_one_source_out(rows: list[Row]) -> list[Forecast]:
-    """Return the forecasts of each source's rows with the priors of all constants that were calibrated on it."""
-    forecasts: list[Forecast] = []
-    for source in dict.fromkeys(row.source for row in rows):
-        with assuming(priors_without(source)):
-            forecasts += forecast_each([row for row in rows if row.source == source])[0]
-    return forecasts
+    return computed(TITLE, read(), GROUPS, None if plots is None else plots / "compute.png", progress)

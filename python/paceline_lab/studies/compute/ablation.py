@@ -19,7 +19,7 @@ from paceline.operators.machine import Machine, all_constants
 from paceline.operators.operator import Operator, Tensor, contiguous, is_attention
 from paceline.operators.steps import Step
 
-from paceline_lab.studies.compute.data import UNITS, Metric, Row, recording
+from paceline_lab.studies.steps.data import UNITS, Metric, Row, recording
 
 _MANY = 1e6
 """Times a rate that limits nothing."""

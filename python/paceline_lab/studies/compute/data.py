@@ -1,17 +1,14 @@
-"""The measured steps: rows.csv, and the models and recordings that its commands name."""
+"""The measured steps: rows.csv, and the full fine-tuning among the measurements of fine-tuning."""
 
 from __future__ import annotations
 
 import csv
-import lzma
-import shlex
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 
-from paceline._core import Trace
+from paceline_lab.studies import finetune
+from paceline_lab.studies.steps.data import Metric, Row
 
-FOLDER = Path(__file__).parent
 GROUPS = {
     "steps": "models on an H200, recorded",
     "steps-catalog": "models on an H200, configured",
@@ -21,130 +18,13 @@ GROUPS = {
     "finetune": "full fine-tuning",
 }
 """The titles of the groups of rows, in the order of the output."""
-UNITS = {
-    "": 1.0,
-    "s": 1.0,
-    "ms": 1e-3,
-    "%": 1e-2,
-    "MB": 1e6,
-    "GB": 1e9,
-    "GiB": 2.0**30,
-    "TFLOP/s/GPU": 1e12,
-    **dict.fromkeys(("tokens/s", "tokens/s/GPU", "samples/s", "seq/s", "img/s"), 1.0),
-}
-"""The SI value of each unit of rows.csv."""
-
-
-class Metric(StrEnum):
-    """The quantity that a row measured."""
-
-    STEP_TIME = "step_time"
-    FORWARD_BACKWARD_TIME = "forward_backward_time"
-    SAMPLES_PER_S = "samples_per_s"
-    """Of all GPUs."""
-    TOKENS_PER_S = "tokens_per_s"
-    """Of all GPUs."""
-    TOKENS_PER_S_PER_GPU = "tokens_per_s_per_gpu"
-    MODEL_TFLOPS_PER_GPU = "model_tflops_per_gpu"
-    HFU = "hfu"
-    """The share of the GPU's peak, recomputation included."""
-    ALLOCATED = "allocated"
-    ACTIVE = "active"
-    RESERVED = "reserved"
-    NVIDIA_SMI = "nvidia_smi"
-    UNSPECIFIED = "unspecified"
-    """Memory, of a kind that the source does not state; only of rows that are left out."""
-    FITS = "fits"
-
-    @property
-    def is_time(self) -> bool:
-        """Whether it says how long a step takes."""
-        return self in _TIMES or self.is_rate
-
-    @property
-    def is_rate(self) -> bool:
-        """Whether more is faster."""
-        return self in _RATES
-
-    @property
-    def is_memory(self) -> bool:
-        """Whether it is bytes on a GPU."""
-        return not self.is_time and self is not Metric.FITS
-
-
-_TIMES = (Metric.STEP_TIME, Metric.FORWARD_BACKWARD_TIME)
-_RATES = (
-    *(Metric.SAMPLES_PER_S, Metric.TOKENS_PER_S, Metric.TOKENS_PER_S_PER_GPU),
-    *(Metric.MODEL_TFLOPS_PER_GPU, Metric.HFU),
-)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A measurement of a training step."""
-
-    id: str
-    group: str
-    source: str
-    model: str
-    gpu: str
-    metric: Metric
-    measured: float
-    """In `unit`; of `fits`: 1 or 0."""
-    unit: str
-    command: str
-    """The words after `paceline simulate`, with paths from the folder of rows.csv; empty if it is left out.
-
-    Recordings are there as `traces/NAME.json.xz`."""
-    assumed: str
-    """The assumptions of the command where the source is silent."""
-    left_out: str
-    """Why there is no forecast; with a command of several scenarios, why there is only a range."""
-
-    @property
-    def words(self) -> list[str]:
-        """The command's words, with whole paths of configurations."""
-        return [str(FOLDER / word) if word.startswith("configs/") else word for word in self._split]
-
-    @property
-    def kernels(self) -> str:
-        """The kernels that the command names; those of a recording are its own."""
-        return self._option("--kernels", "as recorded")
-
-    @property
-    def forecast_gpu(self) -> str:
-        """The GPU that the command names, or that of the source if the time of one was measured."""
-        return self._option("--gpu", self.gpu)
-
-    @property
-    def forecast_model(self) -> str:
-        """The model, recording or configuration that the command names."""
-        name = self._option("--config", self._split[0])
-        return name.rpartition("/")[2].removesuffix(".json")
-
-    @property
-    def is_computed(self) -> bool:
-        """Whether its times of computation are computed, not those of a measured rate."""
-        return "--samples-per-s" not in self._split
-
-    def _option(self, name: str, otherwise: str) -> str:
-        words = self._split
-        return words[words.index(name) + 1] if name in words else otherwise
-
-    @property
-    def _split(self) -> list[str]:
-        return shlex.split(self.command)
-
-
-def recording(word: str) -> Trace:
-    """Return a recording, `traces/NAME.json`, which is stored compressed."""
-    return Trace.from_json(lzma.decompress((FOLDER / f"{word}.xz").read_bytes()).decode())
 
 
 def read() -> list[Row]:
     """Return all rows."""
-    with (FOLDER / "rows.csv").open(encoding="utf-8", newline="") as file:
-        return [
+    with (Path(__file__).parent / "rows.csv").open(encoding="utf-8", newline="") as file:
+        rows = [
             Row(metric=Metric(cells.pop("metric")), measured=float(cells.pop("measured")), **cells)
             for cells in csv.DictReader(file)
         ]
+    return rows + [replace(row, group="finetune") for row in finetune.read() if row.method == "full"]

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from paceline._internal import block, units
 from paceline._internal.console import Column, render, wrapped
+from paceline.forecast.likeness import LEVEL
 
-from paceline_lab.studies.compute.data import GROUPS, UNITS, Metric, Row
-from paceline_lab.studies.compute.forecast import Forecast
 from paceline_lab.studies.report import csv_of
+from paceline_lab.studies.steps.data import UNITS, Metric, Row
+from paceline_lab.studies.steps.forecast import Forecast
 
-_TITLE = "Measured training steps and their forecasts. Error: forecast / measured - 1, of times and of memory"
 _KINDS: dict[str, Callable[[Row], bool]] = {
     "time": lambda row: row.metric.is_time,
     "memory": lambda row: row.metric.is_memory,
 }
 BY: dict[str, Callable[[Row], str]] = {
+    "method": lambda row: row.method,
     "gpu": lambda row: row.forecast_gpu,
     "model": lambda row: row.forecast_model,
     "kernels": lambda row: row.kernels,
@@ -33,10 +34,13 @@ _MOST = 0.9
 
 @dataclass(frozen=True)
 class Computed:
-    """The output of the study."""
+    """The output of a study of steps."""
 
+    title: str
     rows: Sequence[Forecast]
     skipped: Sequence[tuple[Row, str]]
+    groups: Mapping[str, str]
+    """Titles of the groups of rows, in the order of the output."""
     figures: Sequence[str] = ()
 
     def of(self, kind: str, group: str | None = None) -> list[Forecast]:
@@ -48,13 +52,8 @@ class Computed:
         return {
             "rows": [_plain(it) for it in self.rows],
             "skipped": [{**_named(row), "measured": row.measured, "reason": why} for row, why in self.skipped],
-            "summary": {
-                group: {
-                    **{kind: numbers(rows) for kind in _KINDS if (rows := self.of(kind, group))},
-                    "fits": verdicts([it for it in self.rows if it.row.group == group]),
-                }
-                for group in GROUPS
-            },
+            "total": self._sum(),
+            "summary": {group: self._sum(group) for group in self.groups},
             "by": {
                 name: {
                     kind: {value: numbers(rows) for value, rows in parted(self.of(kind), name).items()}
@@ -65,6 +64,15 @@ class Computed:
             "figures": list(self.figures),
         }
 
+    def _sum(self, group: str | None = None) -> dict[str, Any]:
+        """Return the errors of time and of memory, how many verdicts are right, and how many intervals hold."""
+        rows = [it for it in self.rows if group in (None, it.row.group)]
+        return {
+            **{kind: numbers(own) for kind in _KINDS if (own := self.of(kind, group))},
+            "fits": verdicts(rows),
+            "intervals": covered(rows),
+        }
+
     def to_csv(self) -> str:
         """Return the rows as CSV."""
         return csv_of([_plain(it) for it in self.rows], ["id"])
@@ -73,8 +81,9 @@ class Computed:
         """Return the errors of each group, every row, and the rows without a forecast as lines for people."""
         import click
 
-        lines = [*block.headline(_TITLE, columns=width), "", *self._sums(), *wrapped(self._verdicts(), width), ""]
-        for group, title in GROUPS.items():
+        title = f"{self.title}. Error: forecast / measured - 1, of times and of memory"
+        lines = [*block.headline(title, columns=width), "", *self._sums(), *wrapped(self._verdicts(), width), ""]
+        for group, title in self.groups.items():
             rows = [it for it in self.rows if it.row.group == group]
             if rows:
                 lines += [click.style(title[0].upper() + title[1:], bold=True), *_table(rows), ""]
@@ -89,17 +98,18 @@ class Computed:
         columns = [Column("", left=True), Column("", left=True), Column("rows")]
         columns += [Column(name) for name in ("mean", "median", "p90", "worst", "bias")]
         lines = []
-        for group, title in GROUPS.items():
+        for group, title in self.groups.items():
             kinds = [(kind, rows) for kind in _KINDS if (rows := self.of(kind, group))]
             lines.append([[title, kind, *sums(rows)] for kind, rows in kinds])
         return render(columns, [own for own in lines if own])
 
     def _verdicts(self) -> str:
-        groups = [verdicts([it for it in self.rows if it.row.group == group]) for group in GROUPS]
+        groups = [verdicts([it for it in self.rows if it.row.group == group]) for group in self.groups]
         rows, right, hopeful, cautious = (sum(one[name] for one in groups) for name in groups[0])
+        known, inside = covered(self.rows).values()
         return (
-            f"{right} of {rows} verdicts on memory are right: {hopeful} fit by the forecast but did not, {cautious} do "
-            "not fit but did"
+            f"{inside} of {known} times are in their interval of {LEVEL:.0%}. {right} of {rows} verdicts on memory are "
+            f"right: {hopeful} fit by the forecast but did not, {cautious} do not fit but did"
         )
 
 
@@ -137,6 +147,12 @@ def verdicts(rows: Sequence[Forecast]) -> dict[str, int]:
         "fits_but_did_not": too_hopeful,
         "does_not_fit_but_did": len(wrong) - too_hopeful,
     }
+
+
+def covered(rows: Sequence[Forecast]) -> dict[str, int]:
+    """Return how many times have an interval, and how many of these are in theirs."""
+    known = [it.is_covered for it in rows if it.is_covered is not None]
+    return {"rows": len(known), "inside": sum(known)}
 
 
 def parted(rows: Sequence[Forecast], name: str) -> dict[str, list[Forecast]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
 from paceline.catalog.models.workload import Workload
 from paceline.cli.simulate import simulate
 from paceline.errors import PacelineError
@@ -16,7 +17,7 @@ from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
 
-from paceline_lab.studies.compute.data import UNITS, Metric, Row, recording
+from paceline_lab.studies.steps.data import UNITS, Metric, Row, recording
 
 _OTHERS = frozenset(
     (
@@ -69,6 +70,14 @@ class Forecast:
         return -math.log1p(self.error)
 
     @property
+    def is_covered(self) -> bool | None:
+        """Whether the interval of the forecast holds the measured time. None if there is none, and of memory."""
+        interval = self.answer.result.interval
+        if interval is None or self.row.metric is Metric.FORWARD_BACKWARD_TIME or not self.row.metric.is_time:
+            return None
+        return interval.low_s <= self.answer.result.iteration_s * math.exp(self.residual) <= interval.high_s
+
+    @property
     def fits(self) -> bool | None:
         """Whether the job fits into the GPU's memory by the forecast.
 
@@ -85,7 +94,10 @@ class Forecast:
 
 def answers_of(words: Sequence[str]) -> list[Answer]:
     """Return what `paceline simulate` forecasts, by scenario. Raises PacelineError, as the command does."""
-    options: dict[str, Any] = dict(simulate.make_context("simulate", list(words)).params)
+    try:
+        options: dict[str, Any] = dict(simulate.make_context("simulate", list(words)).params)
+    except click.UsageError as error:
+        raise PacelineError(error.format_message()) from error
     traces = [
         *(recording(word) if word.startswith("traces/") else word for word in options["traces"]),
         *options["configs"],

@@ -1,16 +1,15 @@
-"""The study's figure: forecast against measured, of time and of memory."""
+"""The figure of a study of steps: forecast against measured, of time and of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal.files import replaced
 from paceline.forecast.output import style
 
-from paceline_lab.studies.compute.data import GROUPS
-from paceline_lab.studies.compute.forecast import Forecast
+from paceline_lab.studies.steps.forecast import Forecast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,13 +19,13 @@ _BAND = 0.1
 """The error of the gray band."""
 
 
-def draw(rows: Sequence[Forecast], path: Path) -> Path:
-    """Draw the rows of time and of memory into a file; return it."""
+def draw(rows: Sequence[Forecast], groups: Mapping[str, str], path: Path) -> Path:
+    """Draw the rows of time and of memory, by titled groups, into a file; return it."""
     with style.context():
         canvas = style.new_figure(9.5, 5.2)
         grid: Any = canvas.subplots(1, 2)
-        _panel(grid[0], [it for it in rows if it.row.metric.is_time], "step, s", in_steps=True)
-        _panel(grid[1], [it for it in rows if it.row.metric.is_memory], "memory, GB", in_steps=False)
+        _panel(grid[0], groups, [it for it in rows if it.row.metric.is_time], "step, s", in_steps=True)
+        _panel(grid[1], groups, [it for it in rows if it.row.metric.is_memory], "memory, GB", in_steps=False)
         handles, labels = grid[0].get_legend_handles_labels()
         canvas.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
         canvas.suptitle(f"Forecast against measured; band: ±{_BAND:.0%}")
@@ -35,16 +34,16 @@ def draw(rows: Sequence[Forecast], path: Path) -> Path:
     return path
 
 
-def _panel(axes: Axes, rows: Sequence[Forecast], title: str, *, in_steps: bool) -> None:
+def _panel(axes: Axes, groups: Mapping[str, str], rows: Sequence[Forecast], title: str, *, in_steps: bool) -> None:
     ends = [float("inf"), 0.0]
-    for group, words in GROUPS.items():
+    for group, words in groups.items():
         own = [it for it in rows if it.row.group == group]
         if not own:
             continue
         # A rate becomes the time of the step that the forecast is of.
         values = [it.answer.result.iteration_s if in_steps else it.value / 1e9 for it in own]
         measured = [value / (1 + it.error) for it, value in zip(own, values, strict=True)]
-        look = style.systems(list(GROUPS))[group]
+        look = style.systems(list(groups))[group]
         axes.scatter(measured, values, label=words, marker=look.marker, s=26, color=look.color)
         ends = [min(ends[0], *values, *measured), max(ends[1], *values, *measured)]
     ends = [ends[0] / 1.5, ends[1] * 1.5]

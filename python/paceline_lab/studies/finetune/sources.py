@@ -1,0 +1,285 @@
+"""The sources of measurements of fine-tuning, and the rules by which each is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline_lab.studies.finetune import readings
+from paceline_lab.studies.finetune.measurement import Measurement
+from paceline_lab.studies.finetune.readings import NotForecast, Reading
+
+
+@dataclass(frozen=True)
+class Source:
+    """A publisher of measurements."""
+
+    group: str
+    title: str
+    start: str
+    """How `Measurement.source` begins."""
+    read: Callable[[Measurement], Reading]
+    """Returns the command of a measurement. Raises NotForecast."""
+    memory: str = ""
+    """The kind of memory that it measures where it does not say; empty: unknown."""
+    sums_memory: bool = False
+    """Whether memory on several GPUs is their sum."""
+
+
+def _trainer(
+    it: Measurement,
+    *,
+    tokens: int,
+    kernels: str,
+    precision: str = "bf16",
+    adapters: str = "",
+    implementation: str = "foreach",
+) -> Reading:
+    """Return the reading of a script on top of PyTorch: one process a GPU, data parallelism.
+
+    Args:
+        it: The measurement.
+        tokens: Of a sample.
+        kernels: The kernels.
+        precision: The recipe where all parameters are trained.
+        adapters: The recipe of adapters, those of PEFT by default: in FP32, beside weights in 16 bits.
+        implementation: That of AdamW.
+    """
+    reading = Reading()
+    readings.model(it, reading)
+    readings.gpu(it, reading)
+    readings.sizes(it, reading, tokens)
+    readings.trained(it, reading)
+    recipe = precision if "--lora" not in reading.words else adapters
+    if recipe:
+        reading.add("--precision", recipe)
+    elif it.precision == "fp16":
+        reading.add("--dtype", "fp16")
+    readings.optimizer(it, reading, "" if recipe == "o2" else implementation)
+    readings.memory_savers(it, reading)
+    reading.add("--kernels", kernels)
+    readings.sharding(it, reading)
+    readings.loss(it, reading, tokens * int(it.batch_per_gpu))
+    reading.add("--strategy", "native")
+    return reading
+
+
+def _peft(it: Measurement) -> Reading:
+    """Batches of samples of like length; the mean length sets the time, the longest samples the peak of memory."""
+    readings.model(it, Reading())
+    length = re.match(r"max (\d+); mean (\d+) real tokens", it.seq)
+    if length is None:
+        raise NotForecast("the lengths of samples are not stated")
+    longest, mean = int(length[1]), int(length[2])
+    reading = _trainer(it, tokens=longest if it.is_memory else mean, kernels="eager")
+    if it.is_memory:
+        reading.add(assumed=f"the longest batch: {it.batch_per_gpu} samples of {longest} tokens")
+    else:
+        reading.add(assumed=f"samples of the mean length, {mean} tokens, since batches hold samples of like length")
+    return reading
+
+
+def _fms(it: Measurement) -> Reading:
+    """fms-hf-tuning by transformers' trainer; fast kernels where the framework names them."""
+    readings.model(it, Reading())
+    if it.packed == "no":
+        raise NotForecast("the tokens of a sample are not stated")
+    sharded_fp32 = "fp32-upcast" in it.precision and it.strategy.startswith("FSDP") and it.method == "full"
+    is_fast = "foak" in it.framework or "triton" in it.loss_kernel
+    reading = _trainer(
+        it,
+        tokens=it.tokens,
+        kernels="fused" if is_fast else "eager",
+        precision="fsdp-mixed" if sharded_fp32 else "bf16",
+    )
+    if sharded_fp32:
+        reading.add(assumed="FSDP holds FP32 parameters, as the source is read in its notes")
+    elif "fp32-upcast" in it.precision and it.method == "full":
+        reading.add(assumed="parameters in bfloat16, since FP32 ones do not fit")
+    return reading
+
+
+def _torchtune(it: Measurement) -> Reading:
+    """Recipes of torchtune: packed samples, all in bfloat16, fused AdamW."""
+    if it.gpu.startswith("RTX A6000"):
+        raise NotForecast("the switches of rows of an A6000 are not stated, and differ from those of an RTX 4090")
+    kernels = "compiled" if re.search("compile on|; compile$", it.framework) else "eager"
+    return _trainer(it, tokens=it.most_tokens, kernels=kernels, adapters="bf16", implementation="fused")
+
+
+def _tutorials(_: Measurement) -> Reading:
+    raise NotForecast("the lengths of samples are not stated")
+
+
+def _fsdp_qlora(it: Measurement) -> Reading:
+    """The script train.py on samples of full length, with adapters in the type in which 4-bit weights are stored."""
+    if "prose gives" in it.not_stated and not it.is_memory:
+        raise NotForecast("the source contradicts itself: its prose has half the time of its table")
+    return _trainer(it, tokens=it.tokens, kernels="eager", adapters="bf16")
+
+
+def _qwen(it: Measurement) -> Reading:
+    """finetune.py with samples padded to a length; all parameters are trained under DeepSpeed, with FP32 masters."""
+    if it.method == "lora+embeddings+lm_head trained":
+        raise NotForecast("no option trains embeddings and the head beside adapters")
+    if it.strategy.startswith("without ZeRO-3"):
+        raise NotForecast("the length of samples is not stated")
+    reading = _trainer(it, tokens=it.tokens, kernels="eager", precision="o2" if it.method == "full" else "bf16")
+    if it.method == "full":
+        reading.add(assumed="DeepSpeed's FP32 masters, as in the only script of the repository that trains all")
+    return reading
+
+
+def _swift(it: Measurement) -> Reading:
+    """ms-swift: samples of natural lengths, of which the longest set the peak of memory."""
+    if it.strategy.startswith(("Megatron", "SP")):
+        return _swift_megatron(it)
+    if it.gpu.startswith("Ascend"):
+        raise NotForecast("NPUs are not known")
+    readings.optimizer(it, Reading(), "")
+    if "LISA" in it.method:
+        raise NotForecast("LISA trains two layers at a time")
+    if not it.is_memory and not it.tokens:
+        raise NotForecast("the mean length of a sample is not stated")
+    if ("short" in it.seq and it.method != "full") or not it.most_tokens:
+        raise NotForecast("the lengths of samples are not stated")
+    is_deepspeed = it.strategy.startswith("DeepSpeed")
+    if is_deepspeed and not it.accumulate.isdigit() and not it.is_memory:
+        raise NotForecast("passes of a step are not stated")
+    if it.packed.startswith("padding-free"):
+        raise NotForecast("the lengths of samples are not stated")
+    reading = _trainer(
+        it,
+        tokens=it.most_tokens,
+        kernels="fused" if it.loss_kernel.startswith("Liger") else "eager",
+        precision="o2" if is_deepspeed and it.method == "full" else "bf16",
+    )
+    if it.packed == "no":
+        reading.add(assumed=f"the longest sample, {it.most_tokens} tokens")
+    if it.attention == "flash-attn 3":
+        reading.add(assumed="FlashAttention-2 for 3")
+    if it.gpus == "16":
+        reading.add("--cluster", "dgx-a100", assumed="the network of a DGX A100")
+    return reading
+
+
+def _swift_megatron(it: Measurement) -> Reading:
+    """Megatron-Core under ms-swift."""
+    if it.method != "full":
+        raise NotForecast("adapters in Megatron's layers, those of experts included, are not known")
+    if "bf16 Adam moments" in it.precision and it.is_memory:
+        raise NotForecast("moments of the optimizer in bfloat16 beside FP32 masters are not known")
+    if not it.tokens:
+        raise NotForecast("the lengths of samples are not stated")
+    if it.offload != "none":
+        raise NotForecast("Megatron's offload of the optimizer, with its overlap, is not known")
+    reading = Reading()
+    readings.model(it, reading)
+    readings.gpu(it, reading)
+    _grid(it, reading)
+    reading.add("--batch", it.batch_per_gpu, "--seq", str(it.tokens), "--sharding", "zero1")
+    readings.memory_savers(it, reading)
+    if it.precision.startswith("fp8"):
+        reading.add("--dtype", "fp8", assumed="FP8 by tensor for blockwise FP8")
+    if it.gpus == "16":
+        reading.add("--cluster", "dgx-a100", assumed="the network of a DGX A100")
+    reading.add("--precision", "megatron", "--kernels", "transformer-engine", "--strategy", "native")
+    return reading
+
+
+_PARALLEL = {
+    "TP": "--tensor-parallel",
+    "PP": "--pipeline-parallel",
+    "EP": "--expert-parallel",
+    "VP": "--virtual-stages",
+}
+
+
+def _grid(it: Measurement, reading: Reading) -> None:
+    """Megatron's parallelism, and microbatches: of a pipeline, or accumulated."""
+    pipeline = False
+    for name, number in re.findall(r"\b(TP|PP|EP|VP)(\d+)", it.strategy):
+        if number != "1":
+            reading.add(_PARALLEL[name], number)
+            pipeline = pipeline or name == "PP"
+    if pipeline:
+        reading.add("--microbatches", it.accumulate)
+    elif it.accumulate != "1":
+        reading.add("--accumulate", it.accumulate)
+
+
+def _nemo(it: Measurement) -> Reading:
+    """Megatron-Bridge's and NeMo's recipes for performance, in FP8, which recompute nothing."""
+    reading = Reading()
+    readings.model(it, reading)
+    readings.gpu(it, reading)
+    _grid(it, reading)
+    if "PP" in it.strategy and "PP1" not in it.strategy and "VP" not in it.strategy:
+        layers, stages = readings.layers(reading), int(re.findall(r"PP(\d+)", it.strategy)[0])
+        reading.add(
+            *("--virtual-stages", str(layers // stages)),
+            assumed="virtual stages as of the same model in the table of pretraining on that page: a layer each",
+        )
+    if it.method == "lora":
+        reading.add("--lora", "32:q_proj,k_proj,v_proj", assumed="rank 32 on q, k and v, as its recipes set")
+    reading.add("--batch", it.batch_per_gpu, "--seq", str(it.tokens), "--dtype", "fp8")
+    reading.add("--sharding", "zero1", "--precision", "fp8", "--kernels", "transformer-engine")
+    reading.add("--strategy", "native", assumed="no recomputation")
+    if it.method != "lora":
+        reading.add(assumed="gradients in bf16 as its recipes set (grad_reduce_in_fp32 = False)")
+    if it.precision == "MXFP8":
+        reading.add(assumed="MXFP8 as FP8")
+    return reading
+
+
+def _axolotl(it: Measurement) -> Reading:
+    """Axolotl's examples, with packed samples."""
+    reading = _trainer(it, tokens=it.tokens, kernels="fused", implementation="fused")
+    if it.attention.startswith("flash-attn 3"):
+        reading.add(assumed="FlashAttention-2 for 3")
+    return reading
+
+
+def _peft_docs(it: Measurement) -> Reading:
+    """TRL's trainer by PEFT's pages on FSDP and DeepSpeed, with packed samples."""
+    return _trainer(it, tokens=it.tokens, kernels="eager")
+
+
+def _unstated(_: Measurement) -> Reading:
+    raise NotForecast("batch, sequence and rank are not stated")
+
+
+def _apple(_: Measurement) -> Reading:
+    raise NotForecast("Apple's GPUs are not known")
+
+
+def _diffusion(it: Measurement) -> Reading:
+    readings.model(it, Reading())
+    raise NotForecast("a diffusion model")
+
+
+SOURCES = (
+    Source("peft", "PEFT's method_comparison", "huggingface/peft method_comparison", _peft),
+    Source("fms-acceleration", "fms-acceleration", "foundation-model-stack", _fms),
+    Source("torchtune", "torchtune", "pytorch/torchtune README", _torchtune, memory="reserved"),
+    Source("torchtune", "torchtune", "pytorch/torchtune docs", _tutorials),
+    Source("fsdp_qlora", "fsdp_qlora", "AnswerDotAI", _fsdp_qlora),
+    Source("qwen", "Qwen", "QwenLM", _qwen, memory="reserved", sums_memory=True),
+    Source("ms-swift", "ms-swift", "modelscope", _swift),
+    Source("nemo", "Megatron-Bridge and NeMo", "NVIDIA", _nemo),
+    Source("axolotl", "axolotl", "axolotl-ai-cloud", _axolotl, memory="reserved"),
+    Source("peft-docs", "PEFT's pages on FSDP and DeepSpeed", "huggingface/peft docs", _peft_docs, memory="nvidia_smi"),
+    Source("others", "others", "ml-explore", _apple),
+    Source("others", "others", "a-r-r-o-w", _diffusion),
+    Source("others", "others", "ShivamShrirao", _diffusion),
+    Source("others", "others", "", _unstated),
+)
+"""By how a source's name begins, the first that matches."""
+GROUPS = {source.group: source.title for source in SOURCES}
+"""The titles of the groups of rows, in the order of the output."""
+
+
+def source_of(it: Measurement) -> Source:
+    """Return the source of a measurement."""
+    return next(source for source in SOURCES if it.source.startswith(source.start))
