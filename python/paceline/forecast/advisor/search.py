@@ -322,11 +322,14 @@ def _of_sizes(
         if setup.local and passes == 1:
             continue
         own = []
-        for checkpointing, size in product(job.space.checkpointings, sizes_of_buckets(job, setup, workers)):
-            one = Candidate(workers, setup, batch, passes, checkpointing, parallel, size)
+        for checkpointing, bucket in product(job.space.checkpointings, sizes_of_buckets(job, setup, workers)):
+            one = Candidate(workers, setup, batch, passes, checkpointing, parallel, bucket)
             workload = job.workload(one)
-            rate = one.global_batch / least_seconds(workload, one, per_node)
-            own.append(Bounded(rate, least_bytes(workload, one, per_node, job.sweep.values), one))
+            size = least_bytes(workload, one, per_node, job.sweep.values)
+            # What does not fit is not timed.
+            able = size <= job.allocatable_bytes
+            rate = one.global_batch / least_seconds(workload, one, per_node) if able else math.inf
+            own.append(Bounded(rate, size, one))
         yield from own
         if job.space.global_batch is None and all(one.least_bytes > job.allocatable_bytes for one in own):
             return
@@ -363,7 +366,9 @@ def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
     forecast([one for one in able if one.least_bytes > limit], is_no_gain)
     if False in best and True in best and rate(best[True]) < (1 + NEAR) * rate(best[False]):
         del best[True]
-    if not best and (least := _least(job, every)) is not None:
+    # Its variants need more.
+    is_known = any(it.candidate.setup.sharding == setup.sharding for it in found.never_fit)
+    if not best and not is_known and (least := _least(job, every)) is not None:
         found.never_fit.append(least)
     return [best[tight] for tight in sorted(best)]
 
