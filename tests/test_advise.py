@@ -623,3 +623,10 @@ def test_a_machine_that_cannot_be_searched_leaves_the_others():
     assert "error" in compared["machines"][1] and compared["best"]["gpu"] == "h100"
     assert "Not searched" in call(*words, "h100,v100")
     assert "fp8" in call(*words, "v100,t4", code=2)
+
+
+def test_where_adapters_do_not_fit_weights_of_4_bits_are_proposed():
+    words = ("llama-3.2-1b", "--gpu", "rtx-4090", "--gpus", 2, "--lora", 8, "--seq", 1024, "--memory", "3.6GB")
+    text = call(*words)
+    assert "does not fit" in text and "\n  try: --quantize nf4" in text
+    assert asked(*words, "--quantize", "nf4")["best"] is not None

@@ -21,6 +21,7 @@ _EXPERTS = [ModelParallel(experts=ways) for ways in (2, 4, 8, 16, 32, 64)]
 _LEAST_SEQ = 1024
 """Sequences are not proposed to be shorter."""
 _STATELESS = "sgd"
+_QUANTIZED = "nf4"
 _MOST_TIMES = 64
 """More GPUs than so many times as many are proposed only where the model's state needs them."""
 
@@ -36,7 +37,8 @@ def fixes(job: Job, found: Found) -> list[Fix]:
     """Return changes with each of which something fits on these GPUs, or on more, where nothing does.
 
     What was given and is not the most frugal is let go of first. If that is not enough, one more change is made: to
-    tensor-parallel or expert-parallel GPUs, the sequence, the number of GPUs, or the optimizer; else to larger GPUs.
+    weights of 4 bits beside adapters, tensor-parallel or expert-parallel GPUs, the sequence, the number of GPUs, or the
+    optimizer; else to larger GPUs.
     """
     frugal = _frugal(job)
     for number in range(1, len(frugal) + 1):
@@ -74,6 +76,8 @@ def _with(job: Job, values: dict[str, str | int]) -> Job:
 
 def _changes(job: Job, gpus: int) -> Iterator[tuple[str, str | int]]:
     whole = job.whole
+    if whole.adapter is not None and whole.quantization is None and _fits(_of(job, quantize=_QUANTIZED), gpus):
+        yield "quantize", _QUANTIZED
     if least_gpus(whole, job.capacity_bytes) <= gpus:
         if job.space.parallel == (ModelParallel(),):
             for ways in (_TENSORS, _EXPERTS):
