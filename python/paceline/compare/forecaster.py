@@ -47,14 +47,43 @@ class Forecast:
 
 
 class Forecaster:
-    """Forecasts a request. Made by `of`, which checks it."""
+    """Forecasts a request."""
 
     def __init__(self, words: Sequence[str], options: Mapping[str, Any]) -> None:
         """`words`: the workload; `options`: of `paceline simulate`."""
         self.words, self.options = list(words), dict(options)
-        self.is_of_nccl = any(word.startswith(COLLECTIVES) for word in words) and collectives.is_asked(
-            list(words), dict(options)
-        )
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether the workload is a collective, of NCCL's model or of a strategy."""
+        return self.words[0].partition(":")[0] in COLLECTIVES and ":" in self.words[0]
+
+    @cached_property
+    def is_of_nccl(self) -> bool:
+        """Whether it is NCCL's model that forecasts it."""
+        return self.is_collective and collectives.is_asked(self.words, self.options)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a collective, the largest if there are several."""
+        return collectives.parse(self.words[0]).sizes[-1]
+
+    @property
+    def bus_over_bytes(self) -> float:
+        """Bytes of bus bandwidth of a collective for each of its buffer, as nccl-tests counts them."""
+        if self.is_of_nccl:
+            one = self.answer.times[-1]
+            return one.bus_bandwidth * one.seconds / one.size
+        ranks = self.scenario.workers
+        return 2 * (ranks - 1) / ranks
+
+    def take(self, word: str) -> None:
+        """Forecast another size of the same collective. Nothing was forecast before."""
+        self.words = [word]
+
+    def of_size(self, kind: str, size: int) -> float:
+        """Return the time of the collective with another size."""
+        return Forecaster([f"{kind}:{size}B"], self.options).base.seconds
 
     @cached_property
     def prepared(self) -> Prepared:

@@ -428,8 +428,17 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
         yield Hypothesis(
             _cause("faster-network"), _with_rate(question), Variable(1.1 * rate, 16 * rate, _instead(question))
         )
+    if result is None or result.compute_s == 0:
+        return
+    measured, seconds = question.measured, question.forecast.seconds
+    yield Hypothesis(
+        _cause("less-work"),
+        lambda share: share * seconds,
+        Variable(0.05, 0.95, lambda share: f"{units.percent(share, 0)} of the work"),
+        is_simulated=False,
+    )
     workload = forecaster.workload
-    if workload is None or result is None:
+    if workload is None:
         return
     order = ["fp32", "tf32", "bf16", "fp8"]
     own = order.index("bf16" if workload.precision == "fp16" else workload.precision)
@@ -444,7 +453,6 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
         words = f"{better} instead of {workload.kernels}"
         yield Hypothesis(_cause("compiled-kernels"), _of_options(question, kernels=better), words=words)
     gpus = result.workers * (result.gpus_per_worker or 1)
-    measured, seconds = question.measured, question.forecast.seconds
     if measured.quantity in (Quantity.TOKENS, Quantity.SAMPLES) and measured.per_gpu and gpus > 1:
         yield Hypothesis(
             _cause("unit"),
@@ -454,9 +462,3 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
         )
     if measured.quantity in (Quantity.STEP, Quantity.STEPS) and (passes := _passes(question)) > 1:
         yield Hypothesis(_cause("unit"), lambda _: seconds / passes, words="a pass, not a step", is_simulated=False)
-    yield Hypothesis(
-        _cause("less-work"),
-        lambda share: share * seconds,
-        Variable(0.05, 0.95, lambda share: f"{units.percent(share, 0)} of the work"),
-        is_simulated=False,
-    )

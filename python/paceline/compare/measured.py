@@ -35,8 +35,8 @@ _UNITS: Mapping[str, tuple[Quantity, float, bool]] = {
         (Quantity.SAMPLES, 1.0, False),
     ),
     **dict.fromkeys(("tokens/s", "token/s", "tok/s", "toks/s"), (Quantity.TOKENS, 1.0, False)),
-    # torchtitan's logs: words per second, of one GPU.
-    "wps": (Quantity.TOKENS, 1.0, True),
+    # torchtitan's logs: words or tokens per second, of one GPU.
+    **dict.fromkeys(("wps", "tps"), (Quantity.TOKENS, 1.0, True)),
     **dict.fromkeys(("%mfu", "%"), (Quantity.MFU, 0.01, True)),
     "mfu": (Quantity.MFU, 1.0, True),
     **dict.fromkeys(("tflops", "tflop/s", "tflops/s", "tflops/gpu", "tflop/s/gpu"), (Quantity.FLOPS, 1e12, True)),
@@ -46,6 +46,16 @@ _UNITS: Mapping[str, tuple[Quantity, float, bool]] = {
 _NUMBER = re.compile(r"(?P<number>\d{1,12}(?:,\d{3})*(?:\.\d{1,12})?)(?P<kilo>k(?=[A-Za-z]))?\s*(?P<unit>[A-Za-z%/]*)")
 _PER_GPU = re.compile(r"(/|\s|per)*(gpu|device|card)$")
 EXAMPLES = "2.8s, 1900tokens/s/GPU, 286samples/s, 45%MFU"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A collective of one size."""
+
+    size: int
+    """Bytes."""
+    measured_s: float
+    forecast_s: float
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,10 @@ class Measured:
     """On how many GPUs, if it was said (`@8`)."""
     parts_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds of a step by part (`paceline.catalog.causes.PARTS`)."""
+    ranks: int | None = None
+    """The ranks of the run, if the file says so."""
+    sizes: tuple[Timed, ...] = ()
+    """Of a log of nccl-tests, whose largest size is `value`."""
     notes: tuple[str, ...] = ()
 
     def seconds(self, result: Result, peak_flops: float | None = None) -> float:

@@ -13,6 +13,8 @@ from paceline.compare.explain import Explained, Explanation, explain
 from paceline.compare.files import read
 from paceline.compare.forecaster import Forecaster
 from paceline.compare.hypotheses import Question
+from paceline.compare.measured import Measured, Quantity
+from paceline.errors import InvalidArgumentError
 
 FIVE = 5
 """Causes that are listed, unless all are asked for."""
@@ -27,16 +29,32 @@ def answer(workload: str, options: Mapping[str, Any], measured: str) -> Explanat
     forecaster = Forecaster([workload], options)
     found = read(measured, forecaster)
     forecast = forecaster.base
-    seconds = found.value if forecast.result is None else found.seconds(forecast.result, forecaster.peak_flops)
+    seconds = _seconds(found, forecaster)
     question = Question(forecaster, forecast, found, seconds)
     return explain(question)
+
+
+def _seconds(measured: Measured, forecaster: Forecaster) -> float:
+    """Return the measured time of a step, or of a collective. Raises InvalidArgumentError."""
+    result = forecaster.base.result
+    if measured.quantity is Quantity.BUS and forecaster.is_collective:
+        return forecaster.bus_over_bytes * forecaster.bytes / measured.value
+    if result is not None:
+        return measured.seconds(result, forecaster.peak_flops)
+    if measured.quantity is not Quantity.STEP:
+        raise InvalidArgumentError(
+            f"'{measured.text:.80}': a collective has no {measured.quantity.value}",
+            setting="measured",
+            remedy="{this=5GB/s} (busbw), 340ms, or a log of nccl-tests",
+        )
+    return measured.value
 
 
 def lines(explanation: Explanation, *, everything: bool = False) -> list[str]:
     """Return the answer for people."""
     made = [*block.headline(_headline(explanation)), "", *block.block(_facts(explanation))]
-    if (table := _parts(explanation)) is not None:
-        made += ["", *table]
+    for table in (_parts(explanation), _sizes(explanation)):
+        made += ["", *table] if table else []
     if not explanation.is_as_forecast or everything:
         made += _causes(explanation, everything=everything)
     return [*made, *block.notes(_notes(explanation))]
@@ -53,13 +71,19 @@ def _headline(explanation: Explanation) -> str:
     return f"{name}: {words} forecast ({measured} measured, {forecast} forecast)"
 
 
+def _gpus(question: Question) -> int:
+    if question.forecast.result is None:
+        return question.forecaster.answer.group.ranks
+    return question.forecast.result.workers * (question.forecast.result.gpus_per_worker or 1)
+
+
 def _name(question: Question) -> str:
     forecaster = question.forecaster
     if forecaster.is_of_nccl:
-        return f"{forecaster.words[0]}, {units.count(forecaster.answer.group.ranks, 'GPU')}"
+        return f"{forecaster.words[0]}, {units.count(_gpus(question), 'GPU')}"
     result = question.forecast.result
     assert result is not None
-    gpus = result.workers * (result.gpus_per_worker or 1)
+    gpus = _gpus(question)
     where = units.count(gpus, "GPU") if forecaster.hardware is None else f"{gpus:,}x {forecaster.hardware.title}"
     return f"{result.trace}, {where}"
 
@@ -99,12 +123,37 @@ def _gap(seconds: float) -> str:
     return f"{'+' if seconds > 0 else '-'}{units.duration(abs(seconds))}"
 
 
-def _parts(explanation: Explanation) -> list[str] | None:
-    """Return the table of parts; None if the measurement is a mere number."""
+def _sizes(explanation: Explanation) -> list[str]:
+    """Return the table of a log's sizes, if it has several."""
+    rows = explanation.question.measured.sizes
+    if len(rows) < 2:
+        return []
+    answer = explanation.question.forecaster
+    columns = [Column("size B"), Column("forecast us"), Column("measured us"), Column("ratio"), Column("busbw GB/s")]
+    ratio = answer.bus_over_bytes
+    return render(
+        columns,
+        [
+            [
+                [
+                    f"{one.size:,}",
+                    units.digits(one.forecast_s * 1e6),
+                    units.digits(one.measured_s * 1e6),
+                    units.factor(one.measured_s / one.forecast_s),
+                    units.digits(ratio * one.size / one.measured_s / 1e9, 3),
+                ]
+                for one in rows
+            ]
+        ],
+    )
+
+
+def _parts(explanation: Explanation) -> list[str]:
+    """Return the table of parts, if the measurement tells them."""
     question = explanation.question
     measured, forecast = question.measured.parts_s, question.forecast.parts_s
     if not measured:
-        return None
+        return []
     factor, unit = units.time_unit([question.seconds])
     rows = [
         [
@@ -164,4 +213,9 @@ def _notes(explanation: Explanation) -> list[str]:
         )
         if not question.measured.parts_s and not forecaster.is_of_nccl:
             made.append("A file tells in which part the gap is: --measured PROFILE.json (torch.profiler), or run.json")
+    gpus = _gpus(question)
+    if question.measured.ranks not in (None, gpus):
+        made.append(
+            f"{question.measured.text} has {units.count(question.measured.ranks or 0, 'rank')}, the forecast {gpus}"
+        )
     return [*made, *question.measured.notes]

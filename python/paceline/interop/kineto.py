@@ -149,7 +149,7 @@ def _alike(profile: Profile, notes: list[str]) -> tuple[list[Step], str]:
     """Return the steps that most have in common, and the dtype of their gradients."""
     path = profile.path
     source = Source(profile)
-    windows = _windows(profile)
+    windows = windows_of(profile)
     taken = [step for window in windows if (step := take_apart(source, window)) is not None]
     if not taken:
         raise InvalidArgumentError(
@@ -198,7 +198,7 @@ def _orphans(each: Sequence[int]) -> str:
     return f"{kernels} {where} without the call that launched them: left out"
 
 
-def _windows(profile: Profile) -> list[Event]:
+def windows_of(profile: Profile) -> list[Event]:
     """Return the steps: what `profiler.step()` marked, or else from one optimizer step's end to the next."""
     annotations = profile.of("user_annotation")
     steps = [event for event in annotations if _STEP.match(event.name)]

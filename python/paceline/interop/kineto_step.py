@@ -27,7 +27,7 @@ _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _MODULE = "nn.Module: "
 _WRAPPERS = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel|OptimizedModule|CheckpointWrapper)_\d+$")
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
-_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 LOSS_LAYER = "(loss)"
 ACCUMULATION_LAYER = "(accumulation)"
 
@@ -227,7 +227,7 @@ def _work(source: Source, window: Interval) -> tuple[list[Collective], list[_Ker
     kernels: list[_Kernel] = []
     unlinked = 0
     # A kernel may run long after its launch, but not before.
-    for category in _ON_GPU:
+    for category in ON_GPU:
         for event in source.within(category, (window[0], float("inf"))):
             launch = source.launch_of(event)
             if launch is None:
