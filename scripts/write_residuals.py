@@ -4,9 +4,13 @@
 python scripts/write_residuals.py                 # both files, in about two minutes
 python scripts/write_residuals.py published       # residuals.json: public systems (paceline study published)
 python scripts/write_residuals.py models          # residuals-models.json: training steps whose times are computed
+python scripts/write_residuals.py scaled          # residuals-scaled.json: those of more GPUs than a measured one's
 
 The cases of models are published rates of training transformers (published/training.csv, docs/results/torchtitan.csv),
 and the times of `paceline study compute` whose computation is computed. Models whose shape is assumed do not count.
+
+Of the scaled ones, computation was set so that the forecast of the row of fewest GPUs of a series is as measured
+(`paceline simulate --measured`); a residual is that of a row with more GPUs.
 
 A file also has the factor by which intervals are widened so that they hold 80 % of the cases of sources that they do
 not know (paceline.forecast.likeness). What is printed at the end is how such intervals do.
@@ -41,7 +45,11 @@ from paceline_lab.studies.steps.forecast import Forecast
 Cases = list[dict[str, Any]]
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "python/paceline/forecast"
-FILES = {"published": FOLDER / "residuals.json", "models": FOLDER / "residuals-models.json"}
+FILES = {
+    "published": FOLDER / "residuals.json",
+    "models": FOLDER / "residuals-models.json",
+    "scaled": FOLDER / "residuals-scaled.json",
+}
 TRAINING = (BUILT_IN.with_name("training.csv"), ROOT / "docs/results/torchtitan.csv")
 
 
@@ -103,6 +111,24 @@ def model_cases() -> Cases:
     return cases
 
 
+def scaled_cases() -> Cases:
+    rows = [row for path in TRAINING for row in transformers.read_rows(path)]
+    gpus = {row["id"]: int(row["gpus"]) for row in rows}
+    return [
+        {
+            "source": publication(it.case.group),
+            "measured_gpus": gpus[it.anchor],
+            "gpus": it.case.gpus,
+            "residual": round(math.log1p(it.error), 4),
+        }
+        for it in training.leave_one_source_out(rows, anchor=True)
+        if it.case.has_shape and it.anchor is not None and it.case.gpus > gpus[it.anchor]
+    ]
+
+
+CASES = {"published": published_cases, "models": model_cases, "scaled": scaled_cases}
+
+
 def model_of(name: str) -> str:
     """Return the kind of a recorded model."""
     return "encoder" if "bert" in name else "decoder" if re.match("llama|gpt", name) else "images"
@@ -118,7 +144,7 @@ def write(name: str, cases: Cases, factor: float) -> None:
 
 
 def rewrite(name: str) -> None:
-    cases = published_cases() if name == "published" else model_cases()
+    cases = CASES[name]()
     write(name, cases, 1.0)
     write(name, cases, COVERAGE[name]().factor)
     print(f"{name}: {len(cases)} cases, {sentence(COVERAGE[name]())}")
@@ -144,7 +170,11 @@ def sentence(found: Coverage) -> str:
     )
 
 
-COVERAGE = {"published": evidence.coverage, "models": evidence.coverage_of_models}
+COVERAGE = {
+    "published": evidence.coverage,
+    "models": evidence.coverage_of_models,
+    "scaled": evidence.coverage_of_scaled,
+}
 
 if __name__ == "__main__":
     names = sys.argv[1:] or list(FILES)

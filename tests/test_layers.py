@@ -110,10 +110,10 @@ def test_no_circle_at_import_time():
 
 STAGES = {
     "types": "kinds likeness progress footprint result scenario staggering sharded sharding asynchronous nccl "
-    "nccl.model coordinator_model wording.terms wording.notes",
+    "nccl.model coordinator_model measured wording.terms wording.notes",
     "request": "request",
     "prepare": "prepare lowering compression beyond memory coordinator_model.options jobs jobs.spec",
-    "run": "run evidence execute ray_executor nccl.request baseline",
+    "run": "run evidence anchor execute ray_executor nccl.request baseline",
     "verdict": "verdict jobs.model advisor",
     "wording": "wording",
     "output": "output advisor.report jobs.table jobs.plot nccl.table",

@@ -18,9 +18,10 @@ from paceline.cli.command import Command
 from paceline.cli.completion import complete
 from paceline.cli.usage import UsageError
 from paceline.errors import InvalidArgumentError, naming
+from paceline.forecast.anchor import anchored
 from paceline.forecast.baseline import Baseline
 from paceline.forecast.execute import LOCAL
-from paceline.forecast.prepare import Prepared, prepare
+from paceline.forecast.prepare import Prepared
 from paceline.forecast.progress import SweepInterrupted
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
@@ -132,7 +133,8 @@ def simulate(
         )
     sweep = Sweep.of(_named(traces, configs), options, "simulate", "flag", timeline=timeline, plot=plot)
     baseline = None if sweep.get("baseline") is None else _baseline(sweep)
-    prepared = prepare(sweep if baseline is None else baseline.requested(sweep))
+    request = anchored(sweep if baseline is None else baseline.requested(sweep))
+    prepared = request.prepared
     if plot is not None:
         from paceline.forecast.output.plotting import check_plot
 
@@ -146,7 +148,7 @@ def simulate(
     most = None if everything or sweep.get("strategy") is not None else FIVE
     try:
         with naming(sweep.sources):
-            results = _execute(prepared.scenarios, timeline, sweep.get("executor") or LOCAL)
+            results = request.results(_execute(prepared.scenarios, timeline, sweep.get("executor") or LOCAL))
             if baseline is not None:
                 results = baseline.compared(prepared.scenarios, results)
     except SweepInterrupted as interrupted:

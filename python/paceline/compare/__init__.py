@@ -2,7 +2,6 @@
 
 | module | contents |
 | --- | --- |
-| measured | `2.8s`, `1900tokens/s/GPU`, `45%MFU`: a number and its unit |
 | files | the same from a file: a recording, a profile, a timeline, a log of nccl-tests |
 | forecaster | forecasts of one request, and of the same with changes |
 | hypotheses | causes as changes of a forecast, with the values that they may have |

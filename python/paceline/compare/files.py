@@ -20,10 +20,10 @@ from paceline._internal.files import NO_SUCH_FILE, list_of
 from paceline.catalog.builtin import load_trace
 from paceline.catalog.models.spec import is_file
 from paceline.compare.forecaster import Forecaster
-from paceline.compare.measured import EXAMPLES, Measured, Quantity, Timed, parse
 from paceline.doctor.analysis import analyze
 from paceline.doctor.reading import read as read_timeline
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.measured import EXAMPLES, Measured, Quantity, Timed, parse
 from paceline.forecast.nccl import request as collectives
 from paceline.interop.kineto_parts import parts_of
 from paceline.interop.logs import Read, read_log

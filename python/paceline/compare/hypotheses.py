@@ -16,8 +16,8 @@ from paceline.catalog.causes import Cause, all_causes
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.workload import Workload
 from paceline.compare.forecaster import Forecast, Forecaster
-from paceline.compare.measured import Measured, Quantity
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.measured import Measured, Quantity
 from paceline.forecast.nccl import Machine
 
 _SOCKETS_BPS = (1e9, 100e9)

@@ -13,8 +13,8 @@ from paceline.compare.explain import Explained, Explanation, explain
 from paceline.compare.files import read
 from paceline.compare.forecaster import Forecaster
 from paceline.compare.hypotheses import Question
-from paceline.compare.measured import Measured, Quantity
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.measured import Measured, Quantity
 
 FIVE = 5
 """Causes that are listed, unless all are asked for."""

@@ -27,6 +27,7 @@ _EMULATED_BPS = (0.5e9, 53e9)
 few hundred Mbps, and those of VGG-16 are the most, 822.5 MB."""
 _PUBLISHED = Path(__file__).parent / "residuals.json"
 _COMPUTED = Path(__file__).parent / "residuals-models.json"
+_SCALED = Path(__file__).parent / "residuals-scaled.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
 _FEWEST_SOURCES = 2
 """Of the cases of an interval, since one source says nothing of how far another is off."""
@@ -70,6 +71,16 @@ class ComputedCase:
 
 
 @dataclass(frozen=True)
+class ScaledCase:
+    """A measured training step, and its forecast with the computation that a step on fewer GPUs sets; see `Case`."""
+
+    source: str
+    measured_gpus: int
+    gpus: int
+    residual: float
+
+
+@dataclass(frozen=True)
 class Question:
     """The properties of a forecast that evidence depends on. `own`: the strategy is the library's own."""
 
@@ -108,7 +119,13 @@ def computed_cases() -> tuple[ComputedCase, ...]:
     return tuple(_computed_case(dict(case)) for case in _read(_COMPUTED)["cases"])
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
+def scaled_cases() -> tuple[ScaledCase, ...]:
+    """Return the measured training steps of more GPUs than a measured one's."""
+    return tuple(ScaledCase(**case) for case in _read(_SCALED)["cases"])
+
+
+@lru_cache(maxsize=3)
 def _read(path: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return document
@@ -121,7 +138,7 @@ def _computed_case(case: dict[str, Any]) -> ComputedCase:
 
 def forget() -> None:
     """Read the files again when they are next needed: they have been rewritten."""
-    for cached in (published_cases, computed_cases, _read, _near):
+    for cached in (published_cases, computed_cases, scaled_cases, _read, _near):
         cached.cache_clear()
 
 
@@ -343,6 +360,42 @@ def coverage() -> Coverage:
 def coverage_of_models() -> Coverage:
     """Return how intervals of the measured training steps do."""
     return covered(left_out(computed_cases()))
+
+
+def coverage_of_scaled() -> Coverage:
+    """Return how intervals of scaled forecasts do."""
+    rows: list[tuple[float, Interval | None]] = []
+    for case in scaled_cases():
+        others = [Like(one.source, 0, one.residual) for one in scaled_cases() if one.source != case.source]
+        size = _sized(others, _SCALED)
+        rows.append((math.exp(case.residual), Interval(math.exp(-size.log), math.exp(size.log), LEVEL, size.cases, "")))
+    return covered(rows)
+
+
+def scaled_interval(
+    iteration_s: float, gpus: int, measured_gpus: int, spread: float, own: Interval | None
+) -> Interval | None:
+    """Return the interval of a forecast whose computation measured steps on other GPUs have set.
+
+    Args:
+        iteration_s: The forecast, in seconds.
+        gpus: All of them.
+        measured_gpus: Those of the nearest measured step.
+        spread: The standard deviation of the logarithm of several measured steps over their scaled forecasts.
+        own: The interval without scaling, around the same forecast; the narrower one counts.
+    """
+    cases = [Like(case.source, 0, case.residual) for case in scaled_cases()]
+    size = _sized(cases, _SCALED)
+    furthest = max(case.gpus / case.measured_gpus for case in scaled_cases())
+    if max(gpus, measured_gpus) / min(gpus, measured_gpus) > FURTHER * furthest:
+        return own
+    quantile = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    log = math.hypot(size.log, quantile * spread)
+    if own is not None and own.high_s / own.low_s <= math.exp(2 * log):
+        return own
+    sources = ", ".join(_closest(cases)[:4])
+    basis = f"forecasts scaled to a measured step on fewer GPUs: {sources} and more"
+    return Interval(iteration_s * math.exp(-log), iteration_s * math.exp(log), LEVEL, len(cases), basis)
 
 
 def coverage_of_all() -> Coverage:

@@ -41,7 +41,7 @@ MODELED = (
 
 REQUESTED = (
     *("chunk", "placement", "distribution", "add_module", "modules", "send_order"),
-    *("gpu", "power_limit_w", "baseline", "speedup"),
+    *("gpu", "power_limit_w", "baseline", "speedup", "measured_scale"),
 )
 """Fields of a result that it has if they were asked for, or if its strategy has the choice."""
 
@@ -229,6 +229,8 @@ class Result:
     """The row with which `speedup` compares, if it was asked for."""
     speedup: float | None = None
     """Its iteration time over this one."""
+    measured_scale: float | None = None
+    """Times that computation takes as long as forecast, so that it is as measured, if it was asked for."""
     staggering: Staggering | None = None
     """How far apart workers come to the parts of an iteration; None: a plan, a coordinator, or no computation."""
     sharded: Sharded | None = None

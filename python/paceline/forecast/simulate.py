@@ -9,8 +9,8 @@ from typing import Unpack
 from paceline._core import Cluster, Trace
 from paceline.catalog import names
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.anchor import anchored
 from paceline.forecast.output import html  # noqa: F401 -- what notebooks show of a result
-from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
@@ -58,5 +58,7 @@ def simulate(
     if workers is None and gpus is None:
         raise InvalidArgumentError("needs the number of ranks", setting="workers", remedy="{workers=8}")
     given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy, "workers": workers, "gpus": gpus}
-    [scenario] = prepare(Sweep.of(trace, given, SIMULATE, one_strategy=True)).scenarios
-    return result_of(replace(scenario, timeline=None if timeline is None else Path(timeline)))
+    request = anchored(Sweep.of(trace, given, SIMULATE, one_strategy=True))
+    [scenario] = request.prepared.scenarios
+    found = result_of(replace(scenario, timeline=None if timeline is None else Path(timeline)))
+    return request.results([found])[0]

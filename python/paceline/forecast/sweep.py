@@ -10,10 +10,10 @@ from typing import Literal, Unpack
 from paceline._core import Cluster, Trace
 from paceline.catalog import names
 from paceline.errors import InvalidArgumentError, naming
+from paceline.forecast.anchor import anchored
 from paceline.forecast.baseline import Baseline
 from paceline.forecast.execute import LOCAL, execute
 from paceline.forecast.output import html  # noqa: F401 -- what notebooks show of a result
-from paceline.forecast.prepare import prepare
 from paceline.forecast.progress import Progress
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
@@ -78,9 +78,11 @@ def sweep(
     given |= {"workers": workers, "gpus": gpus}
     request = Sweep.of(trace, given, SWEEP)
     if request.get("baseline") is None:
-        return execute(prepare(request).scenarios, progress, executor)
+        asked = anchored(request)
+        return asked.results(execute(asked.prepared.scenarios, progress, executor))
     with naming(request.sources):
         baseline = Baseline.of(request.get("baseline"))
-    scenarios = prepare(baseline.requested(request)).scenarios
+    asked = anchored(baseline.requested(request))
+    scenarios = asked.prepared.scenarios
     with naming(request.sources):
-        return baseline.compared(scenarios, execute(scenarios, progress, executor))
+        return baseline.compared(scenarios, asked.results(execute(scenarios, progress, executor)))

@@ -137,6 +137,7 @@ class TraceChanges(TypedDict, total=False):
     pipeline_parallel: int | None
     microbatches: int | None
     virtual_stages: int | None
+    measured: str | None
 
 
 class CoordinatorOptions(TypedDict, total=False):

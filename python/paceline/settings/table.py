@@ -595,6 +595,14 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
+        name="measured",
+        kind=kinds.Kind("VALUE,…", kinds.text, python="str"),
+        help="Measured steps to scale compute to: 2.8s@8, 1900tokens/s/GPU@8, 45%MFU@16, or a recording.",
+        default_words="forecast",
+        part="trace",
+        uses=_in("simulate", SIMULATE, SWEEP),
+    ),
+    Setting(
         name="add_module",
         kind=kinds.MODULE,
         help="Add N modules: compute:25, network:25 or FILE.json:25.",
@@ -1415,7 +1423,7 @@ _ALL: tuple[Setting, ...] = (
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
 SECTIONS: Mapping[str, Sequence[str]] = {
-    "Trace or model": ("dtype", "device", "samples_per_s", "compute_speedup", "add_module", "send_order"),
+    "Trace or model": ("dtype", "measured", "device", "samples_per_s", "compute_speedup", "add_module", "send_order"),
     "Model details": (
         "power_limit",
         "precision",

@@ -139,3 +139,21 @@ def contention(share: float, *, is_published: bool) -> str:
     return (
         f"Assumed: input pipeline and graph scheduling overlap for {units.percent(share, 0)} of an iteration ({source})"
     )
+
+
+def scaled(scale: float, gpus: Sequence[int], text: str) -> str:
+    """Return that computation was scaled to what was measured."""
+    counts = units.listed([f"{count:,}" for count in dict.fromkeys(gpus)])
+    number = "GPU" if len(gpus) == 1 and gpus[0] == 1 else "GPUs"
+    return (
+        f"Compute takes {units.factor(scale)} as long as forecast, so that {counts} {number} are as measured ({text})"
+    )
+
+
+def implausible_scale(scale: float, text: str, gpus: int) -> str:
+    """Return that a scale is more than differences of software explain."""
+    first = text.partition(",")[0].partition("@")[0]
+    return (
+        f"{units.factor(scale)} is more than software explains; what would: paceline compare … --gpus {gpus} "
+        f"--measured {first}"
+    )

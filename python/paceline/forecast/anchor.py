@@ -1,0 +1,182 @@
+"""Anchors: measured steps to which a forecast is scaled (`--measured 2.8s@8`).
+
+The computation of a forecast is lengthened or shortened by one factor, so that the forecast for as many GPUs as were
+measured takes as long as measured; of several measurements, the factor is the geometric mean. What a measurement on few
+GPUs tells is mostly how fast they compute; the network's part of the forecast stays as it is. The interval of a scaled
+forecast is that of published steps whose computation a step on fewer GPUs has set (`evidence.scaled_interval`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import geometric_mean, stdev
+
+from paceline.catalog.builtin import load_trace
+from paceline.catalog.models.spec import is_file
+from paceline.errors import InvalidArgumentError, naming
+from paceline.forecast.evidence import scaled_interval
+from paceline.forecast.measured import Measured, parse
+from paceline.forecast.prepare import Prepared, prepare
+from paceline.forecast.request import Sweep
+from paceline.forecast.result import Result
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
+from paceline.forecast.wording import notes
+
+_STEPS = 20
+_EXACT = 1e-4
+"""Of a time: a scale is not looked for more exactly."""
+_PLAUSIBLE = (0.5, 2.0)
+"""Scales of computation that a difference of software explains; beyond, something else is different."""
+_MOST = 100.0
+"""No scale is further from 1."""
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """Scaled scenarios, and how the intervals of their results follow."""
+
+    prepared: Prepared
+    scale: float | None = None
+    """Computation takes so many times as long as forecast; None: nothing was measured."""
+    gpus: tuple[int, ...] = ()
+    """Those of the measurements."""
+    spread: float = 0.0
+    """The standard deviation of the logarithm of the measurements' scales."""
+
+    def results(self, results: Sequence[Result]) -> list[Result]:
+        """Return the results of the scenarios with the intervals of scaled forecasts."""
+        if self.scale is None:
+            return list(results)
+        return [self._with_interval(result) for result in results]
+
+    def _with_interval(self, result: Result) -> Result:
+        gpus = result.workers * (result.gpus_per_worker or 1)
+        nearest = min(self.gpus, key=lambda count: abs(math.log(count / gpus)))
+        own = scaled_interval(result.iteration_s, gpus, nearest, self.spread, result.interval)
+        evidence = result.evidence if own is None or own is result.interval else own.basis
+        return replace(result, interval=own, evidence=evidence, measured_scale=self.scale)
+
+
+def anchored(sweep: Sweep) -> Anchored:
+    """Prepare a request, and scale its scenarios to what was measured. Raises InvalidArgumentError."""
+    prepared = prepare(sweep)
+    text = sweep.get("measured")
+    if text is None:
+        return Anchored(prepared)
+    with naming(sweep.sources):
+        _check(sweep, prepared)
+        pairs = [_anchor(sweep, prepared, word) for word in _words(text)]
+    scales = [scale for _, scale in pairs]
+    scale = geometric_mean(scales)
+    scenarios = [_scaled(scenario, scale) for scenario in prepared.scenarios]
+    counts = tuple(count for count, _ in pairs)
+    said = [notes.scaled(scale, counts, text)]
+    if not _PLAUSIBLE[0] <= scale <= _PLAUSIBLE[1]:
+        said.append(notes.implausible_scale(scale, text, counts[0]))
+    spread = stdev(map(math.log, scales)) if len(scales) > 1 else 0.0
+    return Anchored(replace(prepared, scenarios=scenarios, notes=[*said, *prepared.notes]), scale, counts, spread)
+
+
+def _words(text: str) -> list[str]:
+    """Return the measurements of a text; `12,000tokens/s` is one."""
+    words: list[str] = []
+    for word in text.split(","):
+        if words and words[-1].isdigit():
+            words[-1] += f",{word}"
+        else:
+            words.append(word.strip())
+    return words
+
+
+def _check(sweep: Sweep, prepared: Prepared) -> None:
+    if any(scenario.trace.computes is False for scenario in prepared.scenarios):
+        raise InvalidArgumentError(
+            "scales computation, and this computes nothing", setting="measured", remedy="drop {this}"
+        )
+    for name in ("compute_speedup", "samples_per_s", "coordinator"):
+        if sweep.get(name) is not None:
+            raise InvalidArgumentError(
+                f"sets the computation, as {sweep.spelling(name)} does", setting="measured", remedy=f"drop {{{name}}}"
+            )
+    if len(sweep.traces) > 1:
+        raise InvalidArgumentError("is of one workload", setting="measured", remedy="one workload")
+
+
+def _anchor(sweep: Sweep, prepared: Prepared, word: str) -> tuple[int, float]:
+    """Return the GPUs of a measurement, and the scale with which the forecast for them is as measured."""
+    if is_file(word.rpartition("@")[0] or word) or is_file(word):
+        return _of_recording(prepared, word)
+    measured = parse(word)
+    counts = list(dict.fromkeys(_gpus(scenario) for scenario in prepared.scenarios))
+    count = measured.gpus or (counts[0] if len(counts) == 1 else None)
+    if count is None:
+        raise InvalidArgumentError(
+            f"'{word:.80}' does not say on how many GPUs", setting="measured", remedy=f"{{this={word:.40}@{counts[0]}}}"
+        )
+    scenario = _on(sweep, count)
+    return count, _scale(scenario, measured)
+
+
+def _of_recording(prepared: Prepared, word: str) -> tuple[int, float]:
+    """Return the scale of computation that a recording on one GPU tells, of the same batch."""
+    path, at, count = word.rpartition("@")
+    path = path if at and is_file(path) else word
+    trace = load_trace(Path(path))
+    scenario = prepared.scenarios[0]
+    own = scenario.trace
+    if not trace.computes:
+        raise InvalidArgumentError(f"{path}: computes nothing", setting="measured", remedy="{this=2.8s@8}")
+    if trace.batch != own.batch:
+        raise InvalidArgumentError(
+            f"{path}: has batch {trace.batch}, the forecast {own.batch}",
+            setting="measured",
+            remedy=f"{{batch={trace.batch}}}",
+        )
+    recorded, forecast = (it.forward_s + it.backward_s + it.optimizer_s for it in (trace, own))
+    return int(count) if at and count.isdigit() else 1, recorded / forecast
+
+
+def _on(sweep: Sweep, gpus: int) -> Scenario:
+    """Return the first scenario of the request on so many GPUs. Raises InvalidArgumentError."""
+    values = {name: value for name, value in sweep.values.items() if name != "measured"} | {"workers": [gpus]}
+    return prepare(replace(sweep, values=values, timeline=None, plot=None, one_strategy=True)).scenarios[0]
+
+
+def _gpus(scenario: Scenario) -> int:
+    return scenario.workers * (1 if scenario.workload is None else scenario.workload.gpus)
+
+
+def _scaled(scenario: Scenario, scale: float) -> Scenario:
+    timeline = scenario.timeline
+    return replace(scenario.changed(compute_speedup=1 / scale), timeline=timeline)
+
+
+def _scale(scenario: Scenario, measured: Measured) -> float:
+    """Return how many times as long computation takes, by bisection of the logarithm. Raises InvalidArgumentError."""
+    forecast = result_of(scenario)
+    peak = None if scenario.workload is None else scenario.workload.hardware.peak(scenario.workload.precision)
+    wanted = measured.seconds(forecast, peak)
+    low, high, scale = -math.log(_MOST), math.log(_MOST), math.log(wanted / forecast.iteration_s)
+    for _ in range(_STEPS):
+        scale = min(high, max(low, scale))
+        seconds = result_of(_scaled(scenario, math.exp(scale))).iteration_s
+        if abs(seconds / wanted - 1) < _EXACT:
+            return math.exp(scale)
+        low, high = (scale, high) if seconds < wanted else (low, scale)
+        share = forecast.compute_s * math.exp(scale)
+        # As if all that is not computation stayed: Newton's step, if it is within the bracket.
+        better = math.log(max(share + wanted - seconds, share / _MOST) / forecast.compute_s)
+        scale = better if low < better < high else (low + high) / 2
+        if high - low < _EXACT:
+            break
+    if abs(result_of(_scaled(scenario, math.exp(scale))).iteration_s / wanted - 1) > 100 * _EXACT:
+        raise InvalidArgumentError(
+            f"'{measured.text:.80}': no speed of computation explains it, since communication alone takes as long",
+            setting="measured",
+            remedy=f"paceline compare {scenario.trace.name} … --measured {measured.text.partition('@')[0]:.40}",
+        )
+    return math.exp(scale)
