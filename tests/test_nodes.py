@@ -73,7 +73,8 @@ def test_a_cluster_that_does_not_say_what_is_inside_has_the_links_of_the_gpu(gpu
     [given] = forecast(*words, *FABRIC, "--intra-bandwidth", "20Gbps")
     assert given["iteration_s"] > 1.5 * own["iteration_s"]
     [same] = forecast(*words, *FABRIC, "--intra-bandwidth", inside)
-    assert same["iteration_s"] == pytest.approx(own["iteration_s"], rel=0.1)
+    # A rate that is given is one between GPUs, and not through the host's memory.
+    assert same["iteration_s"] == pytest.approx(own["iteration_s"], rel=0.15)
     assert not any("Assumed" in note for note in given["notes"] + same["notes"])
 
 
@@ -139,7 +140,7 @@ def test_each_gpu_says_what_connects_it(tmp_path):
         ("nvlink-h100", "link: nvlink-h100 needs link_bandwidth"),
         (
             "usb",
-            "try: one of pcie, pcie-4, pcie-5, pcie-shared, nvlink-p100",
+            "try: one of pcie, pcie-4, pcie-5, pcie-4-x8, pcie-shared, nvlink-p100",
         ),
     ):
         own.write_text(json.dumps(fields | {"link": link}))
@@ -181,11 +182,11 @@ def test_what_is_assumed_is_said():
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        *[(word, None) for word in ("mi300x", "mi250", "gaudi3", "tpu-v5e", "h30", "a30", "gtx-1080", "m300", "")],
-        *[("h100-nvl", "h100-96gb"), ("gh200", "h200"), ("b100", "b200"), ("b300", "gb300")],
+        *[(word, None) for word in ("gaudi3", "tpu-v5e", "h30", "gtx-1080", "")],
+        *[("h100-nvl", "h100-96gb"), ("b100", "b200"), ("mi250", "mi250x"), ("mi350x", "mi355x"), ("m300", "mi300x")],
         ("a100-pcie", "a100-80gb-pcie"),
-        *[("rtx-4090-ti", "rtx-4090"), ("rxt4090", "rtx-4090"), ("4090", "rtx-4090"), ("hh100", "h100")],
-        *[("nvidia-l40", "l40s"), ("H100 SXM4", "h100"), ("h101", "h100"), ("b200x", "b200")],
+        *[("rtx-4090-ti", "rtx-4090"), ("rxt4090", "rtx-4090"), ("rtx-5080", "rtx-5090"), ("hh100", "h100")],
+        *[("H100 SXM4", "h100"), ("h101", "h100"), ("b200x", "b200")],
     ],
 )
 def test_unknown_gpus_suggest_what_is_like_them(word, meant):
@@ -226,6 +227,18 @@ def test_unknown_gpus_suggest_what_is_like_them(word, meant):
         ("h100-sxm5-80gb", "h100"),
         ("h100 sxm5 96gb", "h100-96gb"),
         ("rtx 4090 24gb", "rtx-4090"),
+        ("rtx4090", "rtx-4090"),
+        ("4090", "rtx-4090"),
+        ("A100-80GB", "a100-80gb"),
+        ("NVIDIA A800-SXM4-80GB", "a800-80gb"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        ("NVIDIA GeForce RTX 5090", "rtx-5090"),
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+        ("NVIDIA L40", "l40"),
+        ("NVIDIA A30", "a30"),
+        ("AMD Instinct MI300X", "mi300x"),
     ],
 )
 def test_names_that_nvidia_smi_prints(printed, gpu):
@@ -244,21 +257,14 @@ def test_a_title_is_a_name(device):
         ("Tesla V100-PCIE-16GB", "v100-16gb"),
         ("Tesla V100-PCIE-32GB", "v100-32gb"),
         ("Tesla V100-SXM3-32GB", "v100-32gb"),
-        ("NVIDIA A800-SXM4-80GB", "a100-80gb"),
         ("NVIDIA A800 80GB PCIe", "a100-80gb-pcie"),
         ("NVIDIA H100 80GB HBM2e", "h100"),
         ("NVIDIA H100 NVL", "h100-96gb"),
         ("NVIDIA H200 NVL", "h200"),
-        ("NVIDIA GH200 480GB", "h200"),
-        ("NVIDIA RTX 6000 Ada Generation", "l40s"),
         ("NVIDIA GeForce RTX 3090 Ti", "rtx-3090"),
         # A part of a GPU is not the GPU.
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "a100-40gb"),
-        *[
-            (name, None)
-            for name in ("Quadro P6000", "NVIDIA A30", "NVIDIA TITAN Xp", "Tesla P100-SXM2-16GB", "Tesla K80", "96gb")
-        ],
-        ("NVIDIA GeForce RTX 5090", None),
+        *[(name, None) for name in ("Quadro P6000", "NVIDIA TITAN Xp", "Tesla P100-SXM2-16GB", "Tesla K80", "96gb")],
     ],
 )
 def test_full_names_of_other_gpus_suggest_what_is_like_them(printed, like):

@@ -125,7 +125,7 @@ COMBINATIONS = (
     "simulate llama-3.2-1b@h100:seq=x --gpus 8",
     "simulate llama-3.2-1b@h100 --gpu a100 --gpus 8",
     "simulate llama-3.2-1b --gpu h100,a100 --gpus 8",
-    "simulate llama-3.2-1b --gpu mi300x --gpus 8",
+    "simulate llama-3.2-1b --gpu gaudi3 --gpus 8",
     "simulate llama-3.2-1b --gpu h1 --gpus 8",
     "simulate llama-9-1b --gpu h100 --gpus 8",
     "simulate gpt2-small --gpu a100 --seq 4096 --gpus 8",

@@ -406,8 +406,10 @@ class _ClusterFields(TypedDict, total=False):
     gpus_per_node: int
     gpu: str | None
     nics_per_node: int
-    intra_link: Literal["pcie", "nvlink", "nvswitch"] | None
+    intra_link: Literal["pcie", "xgmi", "nvlink", "nvswitch"] | None
     intra_bandwidth_bps: float
+    peer_access: bool
+    sockets: int
     mesh: Mesh | None
     intra_latency_s: float
     host_bandwidth_bps: float | None
@@ -451,9 +453,11 @@ class Cluster:
     gpu: str | None
     """The GPUs' name; None: not said."""
     nics_per_node: int
-    intra_link: Literal["pcie", "nvlink", "nvswitch"] | None
+    intra_link: Literal["pcie", "xgmi", "nvlink", "nvswitch"] | None
     """The links between the GPUs of a node; None: unknown."""
     intra_bandwidth_bps: float
+    peer_access: bool
+    sockets: int
     """Rate of a rank's link inside the node, each way."""
     mesh: Mesh | None
     """None: every GPU reaches every other at that rate."""
@@ -1111,7 +1115,7 @@ class NcclMachine:
     @property
     def gpus_per_node(self) -> int: ...
     @property
-    def intra_link(self) -> Literal["pcie", "nvlink", "nvswitch"]: ...
+    def intra_link(self) -> Literal["pcie", "xgmi", "nvlink", "nvswitch"]: ...
     @property
     def link(self) -> float:
         """Rate of a GPU's link inside the node."""

@@ -7,6 +7,8 @@ named! {
     IntraLink {
         /// PCI Express, through switches or the host.
         Pcie = "pcie",
+        /// AMD's Infinity Fabric from GPU to GPU.
+        Xgmi = "xgmi",
         /// NVLink from GPU to GPU.
         Nvlink = "nvlink",
         /// NVLink to switches.
@@ -64,6 +66,10 @@ pub struct Machine {
     pub intra_link: IntraLink,
     /// Rate of a GPU's link inside the node.
     pub link: f64,
+    /// Whether GPUs reach each other's memory over PCI Express; otherwise they use the host's.
+    pub peer_access: bool,
+    /// Processors of a node, among which its PCI Express slots are divided.
+    pub sockets: u32,
     /// Rate of all NICs of a node.
     pub nominal: f64,
     /// The same of the slowest node.
@@ -89,6 +95,8 @@ impl Machine {
             gpus_per_node,
             intra_link: Machine::usual_link(8.0 * inside, generation, gpus_per_node > 1),
             link: inside,
+            peer_access: true,
+            sockets: 1,
             nominal: between,
             network: between,
             nics: 1,
@@ -103,6 +111,7 @@ impl Machine {
     pub fn usual_link(bps: f64, generation: &Generation, switched: bool) -> IntraLink {
         match () {
             () if bps <= PCI_MOST_BPS => IntraLink::Pcie,
+            () if generation.name == "cdna" => IntraLink::Xgmi,
             () if switched && generation.name != "volta" => IntraLink::Nvswitch,
             () => IntraLink::Nvlink,
         }

@@ -160,11 +160,23 @@ impl Fastest<'_> {
 
     /// The bus bandwidth of rings inside a node.
     fn ring_bus(&self) -> f64 {
-        let share = match self.machine.intra_link {
-            IntraLink::Pcie => self.calibration.value("pci.share"),
-            _ => self.calibration.value(&format!("ring.share.{}", self.machine.generation.name)),
+        let Machine { intra_link, generation, .. } = self.machine;
+        let share = match intra_link {
+            IntraLink::Pcie => self.share_of_slot(),
+            _ => self.calibration.value(&format!("ring.share.{}", generation.name)),
         };
         self.machine.link * share
+    }
+
+    /// The share of a PCI Express slot's rate that a ring of several GPUs gets.
+    ///
+    /// Without peer access each GPU writes to the host's memory, from which the next one reads. A ring over the slots
+    /// of several processors also crosses the bus between them.
+    fn share_of_slot(&self) -> f64 {
+        let &Machine { peer_access, sockets, gpus_per_node, .. } = self.machine;
+        let own = self.calibration.value(if peer_access { "pci.share" } else { "pci.host.share" });
+        let crosses = sockets > 1 && self.request.group.per_node_used() > gpus_per_node.div_ceil(sockets);
+        if crosses { own * self.calibration.value("pci.sockets") } else { own }
     }
 
     /// Bytes of the buffer per second of NVLSTree. Of two nodes, each sends the buffer once; of more, a node in the middle

@@ -244,10 +244,12 @@ fn set(cluster: &mut ModelCluster, field: &str, given: &Bound<'_, PyAny>) -> PyR
         "gpu" => cluster.gpu = value::<Option<String>>(field, given)?.unwrap_or_default(),
         "nics_per_node" => cluster.nics_per_node = value(field, given)?,
         "intra_link" => {
-            let all = [IntraLink::Pcie, IntraLink::Nvlink, IntraLink::Nvswitch];
+            let all = [IntraLink::Pcie, IntraLink::Xgmi, IntraLink::Nvlink, IntraLink::Nvswitch];
             cluster.intra_link = if given.is_none() { None } else { Some(named(field, given, &all, IntraLink::name)?) };
         }
         "intra_bandwidth_bps" => cluster.intra_bandwidth = rate(field, given)?,
+        "peer_access" => cluster.peer_access = value(field, given)?,
+        "sockets" => cluster.sockets = value(field, given)?,
         "mesh" => {
             let mesh: Option<Mesh> = value(field, given)?;
             cluster.mesh = mesh.map(|Mesh { peers, bridge_bps }| ModelMesh { peers, bridge: Rate(bridge_bps) });
@@ -319,6 +321,8 @@ getters! { Cluster, self {
     nics_per_node: u32 = self.0.nics_per_node;
     intra_link: Option<&'static str> = self.0.intra_link.map(IntraLink::name);
     intra_bandwidth_bps: f64 = self.0.intra_bandwidth.0;
+    peer_access: bool = self.0.peer_access;
+    sockets: u32 = self.0.sockets;
     mesh: Option<Mesh> = self.0.mesh.map(|ModelMesh { peers, bridge }| Mesh { peers, bridge_bps: bridge.0 });
     intra_latency_s: f64 = self.0.intra_latency.seconds();
     host_bandwidth_bps: Option<f64> = self.0.host_bandwidth.map(|rate| rate.0);

@@ -43,6 +43,7 @@ pub fn machine(cluster: &Cluster, rdma_latency_s: f64) -> Result<Machine, Simula
     });
     let intra_link = match cluster.intra_link {
         Some(cluster::IntraLink::Pcie) => IntraLink::Pcie,
+        Some(cluster::IntraLink::Xgmi) => IntraLink::Xgmi,
         Some(cluster::IntraLink::Nvlink) => IntraLink::Nvlink,
         Some(cluster::IntraLink::Nvswitch) => IntraLink::Nvswitch,
         None => {
@@ -65,6 +66,8 @@ pub fn machine(cluster: &Cluster, rdma_latency_s: f64) -> Result<Machine, Simula
         gpus_per_node: gpus,
         intra_link,
         link: link_bps / 8.0,
+        peer_access: cluster.peer_access,
+        sockets: cluster.sockets,
         nominal,
         network: nominal * left_of_nics(cluster, nics)?,
         nics,

@@ -11,7 +11,7 @@ from paceline import _core
 _MOST_CHARACTERS = 80
 _SLIP = 0.6
 """Of the letters of a GPU's series: `rxt` is `rtx`, and `mi` is not `gb`."""
-_VENDORS = frozenset({"nvidia", "geforce", "tesla"})
+_VENDORS = frozenset({"nvidia", "geforce", "tesla", "amd", "instinct"})
 _MEMORY, _POWER = re.compile(r"\d+gb"), re.compile(r"\d+w")
 
 

@@ -27,7 +27,7 @@ _FIELDS, _IDLE = 8, 3
 """Of a processor's line in /proc/stat: up to the time that others stole; idle, which waiting for disks follows."""
 _SHARE_OF_PROGRAMS = 0.95
 """Of a GPU's memory, what is left to programs where no data sheet says so."""
-_ARCHITECTURES = {5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
+_ARCHITECTURES = {5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell-rtx"}
 """By the major number of a compute capability."""
 _MINOR = {(7, 5): "turing", (8, 9): "ada"}
 _OF_THE_FILE = ("format", "version", "name", "aliases", "like")

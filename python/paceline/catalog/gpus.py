@@ -49,6 +49,10 @@ _LINKS = {
     "ada": ("pcie-4", "nvlink-a100"),
     "hopper": ("pcie-5", "nvlink-h100"),
     "blackwell": ("pcie-5", "nvlink-b200"),
+    "blackwell-rtx": ("pcie-5", "nvlink-b200"),
+    "cdna2": ("pcie-4", "xgmi-mi250x"),
+    "cdna3": ("pcie-5", "xgmi-mi300x"),
+    "cdna4": ("pcie-5", "xgmi-mi355x"),
     "cpu": ("pcie", "pcie"),
 }
 """By architecture, the link of a file that names none: without and with NVLink."""
@@ -65,10 +69,20 @@ FLOPS_PER_CLOCK = {
     "ada": 1024,
     "hopper": 4096,
     "blackwell": 8192,
+    "blackwell-rtx": 1024,
+    "cdna2": 1024,
+    "cdna3": 2048,
+    "cdna4": 4096,
     "cpu": 64,
 }
-"""Dense FLOPs of a multiprocessor in a clock at the largest 16-bit peak (NVIDIA's architecture whitepapers); of a CPU's
-core, two fused multiply-adds of 512 bits in FP32."""
+"""Dense FLOPs of a multiprocessor in a clock at the largest 16-bit peak (NVIDIA's architecture whitepapers; of an AMD
+compute unit, AMD's); of a CPU's core, two fused multiply-adds of 512 bits in FP32."""
+_TITLES = {"blackwell-rtx": "RTX Blackwell", "cdna2": "CDNA 2", "cdna3": "CDNA 3", "cdna4": "CDNA 4"}
+
+
+def architecture_title(name: str) -> str:
+    """Return an architecture's name for prose: `Hopper`, `CDNA 3`."""
+    return _TITLES.get(name, name.capitalize())
 
 
 @dataclass(frozen=True)
@@ -78,7 +92,7 @@ class Hardware:
     name: str
     title: str
     architecture: str
-    """`maxwell`, …, `blackwell`, between which efficiencies differ; or `cpu`."""
+    """`maxwell`, …, `blackwell`, `cdna3`, between which efficiencies differ; or `cpu`."""
     link: str
     """The links between the GPUs of a node, a path of `channels.inside()`: `nvlink-v100`, `pcie-4`."""
     peak_flops: Mapping[str, float]
@@ -87,7 +101,7 @@ class Hardware:
     """Bytes per second."""
     memory_bytes: int
     link_bandwidth: float | None
-    """NVLink of one GPU in bytes per second, each way; None without NVLink."""
+    """NVLink or Infinity Fabric of one GPU in bytes per second, each way; None without."""
     bus_bandwidth: float | None
     """NCCL's bus bandwidth for large messages among the GPUs of a node, in bytes per second."""
     launch_s: float
@@ -104,6 +118,8 @@ class Hardware:
     """Watts that the board may draw; None: not known."""
     power_limit_w: float | None = None
     """A lower limit that is set; None: the board's own."""
+    peer_access: bool = True
+    """Whether GPUs of a node reach each other's memory over PCI Express; drivers of GeForce cards refuse it."""
     node: str | None = None
     """The cluster whose nodes are assumed if none is named: a built-in name."""
     aliases: tuple[str, ...] = ()
@@ -149,6 +165,8 @@ class Hardware:
             "like": list(self.like),
             "calibration": None if self.calibration is None else self.calibration.document(),
         }
+        if self.peer_access:
+            del fields["peer_access"]
         return {key: value for key, value in fields.items() if value not in (None, [])}
 
     def peak(self, precision: str) -> float:
@@ -291,8 +309,11 @@ def read_hardware(path: Path) -> Hardware:
     inside = document.pop("link", _LINKS[architecture][has_nvlink])
     if not (isinstance(inside, str) and inside in channels.inside()):
         raise wrong("link", "is not a known link", f"one of {', '.join(channels.inside())}")
-    if inside.startswith("nvlink") and not has_nvlink:
+    if inside.startswith(("nvlink", "xgmi")) and not has_nvlink:
         raise wrong("link", f"{inside} needs link_bandwidth and bus_bandwidth", '"link_bandwidth": 4.5e11')
+    peer_access = document.pop("peer_access", True)
+    if not isinstance(peer_access, bool):
+        raise wrong("peer_access", "is not true or false", '"peer_access": false')
     node = document.pop("node", None)
     if node is not None and not (isinstance(node, str) and node):
         raise wrong(
@@ -321,6 +342,7 @@ def read_hardware(path: Path) -> Hardware:
         power_w=power,
         power_limit_w=limit,
         sources=sources,
+        peer_access=peer_access,
         node=node,
         aliases=aliases,
         like=like,

@@ -33,6 +33,8 @@ _INSIDE = {
     "gpu": "gpu",
     "intra_bandwidth": "intra_bandwidth_bps",
     "intra_link": "intra_link",
+    "peer_access": "peer_access",
+    "sockets": "sockets",
     "intra_latency": "intra_latency_s",
     "mesh": "mesh",
     "node_contention": "node_contention",
@@ -40,6 +42,9 @@ _INSIDE = {
 """Fields of a cluster's file that say what a node is inside, and what they are called in a `Cluster`."""
 _LINKS = frozenset({"intra_bandwidth", "intra_link", "mesh"})
 """Those that say what connects its GPUs."""
+_OF_NODES_THAT_DO_NOT_SAY = {"peer_access": True, "sockets": 1}
+_LINK_TITLES = {"pcie": "PCI Express", "xgmi": "Infinity Fabric"}
+"""Of what connects the GPUs of a node; the others are NVLink."""
 _DEFAULT_BPS = 100e9
 """The rate inside nodes where a file gives none."""
 
@@ -71,8 +76,10 @@ class Nodes:
         if not left:
             return None
         cluster = self.cluster
-        is_pcie = cluster.intra_link == "pcie"
-        inside = f"PCI Express of {units.rate(cluster.intra_bandwidth_bps)}" if is_pcie else "NVLink"
+        inside = _LINK_TITLES.get(cluster.intra_link or "", "NVLink")
+        if cluster.intra_link == "pcie":
+            through = "" if cluster.peer_access else " through the host's memory"
+            inside = f"PCI Express of {units.rate(cluster.intra_bandwidth_bps)}{through}"
         assumed = {
             "gpus_per_node": f"up to {cluster.gpus_per_node} GPUs per node over {inside}",
             "bandwidth": f"{units.rate(cluster.bandwidth_bps)} between nodes",
@@ -102,7 +109,7 @@ def with_inside(
     beside = {name for name, value in settings.items() if value is not None}
     in_file = frozenset() if isinstance(source, Cluster) else fields_given(source)
     # An object, like a pipe, does not tell what was given and what is a default.
-    stated = set(in_file or [name for name, field in _INSIDE.items() if getattr(cluster, field)])
+    stated = set(in_file or [name for name, field in _INSIDE.items() if _is_stated(name, getattr(cluster, field))])
     if cluster.gpus_per_node == 1 and cluster.intra_bandwidth_bps == _DEFAULT_BPS:
         # The default, written out for nodes that have no inside.
         stated -= {"intra_bandwidth", "intra_latency"}
@@ -114,7 +121,7 @@ def with_inside(
     own = assumed.cluster
     rate = own.intra_bandwidth_bps
     slowest = own.intra_link is None and rate <= channels.constant("inside.pcie")
-    link = "PCI Express" if slowest or own.intra_link == "pcie" else "NVLink"
+    link = "PCI Express" if slowest else _LINK_TITLES.get(own.intra_link or "", "NVLink")
     where = f" in {assumed.known}" if assumed.known is not None else ""
     note = (
         f"Assumed {link} of {units.rate(rate)} inside nodes, as the {assumed.title} has{where}: "
@@ -122,6 +129,10 @@ def with_inside(
     )
     changes: Any = {field: getattr(own, field) for name, field in _INSIDE.items() if name not in stated | beside}
     return cluster.replace(**changes), [note]
+
+
+def _is_stated(name: str, value: object) -> bool:
+    return bool(value) and value != _OF_NODES_THAT_DO_NOT_SAY.get(name)
 
 
 def known_nodes(gpu: str) -> Nodes | None:
@@ -182,9 +193,10 @@ def slot_bps(gpu: Hardware) -> float | None:
 def _inside(gpu: Hardware) -> dict[str, Any]:
     slot = slot_bps(gpu)
     if slot is not None:
-        return {"intra_bandwidth": as_rate(slot), "intra_link": "pcie"}
+        return {"intra_bandwidth": as_rate(slot), "intra_link": "pcie", "peer_access": gpu.peer_access}
     assert gpu.bus_bandwidth is not None
     # NCCL's ring gets this share of what it assumes of the links.
     generation = nccl.generation_of(gpu.title)
     share = nccl.constant(f"ring.share.{gpu.architecture if generation is None else generation.name}")
-    return {"intra_bandwidth": as_rate(8 * gpu.bus_bandwidth / share)}
+    link = {"intra_link": "xgmi"} if gpu.link.startswith("xgmi") else {}
+    return {"intra_bandwidth": as_rate(8 * gpu.bus_bandwidth / share), **link}

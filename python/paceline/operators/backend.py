@@ -20,6 +20,11 @@ _CAPABILITIES = {
     "ada": (8, 9),
     "hopper": (9, 0),
     "blackwell": (10, 0),
+    "blackwell-rtx": (12, 0),
+    # Of AMD's GPUs, torch has attention kernels of flash and efficient, as on Ampere, and none of cuDNN.
+    "cdna2": (8, 0),
+    "cdna3": (8, 0),
+    "cdna4": (8, 0),
 }
 
 

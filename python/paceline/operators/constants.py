@@ -15,9 +15,21 @@ _ATTENTION = {
     for phase in ("forward", "backward")
     for size in (64, 128)
 }
+_PROCESSES = (
+    "hopper",
+    "blackwell",
+    "blackwell-rtx",
+    "ampere",
+    "ampere.small",
+    "ada",
+    "volta",
+    "cdna2",
+    "cdna3",
+    "cdna4",
+)
 _UNITS = {
     **dict.fromkeys(
-        (f"power.{kind}" for kind in ("hopper", "blackwell", "ampere", "ampere.small", "ada", "volta")),
+        (f"power.{kind}" for kind in _PROCESSES),
         "picojoules per FLOP at 1 GHz",
     ),
     "power.static": "share of the power that products need at the stated clock",
@@ -37,6 +49,7 @@ _UNITS = {
     "product.implicit": _PRODUCT,
     "depthwise": "share of the FP32 peak",
     "memory.plain": "share of the bandwidth",
+    "memory.plain.cdna": "share of the bandwidth",
     "memory.reduction": _PLAIN,
     "memory.batch-norm": _PLAIN,
     "memory.optimizer": _PLAIN,
@@ -47,6 +60,7 @@ _UNITS = {
     **_ATTENTION,
     "attention.flash.later": "times the share on Ampere",
     "attention.flash.first": "times FlashAttention-2's rate",
+    "attention.flash.cdna": "times the share on Ampere",
     "attention.efficient": "times flash attention's rate",
     "attention.dropout": "times",
 }

@@ -91,6 +91,11 @@ class Machine:
         peak = peaks.get(_PRECISIONS.get(dtype, "fp32")) or peaks.get("fp32") or max(peaks.values())
         return max(flops / peak, moved / self.hardware.memory_bandwidth) + self.hardware.launch_s
 
+    @property
+    def _is_cdna(self) -> bool:
+        """Whether it is one of AMD's GPUs, whose kernels are ROCm's."""
+        return self.hardware.architecture.startswith("cdna")
+
     @cached_property
     def half_peak(self) -> float:
         """The peak in 16 bits."""
@@ -104,7 +109,8 @@ class Machine:
     @cached_property
     def plain_rate(self) -> float:
         """Bytes per second of element-wise kernels."""
-        return self.hardware.memory_bandwidth * constant("memory.plain")
+        kind = "memory.plain.cdna" if self._is_cdna else "memory.plain"
+        return self.hardware.memory_bandwidth * constant(kind)
 
     @cached_property
     def feed_rate(self) -> float:
@@ -134,6 +140,8 @@ class Machine:
         share = small + (large - small) * min(max((size - 64) / 64, 0.0), 1.0)
         if name == "flash" and self.hardware.architecture in _LATER:
             share *= min(1.0, constant("attention.flash.later") * self._whole_peak / self.half_peak)
+        if self._is_cdna:
+            share *= constant("attention.flash.cdna")
         if kernel == "efficient":
             share *= constant("attention.efficient")
         return share * self._product_share * self.half_peak

@@ -21,6 +21,10 @@ _TYPICAL = {
     "ada": "l40s",
     "hopper": "h100",
     "blackwell": "b200",
+    "blackwell-rtx": "rtx-pro-6000",
+    "cdna2": "mi250x",
+    "cdna3": "mi300x",
+    "cdna4": "mi355x",
 }
 """The board of each architecture at which shares of products were measured, which a board of unknown power resembles.
 Turing has Volta's process and Tensor Cores."""

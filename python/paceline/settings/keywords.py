@@ -94,7 +94,9 @@ class ClusterFields(TypedDict, total=False):
     stream_bandwidth: str | None
     node_contention: float | None
     nics_per_node: int | None
-    intra_link: Literal["nvswitch", "nvlink", "pcie"] | None
+    intra_link: Literal["nvswitch", "nvlink", "xgmi", "pcie"] | None
+    peer_access: bool | None
+    sockets: int | None
     mesh: dict[str, Any] | None
     intra_latency: str | None
     host_bandwidth: str | None

@@ -15,6 +15,7 @@ pub(super) mod range {
 
     pub const GPUS_PER_NODE: RangeInclusive<u32> = 1..=1024;
     pub const NICS_PER_NODE: RangeInclusive<u32> = 1..=128;
+    pub const SOCKETS: RangeInclusive<u32> = 1..=8;
     pub const NODES_PER_RACK: RangeInclusive<u32> = 1..=u32::MAX;
     /// Workers in one aggregation.
     pub const AGGREGATED: RangeInclusive<u32> = 2..=u32::MAX;
@@ -82,6 +83,7 @@ impl Cluster {
         check_delay(self.intra_latency).map_err(at("intra_latency"))?;
         within("gpus_per_node", self.gpus_per_node, &range::GPUS_PER_NODE)?;
         within("nics_per_node", self.nics_per_node, &range::NICS_PER_NODE)?;
+        within("sockets", self.sockets, &range::SOCKETS)?;
         within("node_contention", self.node_contention, &range::CONTENTION)?;
         self.efficiency.map_or(Ok(()), |share| within("efficiency", share, &range::EFFICIENCY))?;
         self.jitter.map_or(Ok(()), |jitter| within("jitter.sigma", jitter.sigma, &range::SIGMA))?;
@@ -146,6 +148,13 @@ impl Cluster {
         }
         if self.intra_link == Some(IntraLink::Pcie) && self.mesh.is_some() {
             return Err(Problem::new("mesh", "needs NVLinks between GPUs").remedy("\"intra_link\": \"nvlink\""));
+        }
+        let is_pcie = self.intra_link.is_none_or(|link| link == IntraLink::Pcie);
+        if !is_pcie && !self.peer_access {
+            return Err(Problem::new("peer_access", "is of PCI Express").remedy("\"intra_link\": \"pcie\""));
+        }
+        if !is_pcie && self.sockets != 1 {
+            return Err(Problem::new("sockets", "is of PCI Express").remedy("\"intra_link\": \"pcie\""));
         }
         let mut places: HashMap<u32, usize> = HashMap::new();
         for (at, &(rank, _)) in self.stragglers.iter().enumerate() {

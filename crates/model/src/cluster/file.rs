@@ -76,6 +76,9 @@ struct ClusterFile {
     intra_link: Option<IntraLink>,
     #[serde(default, deserialize_with = "optional_rate")]
     intra_bandwidth: Option<Rate>,
+    peer_access: Option<bool>,
+    #[serde(default, deserialize_with = "sockets")]
+    sockets: Option<u32>,
     #[serde(default, deserialize_with = "object")]
     mesh: Option<MeshFile>,
     #[serde(default, deserialize_with = "optional_delay")]
@@ -358,6 +361,8 @@ impl ClusterFile {
             nics_per_node: self.nics_per_node.unwrap_or(default.nics_per_node),
             intra_link: self.intra_link,
             intra_bandwidth: self.intra_bandwidth.unwrap_or(default.intra_bandwidth),
+            peer_access: self.peer_access.unwrap_or(default.peer_access),
+            sockets: self.sockets.unwrap_or(default.sockets),
             mesh: self.mesh.map(|MeshFile { peers, bridge }| Mesh { peers, bridge }),
             intra_latency: self.intra_latency.unwrap_or(default.intra_latency),
             host_bandwidth: self.host_bandwidth,
@@ -406,8 +411,12 @@ fn nics_per_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u3
     whole(deserializer, range::NICS_PER_NODE).map(Some)
 }
 
+fn sockets<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    whole(deserializer, range::SOCKETS).map(Some)
+}
+
 fn intra_link<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IntraLink>, D::Error> {
-    let links = [IntraLink::Pcie, IntraLink::Nvlink, IntraLink::Nvswitch];
+    let links = [IntraLink::Pcie, IntraLink::Xgmi, IntraLink::Nvlink, IntraLink::Nvswitch];
     one_of(deserializer, "link", &links.map(|link| (link.name(), link))).map(Some)
 }
 
@@ -510,7 +519,9 @@ fn hint(field: &str) -> Option<&'static str> {
         "gpus_per_node" => "a whole number of at least 1",
         "gpu" => "\"H100\" (a GPU's name)",
         "nics_per_node" => "how many NICs share the node's bandwidth evenly, a whole number from 1 to 128",
-        "intra_link" => "\"pcie\", \"nvlink\" or \"nvswitch\"",
+        "intra_link" => "\"pcie\", \"xgmi\", \"nvlink\" or \"nvswitch\"",
+        "peer_access" => "true or false",
+        "sockets" => "how many processors a node has, a whole number from 1 to 8",
         "compression_costs" => "a list of what `paceline probe --compression` measures",
         "method" => "\"powersgd:4\" (a way of compressing)",
         "compress" | "between" | "decompress" => "{\"bucket_s\": 2e-5, \"element_s\": 1e-9}",

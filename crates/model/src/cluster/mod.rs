@@ -90,6 +90,8 @@ impl Channel {
 pub enum IntraLink {
     /// PCI Express, through switches or the host.
     Pcie,
+    /// AMD's Infinity Fabric from GPU to GPU.
+    Xgmi,
     /// NVLink from GPU to GPU.
     Nvlink,
     /// NVLink to switches. From Hopper on they add and multicast (NVLink SHARP, "NVLS").
@@ -102,6 +104,7 @@ impl IntraLink {
     pub fn name(self) -> &'static str {
         match self {
             IntraLink::Pcie => "pcie",
+            IntraLink::Xgmi => "xgmi",
             IntraLink::Nvlink => "nvlink",
             IntraLink::Nvswitch => "nvswitch",
         }
@@ -182,6 +185,10 @@ pub struct Cluster {
     pub intra_link: Option<IntraLink>,
     /// Rate of a rank's link inside the node, each way.
     pub intra_bandwidth: Rate,
+    /// Whether GPUs reach each other's memory over PCI Express; otherwise what they exchange goes through the host's.
+    pub peer_access: bool,
+    /// Processors of a node, among which its PCI Express slots are divided.
+    pub sockets: u32,
     /// `None`: every GPU reaches every other at `intra_bandwidth`.
     pub mesh: Option<Mesh>,
     /// Latency between two ranks of a node, one way.
@@ -249,6 +256,8 @@ impl Default for Cluster {
             nics_per_node: 1,
             intra_link: None,
             intra_bandwidth: DEFAULT_INTRA_BANDWIDTH,
+            peer_access: true,
+            sockets: 1,
             mesh: None,
             intra_latency: Time::ZERO,
             host_bandwidth: None,

@@ -35,6 +35,12 @@ impl Cluster {
         }
         fields.push(("intra_bandwidth", rate(self.intra_bandwidth)));
         fields.extend(self.intra_link.map(|link| ("intra_link", quoted(link.name()))));
+        if !self.peer_access {
+            fields.push(("peer_access", "false".into()));
+        }
+        if self.sockets != 1 {
+            fields.push(("sockets", self.sockets.to_string()));
+        }
         if let Some(mesh) = self.mesh {
             fields.push(("mesh", format!("{{\"peers\": {}, \"bridge\": {}}}", mesh.peers, rate(mesh.bridge))));
         }
@@ -196,6 +202,9 @@ mod tests {
             intra_link: Some(crate::cluster::IntraLink::Nvswitch),
             ..Cluster::default()
         };
+        assert_eq!(Cluster::from_json(said.to_json().as_bytes(), "it").ok(), Some(said.clone()));
+        let cards = crate::cluster::IntraLink::Pcie;
+        let said = Cluster { intra_link: Some(cards), peer_access: false, sockets: 2, ..said };
         assert_eq!(Cluster::from_json(said.to_json().as_bytes(), "it").ok(), Some(said));
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paceline._core import Note
 from paceline._internal import units
+from paceline.catalog.gpus import architecture_title
 from paceline.catalog.libraries import NONE
 from paceline.forecast.kinds import (
     FURTHER,
@@ -346,7 +347,7 @@ def _condition(found: Evidence) -> str:
     value = str(found.value)
     if found.condition == "architecture" and value == "cpu":
         return "CPUs"
-    word = value.capitalize() if found.condition == "architecture" else _MODELS.get(value, value)
+    word = architecture_title(value) if found.condition == "architecture" else _MODELS.get(value, value)
     return _CONDITIONS.get(found.condition, "{}").format(word)
 
 
