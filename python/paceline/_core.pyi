@@ -938,6 +938,9 @@ class _ScenarioOptions(TypedDict, total=False):
     optimizer: str
     held: tuple[str, str, str, bool, int, int]
     update_bytes: int
+    state_bytes: float
+    releases_gradients: bool
+    offloads_parameters: bool
     sync_every: int
 
 class _Parallel(_ScenarioOptions, total=False):

@@ -524,6 +524,9 @@ impl Builder<'_> {
             whole + self.cut.frozen_elsewhere
         };
         let states = match self.states {
+            _ if self.options.state_bytes.is_some() => {
+                (part as f64 * self.options.state_bytes.unwrap_or_default()).ceil() as u64
+            }
             // As recorded, with the float32 copy that parameters have which are converted.
             Some(bytes) => {
                 let own = u128::from(bytes) * u128::from(part) / u128::from(whole.max(1));
@@ -531,8 +534,10 @@ impl Builder<'_> {
             }
             None => part * self.state_bytes(),
         };
-        let parameters = self.buffer(BufferKind::Parameters, elements * self.held.size(), None);
-        let mut resident = vec![parameters];
+        let mut resident = Vec::new();
+        if !self.options.offloads_parameters {
+            resident.push(self.buffer(BufferKind::Parameters, elements * self.held.size(), None));
+        }
         if states > 0 {
             resident.push(self.buffer(BufferKind::OptimizerStates, states, None));
         }

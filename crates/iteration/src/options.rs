@@ -196,6 +196,13 @@ pub struct IterationOptions {
     pub held: Option<Held>,
     /// Bytes of temporaries in the optimizer's step of all parameters, as they were recorded.
     pub update_bytes: u64,
+    /// Bytes of the optimizer's states on the GPU for each parameter, float32 copies included. `None`: those of `optimizer`.
+    pub state_bytes: Option<f64>,
+    /// Whether a gradient is let go as soon as it is complete: its copy in the host's memory is used instead, or the
+    /// optimizer's step is part of the backward pass.
+    pub releases_gradients: bool,
+    /// Whether the host's memory has the parameters, of which the GPU has the gathered units.
+    pub offloads_parameters: bool,
     /// Whether gradients are exchanged while the backward pass is still running.
     pub overlap: bool,
     /// Whether the trace is the last of several passes, of which it has the others as time, as in a pipeline: what is
@@ -240,6 +247,9 @@ impl IterationOptions {
             optimizer: None,
             held: None,
             update_bytes: 0,
+            state_bytes: None,
+            releases_gradients: false,
+            offloads_parameters: false,
             overlap: true,
             accumulated: false,
             compression: Compression::NONE,

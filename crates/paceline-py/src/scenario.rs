@@ -117,6 +117,9 @@ fn set(given: &mut Given, option: &str, value_: &Bound<'_, PyAny>) -> PyResult<(
         "optimizer" => given.optimizer = Some(name_of("optimizer", it)?),
         "held" => given.held = Some(held(it)?),
         "update_bytes" => given.update_bytes = Some(value("optimizer", it)?),
+        "state_bytes" => given.state_bytes = Some(value("optimizer", it)?),
+        "releases_gradients" => given.releases_gradients = Some(value("offload", it)?),
+        "offloads_parameters" => given.offloads_parameters = Some(value("offload", it)?),
         "sync_every" => given.sync_every = Some(value("sync_every", it)?),
         other => return Err(PyTypeError::new_err(format!("a scenario has no option '{other}'"))),
     }

@@ -99,6 +99,12 @@ pub struct Given {
     pub held: Option<Held>,
     /// Bytes of temporaries in the optimizer's step, as they were recorded.
     pub update_bytes: Option<u64>,
+    /// Bytes of the optimizer's states on the GPU for each parameter.
+    pub state_bytes: Option<f64>,
+    /// Whether gradients are let go as soon as they are complete.
+    pub releases_gradients: Option<bool>,
+    /// Whether the host's memory has the parameters.
+    pub offloads_parameters: Option<bool>,
     /// Iterations between two exchanges.
     pub sync_every: Option<u32>,
 }

@@ -91,6 +91,9 @@ fn asked(
     plan.optimizer = given.optimizer;
     plan.held = given.held;
     plan.update_bytes = given.update_bytes.unwrap_or(0);
+    plan.state_bytes = given.state_bytes;
+    plan.releases_gradients = given.releases_gradients.unwrap_or(false);
+    plan.offloads_parameters = given.offloads_parameters.unwrap_or(false);
     Ok(plan)
 }
 

@@ -1,4 +1,6 @@
 //! Exchanges of whole buckets, rounds of several iterations, and the optimizer's step.
+use std::collections::HashMap;
+
 use super::{Builder, DIFFERENCES, stream_of};
 use crate::compression::{Legs, Sent};
 use crate::options::Sharding;
@@ -88,7 +90,11 @@ impl Builder<'_> {
         let step = self.compute(Work::Optimizer { duration_ps }, None, pass, after);
         let whole = self.gradients.iter_mut().flat_map(std::mem::take);
         let left: Vec<u32> = whole.chain(self.shards.iter_mut().filter_map(Option::take)).collect();
-        self.at(step).frees.extend(left);
+        if self.options.releases_gradients {
+            self.release(&left);
+        } else {
+            self.at(step).frees.extend(left);
+        }
         let bytes = self.temporaries();
         self.pass_by(BufferKind::OptimizerStates, bytes, None, step);
         if matches!(self.options.sharding, Sharding::Zero1 | Sharding::Zero2)
@@ -100,6 +106,19 @@ impl Builder<'_> {
                 if group.size > 1 {
                     self.exchange(Collective::AllGather, group, self.elements(unit), unit, pass, vec![step]);
                 }
+            }
+        }
+    }
+
+    /// Lets gradients go after the exchange of their unit; without one, after the step that allocates them.
+    fn release(&mut self, gradients: &[u32]) {
+        let allocated: HashMap<u32, usize> = (0..self.steps.len())
+            .flat_map(|step| self.steps[step].allocates.iter().map(move |&buffer| (buffer, step)))
+            .collect();
+        for &gradient in gradients {
+            let exchange = self.buffers[gradient as usize].unit.and_then(|unit| self.exchange_of[unit as usize]);
+            if let Some(step) = exchange.map(|it| it as usize).or_else(|| allocated.get(&gradient).copied()) {
+                self.steps[step].frees.push(gradient);
             }
         }
     }
