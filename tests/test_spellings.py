@@ -194,7 +194,10 @@ def test_options_of_other_programs(command, option, ours):
         ("simulate llama-3-8b --amp true", "--dtype bf16 (bf16, fp16, tf32, fp32)"),
         ("simulate llama-3-8b --liger-kernel true", "--loss-chunks 8"),
         ("simulate llama-3-8b --optimizer-implementation foreach", "--optimizer-impl foreach (fused, foreach, loop)"),
-        ("simulate llama-3-8b --optim adamw", "--optimizer adamw (adam, sgd, momentum)"),
+        (
+            "simulate llama-3-8b --optim adamw",
+            "--optimizer adamw (adamw, adamw-8bit, paged-adamw-8bit, adafactor, lion, muon, sgd)",
+        ),
         ("simulate --model gpt2-xl", "gpt2-xl (the model is the first word), or --config config.json"),
         ("simulate --bandwith 1Gbps", "--bandwidth"),
         ("simulate --strateg ring", "--strategy"),

@@ -70,7 +70,17 @@ Checkpointing = Literal["none", "selective", "full", "offload"]
 Kernels = Literal["eager", "fused", "compiled", "transformer-engine"]
 Recipe = Literal["mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16", "amp-bf16", "amp-fp16", "fp32"]
 OptimizerImpl = Literal["fused", "foreach", "loop"]
-Optimizer = Literal["adam", "sgd", "momentum"]
+Optimizer = Literal[
+    "adam",
+    "sgd",
+    "momentum",
+    "adamw-8bit",
+    "paged-adamw-8bit",
+    "paged-adamw",
+    "adafactor",
+    "lion",
+    "muon",
+]
 Quantization = Literal["nf4", "nf4-double", "int8", "gptq-int4"]
 Channel = Literal["auto", "none", "tcp", "rdma"]
 Executor = Literal["local", "ray"]

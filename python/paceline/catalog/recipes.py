@@ -27,8 +27,6 @@ from paceline.errors import InvalidArgumentError
 _DTYPES = {"fp8": "float8_e4m3fn", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32"}
 """torch's dtype of a product's operands, by the precision of the computation."""
 _BYTES = {"float8_e4m3fn": 1, "bfloat16": 2, "float16": 2, "float32": 4}
-_MOMENTS = {"adam": 2, "momentum": 1, "sgd": 0}
-"""Values that the optimizer keeps for each parameter."""
 _SIXTEEN_BITS = ("bf16", "fp16")
 COMPUTED: dict[str, Sequence[str]] = {
     "mixed": _SIXTEEN_BITS,
@@ -97,27 +95,6 @@ class Recipe:
             own, parameters=full, computation=full, gradients=full, reduction=full, states=full, masters=False
         )
 
-    def step_bytes(
-        self, optimizer: names.Optimizer, impl: names.OptimizerImpl, *, gathers: bool = False
-    ) -> tuple[int, int]:
-        """Return the bytes per parameter of temporaries in the optimizer's step: of all tensors, and of one at a time.
-
-        AdamW's square root of the second moment is a tensor of its own (`_multi_tensor_adamw`), and in a loop over
-        parameters also the quotient of it (`_single_tensor_adamw` in torch/optim/adam.py). SGD works in place.
-        DeepSpeed flattens a rank's 16-bit gradients and converts them to FP32 (`step` in zero/stage_1_and_2.py); in
-        stage 3 by parts. `gathers`: whether units are gathered before they compute.
-        """
-        if self.name == "o2" and not gathers:
-            return dtype_bytes(self.gradients) + 4, 0
-        if optimizer != "adam" or impl == "fused":
-            return 0, 0
-        size = dtype_bytes(self.states)
-        return (size, 0) if impl == "foreach" else (0, 2 * size)
-
-    def state_bytes(self, optimizer: names.Optimizer) -> int:
-        """Return the bytes of the optimizer's state per parameter."""
-        return _MOMENTS[optimizer] * dtype_bytes(self.states) + 4 * self.masters
-
     @property
     def gathered(self) -> str:
         """The type of whole parameters: that of the products or of what surrounds those in 8 bits; FP32 in autocast."""
@@ -176,11 +153,3 @@ def recipe_of(name: names.Recipe | None, precision: str) -> Recipe:
     if name == "bf16":
         return Recipe(name, half, computation, False, half, half, half, False)
     return Recipe(name, full, computation, name.startswith("amp-"), full, full, full, False)
-
-
-def default_impl(recipe: Recipe) -> names.OptimizerImpl:
-    """Return how the optimizer runs by default.
-
-    That is fused where Megatron, Apex or DeepSpeed keep masters, and torch.optim's own default elsewhere.
-    """
-    return "fused" if recipe.masters else "foreach"

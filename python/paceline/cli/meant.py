@@ -90,7 +90,7 @@ _MEANT: dict[str, tuple[str, ...]] = {
     "liger liger-kernel use-liger use-liger-kernel fused-linear-cross-entropy chunked-loss": ("--loss-chunks 8",),
     "activation-offloading offload-activations cpu-offload-activations": ("--checkpointing offload",),
     "optimizer-implementation optim-impl fused-optimizer": ("--optimizer-impl {fused} (fused, foreach, loop)",),
-    "optim optimizer-type": ("--optimizer {adam} (adam, sgd, momentum)",),
+    "optim optimizer-type": ("--optimizer {adam} (adamw, adamw-8bit, paged-adamw-8bit, adafactor, lion, muon, sgd)",),
     "price-per-hour price-per-gpu price-per-gpu-hour gpu-price hourly-price cost cost-per-hour cost-per-gpu-hour": (
         "--price {2.50} (per GPU and hour)",
     ),

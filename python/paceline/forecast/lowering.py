@@ -7,12 +7,16 @@ Rates, costs, buckets, and how much workers differ, are decided in `crates/scena
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline import _core
-from paceline._core import Lowered
+from paceline._core import Lowered, Trace
 from paceline.catalog import channels
+from paceline.catalog.dtypes import DTYPE_BYTES
 from paceline.catalog.nccl import assumed_values
+from paceline.catalog.optimizers import IN_CORE, states_each, step_bytes
+from paceline.catalog.recipes import recipe_of
 from paceline.forecast import compression, sharding
 
 if TYPE_CHECKING:
@@ -32,8 +36,13 @@ def native(scenario: Scenario) -> _core.Scenario:
         options |= {"tensor_parallel": model.tensor, "pipeline_parallel": model.pipeline}
         options |= {"microbatches": model.microbatches, "expert_ranks": model.expert_ranks}
         options = types_of_state(model, options) | options
-    elif scenario.update_bytes and "optimizer" not in options:
+    elif "optimizer" in options:
+        options |= _states_of_recording(scenario.trace, options)
+    elif scenario.update_bytes:
         options["update_bytes"] = scenario.update_bytes
+    if options.get("optimizer", IN_CORE[0]) not in IN_CORE:
+        # Of which it has the bytes of states.
+        del options["optimizer"]
     return _core.Scenario(
         scenario.trace,
         scenario.cluster,
@@ -54,14 +63,34 @@ def types_of_state(model: Workload, options: Mapping[str, Any]) -> dict[str, Any
     A model's trace has gradients as they are reduced; parameters are gathered in another type by some recipes.
     """
     gathers = sharding.kind(options.get("sharding") or sharding.NONE) in sharding.GATHERED
-    if not gathers and "param_dtype" in options:
-        return {}
     recipe = model.recipe.sharded if gathers else model.recipe
-    every, one = recipe.step_bytes(options.get("optimizer", model.optimizer), model.optimizer_impl, gathers=gathers)
+    states = {} if model.optimizer in IN_CORE else {"state_bytes": model.states_each(recipe).resident}
+    if not gathers and "param_dtype" in options:
+        return states
+    every, one = step_bytes(model.optimizer, model.optimizer_impl, recipe, gathers=gathers)
     held = (recipe.parameters, recipe.gradients, recipe.states, recipe.masters, every, one)
+    types: dict[str, Any] = states | {"held": held}
     if recipe.gathered == recipe.reduction:
-        return {"held": held}
-    return {"held": held, "param_dtype": recipe.gathered, "reduce_dtype": recipe.reduction}
+        return types
+    return types | {"param_dtype": recipe.gathered, "reduce_dtype": recipe.reduction}
+
+
+def _states_of_recording(trace: Trace, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the bytes of states that a recording has with another optimizer, which the native module does not know.
+
+    What was recorded with its optimizer has no FP32 copies that were not recorded.
+    """
+    if options["optimizer"] in IN_CORE:
+        return {}
+    dtype = options.get("param_dtype", trace.dtype)
+    is_narrow = dtype in ("float16", "bfloat16")
+    gathers = sharding.kind(options.get("sharding") or sharding.NONE) in sharding.GATHERED
+    as_recorded = trace.optimizer_bytes is not None and dtype == trace.dtype
+    recipe = recipe_of(None, "fp16" if dtype == "float16" else "bf16" if is_narrow else "fp32")
+    recipe = replace(recipe, states=trace.dtype, masters=False) if as_recorded and is_narrow else recipe
+    recipe = recipe.sharded if gathers else recipe
+    trained = ((it.tensor, it.shape or (it.bytes // DTYPE_BYTES[trace.dtype],)) for it in trace.workers[0].gradients)
+    return {"state_bytes": states_each(options["optimizer"], trained, recipe).resident}
 
 
 def lowered(scenario: Scenario) -> Lowered:

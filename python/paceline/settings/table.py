@@ -897,10 +897,10 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="optimizer",
         kind=kinds.OPTIMIZER,
-        help="Optimizer, for its memory: adam, sgd, momentum.",
+        help="Optimizer: adamw, adamw-8bit, paged-adamw(-8bit), adafactor, lion, muon, sgd, momentum.",
         default_words="adam",
         part="core",
-        uses=_in("advise", *FORECASTS),
+        uses=_in("advise", *FORECASTS, "models"),
     ),
     Setting(
         name="compression",

@@ -24,6 +24,7 @@ copies of its share of the logits, not two.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,6 +34,7 @@ from paceline.catalog.models.layers import Layer, Model, Tensor
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
 from paceline.catalog.names import Attention as AttentionKind
 from paceline.catalog.names import Kernels
+from paceline.catalog.optimizers import states_each
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 
@@ -227,7 +229,7 @@ def memory_of(
         batch: Samples of a microbatch.
         sharding: `none`, `zero1` (optimizer states), `zero2` (gradients, too) or `zero3` (parameters, too).
         group: Ranks that share a copy; with `none`, more than one makes DDP's buckets.
-        optimizer: `adam` keeps 2 states, `momentum` 1, `sgd` none.
+        optimizer: One of `paceline.catalog.optimizers.KINDS`.
         recipe: Types of parameters, gradients and states; by default the usual ones of the precision.
         units_in_flight: Blocks that are gathered at once with `zero3`.
         activations: Bytes that are kept for the backward pass, if not what all layers keep of a microbatch.
@@ -245,7 +247,8 @@ def memory_of(
     size, gathered = dtype_bytes(recipe.parameters), dtype_bytes(recipe.gathered)
     held = model.parameters * size if held_bytes is None else sum(map(held_bytes, model.tensors()))
     summed = dtype_bytes(recipe.gradients)
-    states = count * recipe.state_bytes(optimizer)
+    tensors = [(tensor.name, tensor.shape) for layer in model.layers for tensor in layer.trained]
+    states = math.ceil(count * states_each(optimizer, tensors, recipe).resident)
     unit = largest_unit(model)
     if activations is None:
         activations = batch * sum(activation_bytes(layer, computed) for layer in model.layers)

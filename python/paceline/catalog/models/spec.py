@@ -20,7 +20,8 @@ from paceline.catalog.models.names import resolve, unknown_model
 from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.traits import MEGATRON
 from paceline.catalog.models.workload import Workload
-from paceline.catalog.recipes import Recipe, default_impl, precision_of, recipe_of
+from paceline.catalog.optimizers import ALIASES, KINDS, check_impl, default_impl
+from paceline.catalog.recipes import Recipe, precision_of, recipe_of
 from paceline.errors import InvalidArgumentError
 from paceline.operators.power import limited
 
@@ -132,10 +133,11 @@ def workload_of(  # noqa: PLR0917
         attention: `flash`, the kernel that torch chooses today; `flash-1` or `flash-2`, FlashAttention's of that
             version, which torch 2.2 to 2.8 choose on Hopper; or `unfused`.
         kernels: `eager`, `fused` or `compiled`; by default `fused`, and `eager` with adapters.
-        optimizer: `adam`, `momentum` or `sgd`.
+        optimizer: One of `paceline.catalog.optimizers.KINDS`; `adamw` is `adam`.
         precision: A recipe of `paceline.catalog.recipes`, which `dtype` may not contradict; with adapters, autocast's
             by default.
-        optimizer_impl: `fused`, `foreach` or `loop`; by default fused with FP32 masters, and foreach without.
+        optimizer_impl: `fused`, `foreach` or `loop`; by default fused with FP32 masters, else foreach. Others than
+            `adam`, `sgd` and `momentum` have but one implementation.
         loss_chunks: Chunks of tokens in which a fused loss computes logits; by default it is not fused.
         lora: `RANK` or `RANK:MODULES`: adapters beside weights that are not trained.
         dora: Whether they are DoRA's.
@@ -171,6 +173,8 @@ def workload_of(  # noqa: PLR0917
     adapter = None if lora is None else _adapter(lora, dora=bool(dora))
     held = _quantization(quantize, adapter, recipe, dora=bool(dora))
     recipe = recipe if adapter is None else recipe.of_adapters
+    chosen: names.Optimizer = _one_of(ALIASES.get(optimizer or "", optimizer or "adam"), tuple(KINDS), "optimizer")
+    check_impl(chosen, optimizer_impl)
     recomputed = _one_of(checkpointing or "none", get_args(names.Checkpointing), "checkpointing")
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
     if adapter is not None:
@@ -193,7 +197,7 @@ def workload_of(  # noqa: PLR0917
         "flash" if version else kernel,
         "full" if recomputed == "offload" else recomputed,
         _one_of(kernels, get_args(names.Kernels), "kernels"),
-        _one_of({"adamw": "adam"}.get(optimizer or "", optimizer or "adam"), get_args(names.Optimizer), "optimizer"),
+        chosen,
         tensor,
         pipeline,
         microbatches or 1,
@@ -203,7 +207,7 @@ def workload_of(  # noqa: PLR0917
         links,
         recipe=recipe,
         optimizer_impl=_one_of(
-            optimizer_impl or default_impl(recipe),
+            optimizer_impl or default_impl(chosen, recipe),
             get_args(names.OptimizerImpl),
             "optimizer_impl",
         ),

@@ -83,7 +83,7 @@ def spent_on_update(
 ) -> Program:
     """Return the time of an optimizer's step, whose arguments are those of `update_of`; once for the same sizes."""
     machine = machine_of(hardware)
-    key = (tuple(tensor.size for tensor in parameters), recipe, optimizer, impl, ways, machine)
+    key = (tuple((tensor.name, tensor.shape) for tensor in parameters), recipe, optimizer, impl, ways, machine)
     if key not in _UPDATES:
         if len(_UPDATES) >= _MOST_UPDATES:
             _UPDATES.clear()

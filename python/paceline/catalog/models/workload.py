@@ -35,6 +35,7 @@ from paceline.catalog.models.timing import Spent, spent_before, spent_by, spent_
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
 from paceline.catalog.names import Attention as AttentionKind
 from paceline.catalog.names import Kernels, OptimizerImpl
+from paceline.catalog.optimizers import States, states_each
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 from paceline.operators.queues import Program, Queues
@@ -342,6 +343,17 @@ class Workload:
     def backward_s(self) -> float:
         """Seconds of the backward pass."""
         return sum(one.backward_s for one in self.timed)
+
+    def states_each(self, recipe: Recipe) -> States:
+        """Return the bytes of the optimizer's states for each parameter that is trained, by a recipe."""
+        if recipe not in self._states_by_recipe:
+            trained = ((tensor.name, tensor.shape) for layer in self.own.layers for tensor in layer.trained)
+            self._states_by_recipe[recipe] = states_each(self.optimizer, trained, recipe)
+        return self._states_by_recipe[recipe]
+
+    @cached_property
+    def _states_by_recipe(self) -> dict[Recipe, States]:
+        return {}
 
     @cached_property
     def optimizer_s(self) -> float:

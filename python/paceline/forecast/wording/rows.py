@@ -8,6 +8,7 @@ from paceline._internal import units
 from paceline.catalog.compression import NONE as UNCOMPRESSED
 from paceline.catalog.libraries import ALL_AT_ONCE, NONE, UNLIMITED
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.optimizers import KINDS
 from paceline.forecast import compression, sharding
 from paceline.forecast.kinds import Ground
 from paceline.forecast.result import Interval, Result
@@ -289,12 +290,9 @@ def _computation(workload: Workload) -> list[str]:
         *([order] if workload.pipeline > 1 else []),
         *workload.loss_words,
         *workload.trained_words,
-        _OPTIMIZERS.get(workload.optimizer, workload.optimizer),
+        KINDS[workload.optimizer].title,
         workload.hardware.under_limit,
     ]
-
-
-_OPTIMIZERS = {"adam": "Adam", "sgd": "SGD", "momentum": "SGD with momentum"}
 
 
 def network(result: Result, workload: Workload | None) -> str:
