@@ -1,18 +1,18 @@
-"""Files of trainers are no input, but an error says which options say the same, and these work."""
+"""Trainers' files are workloads: their fields become options, and what becomes of each field is said."""
 
 import json
 import re
-import shlex
 import string
+from pathlib import Path
 
 import cli
 import paceline
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.interop.trainers import recognized
-from paceline.interop.trainers.options import meaning
-from paceline.interop.trainers.text import values
+from paceline.errors import InvalidArgumentError
+from paceline.interop import trainers
+from paceline.interop.trainers.shell import arguments
 
 DEEPSPEED = {
     "train_batch_size": "auto",
@@ -51,10 +51,15 @@ enable = true
 """
 AXOLOTL = """\
 base_model: NousResearch/Meta-Llama-3-8B-Instruct
-adapter: lora
+load_in_4bit: true
+adapter: qlora
+lora_r: 32
+lora_target_linear: true
 sequence_len: 4096
+sample_packing: true
 micro_batch_size: 2
 gradient_accumulation_steps: 4
+optimizer: paged_adamw_8bit
 datasets:
   - path: mhenrichsen/alpaca_2k_test
     type: alpaca
@@ -73,8 +78,12 @@ deepspeed: ds_config.json
 """
 MEGATRON = r"""#!/bin/bash
 GPUS_PER_NODE=8
-torchrun --nproc_per_node ${GPUS_PER_NODE} --nnodes 4 pretrain_gpt.py \
-  --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --vocab-size 128256 \
+MODEL=(
+  --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
+  --group-query-attention --num-query-groups 8  # of keys and values
+  --swiglu --normalization RMSNorm --untie-embeddings-and-output-weights --disable-bias-linear --vocab-size 128256
+)
+torchrun --nproc_per_node ${GPUS_PER_NODE} --nnodes 4 pretrain_gpt.py ${MODEL[@]} \
   --seq-length 8192 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --use-distributed-optimizer \
   --num-layers-per-virtual-pipeline-stage 8 --micro-batch-size 1 --global-batch-size 128 --bf16 --recompute-activations
 """
@@ -84,128 +93,325 @@ tokens: {sequence_length: 4096, micro_batch_size: 3, batch_accumulation_per_repl
 optimizer: {zero_stage: 1}
 model:
   dtype: bfloat16
-  model_config: {hidden_size: 2048, num_hidden_layers: 7, vocab_size: 49152}
+  model_config: {hidden_size: 2048, intermediate_size: 5632, num_attention_heads: 16, num_key_value_heads: 4,
+    num_hidden_layers: 7, vocab_size: 49152}
 """
-FILES = [
-    (
-        "ds_config.json",
+NEMO = """\
+trainer: {devices: 8, num_nodes: 2, precision: bf16}
+model:
+  micro_batch_size: 1
+  global_batch_size: 64
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 1
+  encoder_seq_length: 4096
+  num_layers: 32
+  hidden_size: 4096
+  num_attention_heads: 32
+  ffn_hidden_size: 11008
+  activation: fast-swiglu
+  activations_checkpoint_granularity: full
+  optim: {name: distributed_fused_adam, lr: 1e-4}
+"""
+TRAINING_ARGUMENTS = {
+    "model_name_or_path": "mistralai/Mistral-7B-v0.1",
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "bf16": True,
+    "torch_dtype": "bfloat16",
+    "gradient_checkpointing": True,
+    "fsdp": "full_shard auto_wrap",
+    "optim": "adamw_torch_fused",
+    "output_dir": "out",
+}
+FILES = {
+    "ds_config.json": (
         json.dumps(DEEPSPEED),
         "DeepSpeed",
-        "--sharding zero3 --batch 2 --accumulate 4 --dtype bf16 --precision o2",
+        {"sharding": "zero3", "batch": 2, "accumulate": 4, "dtype": "bf16", "precision": "o2", "offload": "cpu:states"},
     ),
-    (
-        "accelerate.yaml",
+    "accelerate.yaml": (
         ACCELERATE,
         "accelerate",
-        "--gpus 16 --sharding zero3 --reshard-after-forward no --checkpointing full --dtype bf16",
+        {
+            **{"workers": 16, "gpus_per_node": 8, "sharding": "zero3", "reshard_after_forward": "no"},
+            **{"checkpointing": "full", "dtype": "bf16", "precision": "mixed", "kernels": "eager"},
+        },
     ),
-    (
-        "titan.toml",
+    "titan.toml": (
         TORCHTITAN,
         "torchtitan",
-        "llama-3-8b --gpu GPU --gpus 16 --sharding hsdp:8 --batch 1 --seq 8192 --dtype bf16"
-        " --precision fsdp-mixed --optimizer-impl fused --checkpointing selective --kernels compiled --loss-chunks 1",
+        {
+            **{"workers": 16, "sharding": "hsdp:8", "batch": 1, "seq": 8192, "dtype": "bf16"},
+            **{"precision": "fsdp-mixed", "checkpointing": "selective", "kernels": "compiled", "loss_chunks": 1},
+        },
     ),
-    (
-        "lora.yml",
+    "lora.yml": (
         AXOLOTL,
         "axolotl",
-        "llama-3-8b --gpu GPU --gpus N --batch 2 --accumulate 4 --seq 4096 --dtype bf16 --checkpointing full",
+        {
+            **{"lora": "32:all-linear", "quantize": "nf4-double", "batch": 2, "accumulate": 4, "seq": 4096},
+            **{"sharding": "none", "dtype": "bf16", "checkpointing": "full", "kernels": "eager"},
+            **{"optimizer": "paged-adamw-8bit", "real_tokens": 1},
+        },
     ),
-    (
-        "sft.yaml",
+    "sft.yaml": (
         LLAMAFACTORY,
         "LLaMA-Factory",
-        "mistral-7b --gpu GPU --gpus N --batch 1 --accumulate 8 --seq 2048 --dtype bf16 --checkpointing full"
-        " --sharding zero3 --precision o2",
+        {
+            **{"batch": 1, "accumulate": 8, "seq": 2048, "dtype": "bf16", "precision": "o2", "checkpointing": "full"},
+            **{"sharding": "zero3", "offload": "cpu:states", "kernels": "eager"},
+        },
     ),
-    (
-        "train.sh",
+    "train.sh": (
         MEGATRON,
         "Megatron-LM",
-        "llama-3-8b --gpu GPU --gpus 32 --tensor-parallel 2 --pipeline-parallel 2 --virtual-stages 2 --sharding zero1"
-        " --batch 1 --microbatches 16 --seq 8192 --dtype bf16 --precision megatron --checkpointing selective",
+        {
+            **{"workers": 32, "tensor_parallel": 2, "pipeline_parallel": 2, "virtual_stages": 2, "sharding": "zero1"},
+            **{"batch": 1, "microbatches": 16, "seq": 8192, "dtype": "bf16", "precision": "megatron"},
+            "checkpointing": "selective",
+        },
     ),
-    (
-        "smol.yaml",
+    "smol.yaml": (
         NANOTRON,
         "nanotron",
-        "MODEL --gpu GPU --gpus 32 --tensor-parallel 2 --sharding zero1 --batch 3 --accumulate 4 --seq 4096",
+        {
+            **{"workers": 32, "tensor_parallel": 2, "sharding": "zero1", "batch": 3, "accumulate": 4, "seq": 4096},
+            **{"dtype": "bf16", "precision": "megatron"},
+        },
     ),
-]
-each_file = pytest.mark.parametrize(("name", "text", "trainer", "options"), FILES, ids=[file[2] for file in FILES])
+    "nemo.yaml": (
+        NEMO,
+        "NeMo",
+        {
+            **{"workers": 16, "tensor_parallel": 4, "sharding": "zero1", "batch": 1, "accumulate": 16, "seq": 4096},
+            **{"dtype": "bf16", "precision": "megatron", "checkpointing": "full"},
+        },
+    ),
+    "args.json": (
+        json.dumps(TRAINING_ARGUMENTS),
+        "transformers' Trainer",
+        {
+            **{"batch": 4, "accumulate": 2, "sharding": "zero3", "dtype": "bf16", "precision": "mixed"},
+            **{"checkpointing": "full", "kernels": "eager", "optimizer": "adamw", "optimizer_impl": "fused"},
+        },
+    ),
+}
+each_file = pytest.mark.parametrize("name", FILES)
+MODEL = ("--model", "mistral-7b")
 
 
-def written(folder, name, text):
+def written(folder, name, text=None):
     (folder / "ds_config.json").write_text(json.dumps(DEEPSPEED))
-    (folder / name).write_text(text)
-    return str(folder / name)
+    (folder / name).write_text(FILES[name][0] if text is None else text)
+    return folder / name
+
+
+def options(folder, name, text=None, **values):
+    return trainers.read(written(folder, name, text), values).options
+
+
+def fates(reading):
+    return {row.field: (row.fate, row.words) for row in reading.rows(lambda name, value: f"{name} {value}")}
 
 
 @each_file
+def test_options_of_each_trainer(tmp_path, name):
+    _, trainer, expected = FILES[name]
+    reading = trainers.read(written(tmp_path, name), {})
+    assert reading.trainer.name == trainer
+    assert reading.options == expected
+
+
+@each_file
+def test_each_file_is_forecast(tmp_path, name):
+    words = ["--seq", "2048"] if "seq" not in FILES[name][2] else []
+    own = MODEL if name in ("ds_config.json", "accelerate.yaml") else ()
+    [made] = json.loads(
+        cli.printed(
+            *("simulate", written(tmp_path, name), "--gpu", "h100", "--gpus", "16", "--strategy", "native"),
+            *(*words, *own, "--json"),
+        )
+    )
+    assert made["workers"] * (made.get("gpus_per_worker") or 1) == 16
+    assert made["file"]["trainer"] == FILES[name][1]
+    assert made["file"]["read"] and not made["file"]["not_understood"]
+
+
+def test_command_line_wins(tmp_path):
+    path = written(tmp_path, "titan.toml")
+    plain = paceline.simulate(path, gpu="h100")
+    other = paceline.simulate(path, gpu="h100", gpus=32, batch=2, sharding="zero3")
+    assert (plain.workers, other.workers) == (16, 32)
+    assert other.batch == 2 * plain.batch
+    shown = cli.printed("simulate", path, "--gpu", "h100", "--gpus", "32", "--batch", "2")
+    assert "--batch 1 (overridden)" in shown
+
+
+def test_global_batch_is_kept_on_other_gpus(tmp_path):
+    assert options(tmp_path, "nemo.yaml")["accumulate"] == 16
+    assert options(tmp_path, "nemo.yaml", workers=[32])["accumulate"] == 8
+    assert options(tmp_path, "train.sh", workers=[64])["microbatches"] == 8
+    shown = cli.refused("simulate", written(tmp_path, "nemo.yaml"), "--gpu", "h100", "--gpus", "24")
+    assert "global_batch_size" in shown and "not a multiple" in shown
+
+
+def test_what_is_missing_names_its_option(tmp_path):
+    deepspeed = written(tmp_path, "ds_config.json")
+    assert "--model llama" in cli.refused("simulate", deepspeed, "--gpu", "h100", "--gpus", "8")
+    assert "--gpus 8" in cli.refused("simulate", deepspeed, "--gpu", "h100", *MODEL)
+    assert "--gpu h100" in cli.refused("simulate", deepspeed, "--gpus", "8", *MODEL)
+    assert "trainer's file" in cli.refused("simulate", "resnet-50", *MODEL)
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("name", "old", "new", "said"),
     [
-        ("simulate",),
-        ("advise", "--gpu", "h100", "--gpus", "8"),
-        ("models",),
-        ("simulate", "--gpu", "h100", "--config"),
-        ("simulate", "resnet-50", "--cluster"),
-        ("simulate", "--jobs"),
+        ("ds_config.json", '"stage": 3', '"stage": 7', "zero_optimization.stage: 7 is not known"),
+        ("ds_config.json", '_accumulation_steps": 4', '_accumulation_steps": -1', "at least 1, not -1"),
+        ("titan.toml", "seq_len = 8192", 'seq_len = "long"', "training.seq_len: must be a whole number"),
+        ("titan.toml", '"selective"', '"some"', "activation_checkpoint.mode: some is not known"),
+        ("lora.yml", "lora_r: 32", "lora_r: many", "lora_r: must be a whole number"),
+        ("lora.yml", "adapter: qlora", "adapter: qlorra", "adapter: qlorra is not known"),
+        ("train.sh", "--micro-batch-size 1", "--micro-batch-size x", "--micro-batch-size: must be"),
+        ("smol.yaml", "zero_stage: 1", "zero_stage: 3", "optimizer.zero_stage: nanotron has the stages"),
+        ("accelerate.yaml", "FSDP  ", "FSDB  ", "distributed_type: FSDB is not known"),
+        ("lora.yml", "Meta-Llama-3-8B-Instruct", "unheard-of-8B", "base_model: 'NousResearch/unheard-of-8B'"),
     ],
-    ids=" ".join,
 )
-def test_the_error_says_which_options_say_the_same(tmp_path, words, name, text, trainer, options):  # noqa: PLR0917
-    path = written(tmp_path, name, text)
-    shown = cli.refused(*words, path)
-    assert f"{name} is a configuration of {trainer}" in shown
-    assert options in shown
+def test_wrong_values_name_file_and_field(tmp_path, name, old, new, said):
+    assert old in FILES[name][0]
+    path = written(tmp_path, name, FILES[name][0].replace(old, new))
+    own = MODEL if name in ("ds_config.json", "accelerate.yaml") else ()
+    shown = " ".join(cli.refused("simulate", path, "--gpu", "h100", "--gpus", "16", *own).split())
+    assert said in shown and name in shown and "try:" in shown
 
 
-@each_file
-def test_these_options_work(tmp_path, name, text, trainer, options):
-    with pytest.raises(paceline.InvalidArgumentError) as caught:
-        paceline.simulate(written(tmp_path, name, text), workers=8)
-    command = re.search(r"paceline (simulate [^(]*)", caught.value.remedy)[1]
-    for word, value in (("MODEL", "llama-3-8b"), ("GPU", "h100"), ("N", "8")):
-        command = re.sub(rf"\b{word}\b", value, command)
-    cli.printed(*shlex.split(command))
+def test_unknown_fields_are_named(tmp_path):
+    path = written(tmp_path, "lora.yml", f"{AXOLOTL}micro_batch_sizes: 3\nfrobnicate: 1\nlearning_rate: 1e-4\n")
+    found = fates(trainers.read(path, {}))
+    assert found["micro_batch_sizes"][0] == found["frobnicate"][0] == "not understood"
+    assert found["learning_rate"][0] == "no effect"
+    shown = cli.printed("simulate", path, "--gpu", "h100", "--gpus", "8")
+    assert "frobnicate: 1" in shown
 
 
-def test_what_no_option_says_is_named(tmp_path):
-    assert recognized(tmp_path / "none.json") is None
-    (tmp_path / "ds.json").write_text(json.dumps(DEEPSPEED))
-    assert recognized(tmp_path / "ds.json").left_out == ["the optimizer's states in the memory of the CPU"]
-    (tmp_path / "lora.yml").write_text(AXOLOTL + "load_in_4bit: true\noptimizer: paged_adamw_8bit\n")
-    left = recognized(tmp_path / "lora.yml").left_out
-    assert left == ["lora, since a forecast trains all weights", "quantized weights", "the optimizer paged_adamw_8bit"]
+def test_the_trainer_wins_over_the_file_beside_it(tmp_path):
+    reading = trainers.read(written(tmp_path, "sft.yaml"), {})
+    found = fates(reading)
+    assert found["ds_config.json: train_micro_batch_size_per_gpu"] == ("read", "batch 2 (the trainer's wins)")
+    assert found["ds_config.json: zero_optimization.stage"] == ("read", "sharding zero3")
+    (tmp_path / "ds_config.json").unlink()
+    missing = LLAMAFACTORY.replace("ds_config.json", "examples/deepspeed/ds_z2_offload_config.json")
+    (tmp_path / "sft.yaml").write_text(missing)
+    reading = trainers.read(tmp_path / "sft.yaml", {})
+    assert reading.options["sharding"] == "zero2" and reading.options["offload"] == "cpu:states"
+    assert any("ZeRO-2" in one.words for one in reading.assumptions)
 
 
-def test_other_files_keep_their_errors(tmp_path):
-    for name, text in (("a.yaml", "name: x\n"), ("b.json", "{}"), ("c.toml", "[a]\nb = 1\n"), ("d.sh", "ls --all\n")):
+def test_models_by_their_sizes(tmp_path):
+    reading = trainers.read(written(tmp_path, "train.sh"), {})
+    assert reading.config.name == "llama-3-8b"
+    own = trainers.read(written(tmp_path, "smol.yaml"), {}).config
+    assert own.name == "smol" and own.whole("num_hidden_layers") == 7
+    mixture = MEGATRON.replace("--swiglu", "--swiglu --num-experts 8 --moe-router-topk 2")
+    assert trainers.read(written(tmp_path, "train.sh", mixture), {}).config.kind == "mixtral"
+
+
+def test_folder_and_config_beside_the_file(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    sizes = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 512}
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 1000, **sizes}))
+    text = AXOLOTL.replace("NousResearch/Meta-Llama-3-8B-Instruct", "model")
+    assert trainers.read(written(tmp_path, "lora.yml", text), {}).config.whole("num_hidden_layers") == 2
+
+
+def test_files_of_others_are_refused(tmp_path):
+    for name, text in (("a.yaml", "name: x\n"), ("c.toml", "[a]\nb = 1\n"), ("d.sh", "ls --all\n")):
         (tmp_path / name).write_text(text)
-        assert recognized(tmp_path / name) is None
-        shown = cli.call("simulate", tmp_path / name)
-        assert "paceline-trace" in shown.stderr
+        shown = " ".join(cli.refused("simulate", tmp_path / name).split())
+        assert all(one in shown for one in ("axolotl", "DeepSpeed", "Megatron-LM", "torchtitan", name))
+    (tmp_path / "b.json").write_text("{}")
+    assert "paceline-trace" in cli.call("simulate", tmp_path / "b.json").stderr
+    (tmp_path / "e.yaml").write_text("a: [1, 2\nb: 3\n")
+    assert "line " in cli.refused("simulate", tmp_path / "e.yaml")
 
 
+def test_aliases_of_yaml_do_not_multiply(tmp_path):
+    lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{l: *a{n - 1}, r: *a{n - 1}}}" for n in range(1, 40))]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    assert "values" in cli.refused("simulate", tmp_path / "bomb.yaml")
+
+
+def test_shell_scripts():
+    text = r"""
+export NODES=${NNODES:-2}
+WORLD=$(( 8 * NODES ))
+ARGS=" --lr 1e-4 \
+  --bf16"
+ARGS="$ARGS --world-size=${WORLD}"
+MORE=(
+  --recompute-modules core_attn mlp   # two of them
+  # --fp16
+)
+MORE+=(--name "two words")
+python train.py $ARGS "${MORE[@]}" --last
+echo --done
+"""
+    assert dict(arguments(text)) == {
+        **{"--lr": 1e-4, "--bf16": True, "--world-size": 16, "--recompute-modules": ["core_attn", "mlp"]},
+        **{"--name": "two words", "--last": True, "--done": True},
+    }
+
+
+def test_advise_searches_what_the_file_fixes(tmp_path):
+    path = written(tmp_path, "titan.toml")
+    made = json.loads(cli.printed("advise", path, "--gpu", "h100", "--json"))
+    assert made["best"]["global_batch"] == 16 and made["as_in_file"]["fits"]
+    assert made["file"]["trainer"] == "torchtitan"
+    shown = cli.printed("advise", path, "--gpu", "h100")
+    assert "As in file" in shown and f"simulate {path}" in " ".join(shown.replace("\\\n", "").split())
+
+
+EXAMPLES = {name: text for name, (text, *_) in FILES.items()}
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(string.ascii_letters, max_size=8)
 )
-KEYS = st.sampled_from([*DEEPSPEED, "stage", "base_model", "distributed_type", "num_processes", "parallelism", "dp"])
 
 
-@given(
-    st.one_of(
-        st.text(string.printable),
-        st.recursive(SCALARS, lambda inner: st.dictionaries(KEYS, inner), max_leaves=20).map(json.dumps),
-        st.lists(st.sampled_from(re.split(r"(\s)", ACCELERATE + MEGATRON + NANOTRON))).map("".join),
-    )
-)
-def test_whatever_is_written_is_recognized_or_not(tmp_path_factory, text):
+@st.composite
+def changed_files(draw):
+    """A file of a trainer with one value, or a few words, replaced."""
+    name = draw(st.sampled_from(sorted(EXAMPLES)))
+    text = EXAMPLES[name]
+    words = re.split(r"(\s+|[:,=\[\]{}])", text)
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, len(words) - 1))
+        words[place] = draw(st.one_of(st.text(string.printable, max_size=12), SCALARS.map(str), st.sampled_from(words)))
+    return name, "".join(words)
+
+
+@given(changed_files(), st.sampled_from([None, 1, 6, 16]))
+def test_whatever_is_written_is_read_or_refused(tmp_path_factory, changed, gpus):
+    name, text = changed
+    path = tmp_path_factory.getbasetemp() / name
+    path.write_text(text)
     try:
-        found = values(text)
-    except (ValueError, RecursionError):
+        reading = trainers.read(path, {} if gpus is None else {"workers": [gpus]})
+    except InvalidArgumentError as error:
+        assert name in str(error)
         return
-    result = meaning(found, tmp_path_factory.getbasetemp() / "none")
-    assert result is None or result.command.startswith("paceline simulate ")
+    if reading is not None:
+        assert all(row.fate for row in reading.rows(lambda setting, value: f"--{setting} {value}"))
+        assert reading.config is None or reading.config.kind
+
+
+@given(st.text(string.printable))
+def test_any_text_is_read_or_refused(tmp_path_factory, text):
+    for suffix in (".yaml", ".toml", ".json", ".sh"):
+        path = Path(tmp_path_factory.getbasetemp() / f"any{suffix}")
+        path.write_text(text)
+        try:
+            trainers.read(path, {})
+        except InvalidArgumentError:
+            continue

@@ -75,10 +75,6 @@ def load_trace(source: str | Path | Trace) -> Trace:
                 f"{path!s:.200}: is a timeline, not a trace",
                 remedy=f"paceline doctor {path!s:.80}, or paceline run -np 1 --record mine.json -- python train.py",
             ) from None
-        from paceline.interop.trainers import explained
-
-        if explanation := explained(path):
-            raise explanation from None
         raise
 
 

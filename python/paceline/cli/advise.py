@@ -41,7 +41,7 @@ _SECTIONS = {
 
 
 @click.command(cls=Command, sections=_SECTIONS)
-@click.argument("model", required=False, shell_complete=complete)
+@click.argument("workload", metavar="[MODEL]", required=False, shell_complete=complete)
 @types.options("advise", *(setting.name for setting in of_place("advise") if setting.name not in _OWN), checked=False)
 @click.option(
     "--config",
@@ -53,7 +53,7 @@ _SECTIONS = {
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def advise(
     *,
-    model: str | None,
+    workload: str | None,
     config: Path | None,
     global_batch: int | None,
     objective: str,
@@ -68,7 +68,8 @@ def advise(
 ) -> None:
     """Find the fastest configurations of a model that fit on given GPUs.
 
-    MODEL is a built-in model (list: paceline list models).
+    MODEL is a built-in model (list: paceline list models), or a trainer's file (docs/how-to/trainers-files.md), of
+    which sharding, batch and checkpointing are searched again.
 
     Searches sharding, resharding, batch size, accumulation and checkpointing; tensor and context parallelism where
     nothing fits without, or sequences are long. Options you set are fixed. Options marked * take lists:
@@ -89,7 +90,10 @@ def advise(
 
     failures = _failures(mtbf, checkpoint_seconds, restart_seconds)
     with naming(types.flags("advise", {**options, "price": price, "tokens": tokens})):
-        machines = Sweep.of(_model(model, config), options, "advise", "flag").parts
+        machines = Sweep.of(_model(workload, config), options, "advise", "flag").parts
+        file = machines[0].file
+        if file is not None and global_batch is None:
+            global_batch = file.global_batch(machines[0].values["workers"][0], machines[0].values)
         prices = Prices.of(price or {}, machines)
         if objective == "cost" and not any(map(prices.price, machines)):
             raise UsageError("--objective cost needs a price", remedy="--price 2.50")
@@ -98,10 +102,18 @@ def advise(
         )
         compared = comparison.answers(question, Bar)
         if len(machines) == 1:
-            [answer] = compared.answered
-            made, lines = report.to_dict(answer), report.lines(answer)
+            [only] = compared.answered
+            made, lines = report.to_dict(only), report.lines(only)
         else:
             made, lines = comparison.to_dict(compared), comparison.lines(compared)
+        if file is not None:
+            from paceline.forecast.advisor import as_in_file
+            from paceline.forecast.wording import trainer_file
+
+            own = as_in_file.forecast(file, machines[0], options)
+            made |= {"file": file.to_dict(), "as_in_file": own.to_dict()}
+            answer = compared.answered[0] if len(compared.answered) == 1 else None
+            lines += ["", *own.lines(answer), "", *trainer_file.lines(file)]
         if as_json:
             put(json.dumps(made, indent=1, allow_nan=False))
         else:
@@ -130,6 +142,7 @@ def _model(model: str | None, config: Path | None) -> str | Path:
     from paceline.catalog.models.config import read_config
     from paceline.catalog.models.spec import config_named
     from paceline.forecast.advisor.job import refuse_recording
+    from paceline.forecast.trainer_file import is_candidate
 
     if (model is None) == (config is None):
         raise UsageError("advise needs one model", remedy="paceline advise llama-3-8b --gpu h100 --gpus 64")
@@ -138,6 +151,8 @@ def _model(model: str | None, config: Path | None) -> str | Path:
             read_config(config)
         return config
     assert model is not None
+    if is_candidate(model):
+        return model
     refuse_recording(model)
     config_named(model)
     return model

@@ -105,6 +105,7 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "model": _models,
     "trace": _recorded_or_model,
     "traces": _forecast,
+    "workload": _forecast,
     "coordinator": lambda: [*_coordinators(), "all", "none"],
     "coordinator_constants": _networks,
     "sharding": _shardings,
@@ -120,13 +121,14 @@ _OF_COMMAND: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("gpus", "name"): _gpus,
     ("clusters", "name"): _clusters,
     ("libraries", "name"): lambda: [*_libraries(), "channels"],
+    ("advise", "workload"): _models,
     ("report", "spec"): _recorded_or_model,
     ("validate", "trace"): _traces,
     ("bench", "model"): lambda: ["resnet18", "resnet50", "vgg16", "mlp", "cnn"],
     ("record", "model"): lambda: ["resnet18", "resnet50", "vgg16"],
 }
 """By the command and the name, where it is another thing than elsewhere."""
-_ENDINGS = (".json", ".json.gz", ".toml")
+_ENDINGS = (".json", ".json.gz", ".toml", ".yaml", ".yml", ".sh")
 """Of the files that are listed beside names."""
 
 
@@ -148,7 +150,7 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     """Return the names that begin like the last item of an incomplete list, and files where there may be one."""
     before, comma, last = incomplete.rpartition(",")
     model, at, gpu = last.rpartition("@")
-    if at and param.name in ("trace", "traces", "model"):
+    if at and param.name in ("trace", "traces", "model", "workload"):
         names, before, last = list(_gpus()), f"{before}{comma}{model}@", gpu
     else:
         several = not comma or _takes_several(ctx, param)

@@ -197,7 +197,6 @@ class Commands(Lazy):
         except click.ClickException as error:
             return _fail(*_of_click(error), error.exit_code)
         except InvalidArgumentError as error:
-            error = _of_a_trainer(str(error), sys.argv[1:] if args is None else args) or error
             return _fail(str(error), error.remedy_as("flag" if error.source is None else error.source.kind), 2)
         except JobError as error:
             report_error(error)
@@ -244,20 +243,6 @@ def _of_click(error: click.ClickException) -> tuple[str, str | None]:
     if remedy is None and isinstance(error, click.UsageError) and error.ctx is not None:
         remedy = f"{called(error.ctx)} --help"
     return error.format_message(), remedy
-
-
-def _of_a_trainer(message: str, words: Sequence[str]) -> InvalidArgumentError | None:
-    """Return the error about a file of a trainer's, if that is the file which a message names."""
-    from pathlib import Path
-
-    from paceline.interop.trainers import explained
-
-    for word in words[1:]:
-        name = word.partition("=")[2] if word.startswith("--") else word
-        for plain in dict.fromkeys((name, name.rpartition("@")[0])):
-            if plain and plain[:80] in message and (explanation := explained(Path(plain))):
-                return explanation
-    return None
 
 
 def leave_threads(code: int) -> None:

@@ -93,6 +93,7 @@ def simulate(
       resnet-50           a built-in trace         (list: paceline list traces)
       llama-3-8b          a built-in model; --gpu  (list: paceline list models)
       mine.json           your own trace           (make: paceline record)
+      ds_config.json      a trainer's file; --gpu  (docs/how-to/trainers-files.md)
       llama-3-8b@h100     a built-in model on its GPU
       allreduce:1GB       one collective; also allgather, reducescatter,
                           broadcast, reduce; ranges: allreduce:8B-16GB;
@@ -160,13 +161,20 @@ def simulate(
         write(results, plot, prepared.noun)
     explanation = _explained(prepared, results) if explain else None
     if as_json:
-        put(json.dumps(_as_data(results, explanation, prepared.notes), indent=1, allow_nan=False))
+        made = _as_data(results, explanation, prepared.notes)
+        if sweep.file is not None:
+            made = [one | {"file": sweep.file.to_dict()} for one in made]
+        put(json.dumps(made, indent=1, allow_nan=False))
     elif csv:
         from paceline.forecast.output.frame import to_csv
 
         click.echo(to_csv(results), nl=False)
     else:
         _print(prepared, results, explanation, most)
+        if sweep.file is not None:
+            from paceline.forecast.wording import trainer_file
+
+            say(["", *trainer_file.lines(sweep.file)])
         say([f"wrote {path}" for path in (plan_json, timeline, plot) if path is not None])
 
 

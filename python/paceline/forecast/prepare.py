@@ -35,7 +35,7 @@ from paceline.forecast import compression, sharding
 from paceline.forecast.coordinator_model.model import Coordination
 from paceline.forecast.coordinator_model.options import Coordinated, coordinated
 from paceline.forecast.lowering import unreachable
-from paceline.forecast.request import Sweep
+from paceline.forecast.request import Named, Sweep
 from paceline.forecast.scenario import Scenario, used_by
 from paceline.forecast.wording import notes
 from paceline.settings.kinds import PLACEMENTS
@@ -233,7 +233,7 @@ class _Side:
         return cls(coordinations, library, clusters, sizes, placements)
 
 
-def _with_copies(scenario: Scenario, sweep: Sweep, named: str | Path | Trace) -> Scenario:
+def _with_copies(scenario: Scenario, sweep: Sweep, named: Named) -> Scenario:
     """Return a scenario of a model with what it computes in its sharding: units that are gathered are copied."""
     shards = sharding.kind(scenario.options.get("sharding") or sharding.NONE)
     gathered = sweep.gathered(named) if shards in sharding.GATHERED else None

@@ -18,6 +18,7 @@ from paceline.catalog.constants import as_rate
 from paceline.catalog.distribution import ordered
 from paceline.catalog.gpus import Hardware, find_hardware, titled
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
+from paceline.catalog.models.config import Config
 from paceline.catalog.models.exchanges import Links, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload
@@ -31,8 +32,9 @@ from paceline.catalog.strategies import (
     Strategy,
 )
 from paceline.errors import InvalidArgumentError, Source
-from paceline.forecast import sharding
+from paceline.forecast import sharding, trainer_file
 from paceline.forecast.likeness import Conditions, conditions_of_recording
+from paceline.forecast.trainer_file import Given, TrainerFile
 from paceline.forecast.wording import notes
 from paceline.operators.power import is_idle, limited
 from paceline.operators.steps import retimed, update_bytes
@@ -43,13 +45,15 @@ _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers"
 _SIZES = ("bucket_size", "chunk")
 """In a file, their values have units."""
 Traces = str | Path | Trace | Sequence[str | Path | Trace]
+Named = str | Path | Trace | Config
+"""A workload: a name or a file, a trace, or a model that a trainer's file describes."""
 
 
 @dataclass(frozen=True)
 class Sweep:
     """A product of scenarios to forecast. Made by `of`, which checks every value."""
 
-    traces: Sequence[str | Path | Trace]
+    traces: Sequence[Named]
     values: Mapping[str, Any]
     """Values by setting; settings that are not given are absent. Swept settings have lists."""
     sources: Mapping[str, Source]
@@ -60,15 +64,19 @@ class Sweep:
     plot: Path | None = None
     one_strategy: bool = False
     """If no strategy is named, it is the library's own instead of all."""
+    file: TrainerFile | None = None
+    """The trainer's file that model and options were read from."""
     each: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Several values that change the traces or the cluster; `values` has the first of each."""
-    _workloads: dict[str | Path, Workload | None] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Models that were looked up."""
-    _recordings: dict[str | Path, Trace | None] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Recordings with operators that were loaded; None for other traces."""
-    _gathered: dict[str | Path | Trace, tuple[Workload, Trace]] = field(
+    _workloads: dict[str | Path | Config, Workload | None] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
+    """Models that were looked up."""
+    _recordings: dict[str | Path | Config, Trace | None] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """Recordings with operators that were loaded; None for other traces."""
+    _gathered: dict[Named, tuple[Workload, Trace]] = field(default_factory=dict, init=False, compare=False, repr=False)
     """Models whose units are gathered, and their traces."""
 
     @property
@@ -132,10 +140,11 @@ class Sweep:
         listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
         if not listed:
             raise InvalidArgumentError("no trace is given", remedy="paceline list traces")
-        return cls(listed, values, sources, given_by, others, timeline, plot, one_strategy, each)
+        workloads, file = _from_file(listed, Given(place, given_by, values, each, sources))
+        return cls(workloads, values, sources, given_by, others, timeline, plot, one_strategy, file, each)
 
     @property
-    def trace(self) -> str | Path | Trace:
+    def trace(self) -> Named:
         """The first trace."""
         return self.traces[0]
 
@@ -222,7 +231,7 @@ class Sweep:
         # What computes nothing is one message; training fuses its gradients into large ones.
         return found if trace.computes else found.for_message(trace.gradient_bytes)
 
-    def gloo_note(self, named: str | Path | Trace, trace: Trace) -> list[str]:
+    def gloo_note(self, named: Named, trace: Trace) -> list[str]:
         """Return a note if the times are those of a GPU, and the library is gloo because the recording was made so."""
         on_gpu = self._device(named) is not None or self.get("samples_per_s") is not None
         if not on_gpu or self.get("library") is not None or self.library_of(trace, None).name != "ddp-gloo":
@@ -257,8 +266,8 @@ class Sweep:
         if workload is not None:
             return nodes_of(workload.hardware)
         if (device := self._device(self.trace)) is not None:
-            return nodes_of_device(device_rate(load_trace(self.trace), device).device)
-        hardware = self._computed_on(self.trace) or titled(load_trace(self.trace).device)
+            return nodes_of_device(device_rate(load_trace(_recording(self.trace)), device).device)
+        hardware = self._computed_on(self.trace) or titled(load_trace(_recording(self.trace)).device)
         return None if hardware is None or self.get("samples_per_s") is not None else nodes_of(hardware)
 
     @property
@@ -320,7 +329,7 @@ class Sweep:
             if count > per_node and count % per_node
         ]
 
-    def recording_notes(self, named: str | Path | Trace, trace: Trace) -> list[str]:
+    def recording_notes(self, named: Named, trace: Trace) -> list[str]:
         """Return what a configuration does not say, or what is assumed of a recording with several passes a step."""
         workload = self.workload(named)
         if workload is not None:
@@ -380,7 +389,7 @@ class Sweep:
         """Return the first trace as changed by the options. Raises InvalidArgumentError."""
         return self._step(self.trace)
 
-    def gathered(self, named: str | Path | Trace) -> tuple[Workload, Trace] | None:
+    def gathered(self, named: Named) -> tuple[Workload, Trace] | None:
         """Return a model that gathers its parameters for each pass, as FSDP2 does, and its trace.
 
         None for recordings and with a measured rate, whose times have what gathering takes; for pipelines, which gather
@@ -396,21 +405,21 @@ class Sweep:
             self._gathered[named] = copying, self._changed(copying.trace())
         return self._gathered[named]
 
-    def workload(self, named: str | Path | Trace) -> Workload | None:
+    def workload(self, named: Named) -> Workload | None:
         """Return the workload of a model from a configuration; None for a recording. Raises InvalidArgumentError."""
-        if not isinstance(named, str | Path):
+        if isinstance(named, Trace):
             return self._looked_up(named)
         if named not in self._workloads:
             self._workloads[named] = self._looked_up(named)
         return self._workloads[named]
 
-    def _looked_up(self, named: str | Path | Trace) -> Workload | None:
+    def _looked_up(self, named: Named) -> Workload | None:
         given = {name: self.get(name) for name in MODEL_OPTIONS}
         found = find_workload(named, default_gpu=self._gpu_of_cluster(), **given)
         if found is not None and max(found.expert, found.context) > 1:
             found = replace(found, links=self._links(found))
         if found is None:
-            refuse_on_recording(named, given)
+            refuse_on_recording(_recording(named), given)
         return found
 
     def _links(self, workload: Workload) -> Links:
@@ -446,36 +455,36 @@ class Sweep:
         except InvalidArgumentError:
             return None
 
-    def base(self, named: str | Path | Trace) -> Trace:
+    def base(self, named: Named) -> Trace:
         """Return a trace before the options change it. Raises InvalidArgumentError."""
         workload = self.workload(named)
         if workload is not None:
             return workload.trace()
-        trace, hardware = self._with_operators(named) or load_trace(named), self._computed_on(named)
+        trace, hardware = self._with_operators(named) or load_trace(_recording(named)), self._computed_on(named)
         return trace if hardware is None else retimed(trace, hardware)
 
-    def _with_operators(self, named: str | Path | Trace) -> Trace | None:
+    def _with_operators(self, named: Named) -> Trace | None:
         """Return a recording that has operators, loaded once; None for other traces."""
         if isinstance(named, Trace):
             return named if named.has_operators else None
         if named not in self._recordings:
-            is_one = self.workload(named) is None and has_operators(named)
-            self._recordings[named] = load_trace(named) if is_one else None
+            is_one = self.workload(named) is None and has_operators(_recording(named))
+            self._recordings[named] = load_trace(_recording(named)) if is_one else None
         return self._recordings[named]
 
-    def recorded(self, named: str | Path | Trace) -> Conditions | None:
+    def recorded(self, named: Named) -> Conditions | None:
         """Return the conditions of a recording whose operators give its times; None if these were measured."""
         recording = self._with_operators(named)
         if recording is None or self.get("samples_per_s") is not None:
             return None
         return conditions_of_recording(recording)
 
-    def update_bytes(self, named: str | Path | Trace) -> int:
+    def update_bytes(self, named: Named) -> int:
         """Return the bytes of temporaries in the optimizer's step of a recording with its operators; 0 of others."""
         recording = self._with_operators(named)
         return 0 if recording is None else update_bytes(recording)
 
-    def _computed_on(self, named: str | Path | Trace) -> Hardware | None:
+    def _computed_on(self, named: Named) -> Hardware | None:
         """Return the GPU on which a trace's operators are timed again; None if it has none, or no GPU is named."""
         gpu, limit = self.get("gpu"), self.get("power_limit")
         recording = None if gpu is None and limit is None else self._with_operators(named)
@@ -501,7 +510,7 @@ class Sweep:
                     raise error.at(setting) from None
         return trace
 
-    def _step(self, named: str | Path | Trace) -> Trace:
+    def _step(self, named: Named) -> Trace:
         workload = self.workload(named)
         trace = self._changed(self.base(named))
         if workload is not None:
@@ -539,7 +548,7 @@ class Sweep:
             "has no effect with one GPU per node", setting=name, remedy="{gpus_per_node=8}, or drop {this}"
         )
 
-    def device_note(self, named: str | Path | Trace) -> list[str]:
+    def device_note(self, named: Named) -> list[str]:
         """Return the source of the named device's rate."""
         recording, hardware = self._with_operators(named), self._computed_on(named)
         if recording is not None and hardware is not None and hardware.under_limit != recording.device:
@@ -548,20 +557,41 @@ class Sweep:
         device = self._device(named)
         if device is None:
             return []
-        return [f"{self.spelling(self._device_setting)}: {device_rate(load_trace(named), device).cited}"]
+        return [f"{self.spelling(self._device_setting)}: {device_rate(load_trace(_recording(named)), device).cited}"]
 
     @property
     def _device_setting(self) -> str:
         return "gpu" if self.get("device") is None else "device"
 
-    def _device(self, named: str | Path | Trace) -> str | None:
+    def _device(self, named: Named) -> str | None:
         """Return the GPU whose published rate a recording gets, if one is named."""
         gpu: str | None = self.get(self._device_setting)
         if gpu is None or self._computed_on(named) is not None:
             return None
-        if self._device_setting == "gpu" and (self.workload(named) or not is_published(named, gpu)):
+        if self._device_setting == "gpu" and (self.workload(named) or not is_published(_recording(named), gpu)):
             return None
         return gpu
+
+
+def _recording(named: Named) -> str | Path | Trace:
+    """Return what is no model."""
+    assert not isinstance(named, Config)
+    return named
+
+
+def _from_file(listed: Sequence[str | Path | Trace], given: Given) -> tuple[Sequence[Named], TrainerFile | None]:
+    """Return the workloads, with the model of a trainer's file in its place; its options join the values."""
+    path = trainer_file.find(listed)
+    merged = None if path is None else trainer_file.merge(path, given)
+    if merged is not None:
+        return [merged[0]], merged[1]
+    if "model" in given.values:
+        raise InvalidArgumentError(
+            "is for a trainer's file, which may not name its model",
+            setting="model",
+            remedy=f"paceline simulate {given.values['model']!s:.80}, or drop {{model}}",
+        )
+    return listed, None
 
 
 def _check_field(name: str, place: str) -> None:

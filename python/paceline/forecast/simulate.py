@@ -14,6 +14,7 @@ from paceline.forecast.output import html  # noqa: F401 -- what notebooks show o
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
+from paceline.forecast.trainer_file import is_candidate
 from paceline.settings.keywords import SimulateOptions
 from paceline.settings.table import SIMULATE
 
@@ -31,11 +32,12 @@ def simulate(
     """Forecast one iteration of training. The GIL is released while it runs.
 
     Args:
-        trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`.
+        trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`. A file may be a trainer's
+            (docs/how-to/trainers-files.md), whose options count where none is given here.
         cluster: A file, a built-in name, or a `Cluster`; by default `flat`, 25 Gbps between single-GPU nodes.
         strategy: The gradient-synchronization algorithm (`paceline list strategies`). The default is the library's own:
             `native` for `ddp`.
-        workers: Ranks that train, one per GPU; required, unless `gpus` is given.
+        workers: Ranks that train, one per GPU; required, unless `gpus` is given or a trainer's file says it.
         gpus: Alias of `workers`, for models.
         timeline: A file to which the run is written as a Chrome trace.
         **options: Settings of a forecast (docs/reference/settings.md), such as `servers=2`, `bucket_size="25MB"` or
@@ -55,7 +57,8 @@ def simulate(
         >>> result.workers, result.iteration_s > result.forward_s + result.backward_s
         (8, True)
     """
-    if workers is None and gpus is None:
+    is_file = isinstance(trace, str | Path) and is_candidate(trace)
+    if workers is None and gpus is None and not is_file:
         raise InvalidArgumentError("needs the number of ranks", setting="workers", remedy="{workers=8}")
     given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy, "workers": workers, "gpus": gpus}
     request = anchored(Sweep.of(trace, given, SIMULATE, one_strategy=True))

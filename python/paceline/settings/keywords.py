@@ -156,6 +156,7 @@ class SimulateOptions(CoreOptions, CoordinatorOptions, TraceChanges, ClusterFiel
     bandwidth: str | None
     channel: names.Channel | None
     latency: str | None
+    model: str | None
     add_module: str | None
     send_order: str | Path | None
 
@@ -167,6 +168,7 @@ class SweepOptions(CoordinatorOptions, TraceChanges, ClusterFields, total=False)
     bandwidth: str | Sequence[str] | None
     channel: names.Channel | None
     latency: str | Sequence[str] | None
+    model: str | None
     servers: int | Sequence[int] | None
     compute_speedup: float | Sequence[float] | None
     bucket_size: int | str | Sequence[int | str] | None

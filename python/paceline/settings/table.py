@@ -244,6 +244,10 @@ _HOST_RATE = Use(kind=kinds.RATE, help="NIC rate of each host: 500Mbps.", defaul
 _GPU_OF_A_RECORDING = Use(
     kind=kinds.TEXT, help="Rescale the trace to the published rate of a GPU: V100, A100, …", renamed="gpu"
 )
+_MODEL_OF_A_FILE = Use(
+    help="Model of a trainer's file: a built-in name, org/name, a folder or a config.json.",
+    default_words="the file's",
+)
 _COORDINATORS = Use(
     kind=kinds.COORDINATORS,
     help="Tensor negotiation: negotiate, global-sleep:N, graph, …, all.",
@@ -1265,7 +1269,11 @@ _ALL: tuple[Setting, ...] = (
         name="model",
         kind=kinds.TEXT,
         help="torchvision classification model, on random images: resnet50.",
-        uses=_in("record", bench=Use(help="torchvision model, or mlp or cnn.", default_words="resnet50")),
+        uses=_in(
+            "record",
+            bench=Use(help="torchvision model, or mlp or cnn.", default_words="resnet50"),
+            **dict.fromkeys(("simulate", "advise", "report", SIMULATE, SWEEP), _MODEL_OF_A_FILE),
+        ),
     ),
     Setting(
         name="name",
@@ -1423,7 +1431,9 @@ _ALL: tuple[Setting, ...] = (
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
 SECTIONS: Mapping[str, Sequence[str]] = {
-    "Trace or model": ("dtype", "measured", "device", "samples_per_s", "compute_speedup", "add_module", "send_order"),
+    "Trace or model": (
+        *("model", "dtype", "measured", "device", "samples_per_s", "compute_speedup", "add_module", "send_order"),
+    ),
     "Model details": (
         "power_limit",
         "precision",

@@ -23,7 +23,7 @@ _NO_SIZES = ("position", "token", "length", "vocab", "theta", "window", "factor"
 """Words in names of fields that may have large numbers and are no sizes of layers."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Config:
     """Fields of a configuration, read with checks: a missing or wrong one is an error that names file and field."""
 

@@ -53,13 +53,16 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
     """Return the workload that a word or a file stands for; None if it is not a model.
 
     Args:
-        source: `NAME`, `NAME@GPU` or `NAME@GPU:OPTION=VALUE,…`, `org/name`, a folder or a config.json, likewise.
+        source: A configuration, `NAME`, `NAME@GPU` or `NAME@GPU:OPTION=VALUE,…`, `org/name`, a folder or a
+            config.json, likewise.
         default_gpu: The GPU of a model that names none, such as the cluster's.
         **given: `OPTIONS`; None counts as not given. Those in `source` and those given may not contradict.
 
     Raises:
         InvalidArgumentError: The model has no GPU, an option is unknown or wrong, or the configuration is malformed.
     """
+    if isinstance(source, Config):
+        return _workload(source, {name: value for name, value in given.items() if value is not None}, default_gpu)
     if not isinstance(source, str | Path):
         return None
     named, own = split_word(str(source))
@@ -74,11 +77,15 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
                 remedy=f"{{gpu={own['gpu']:.80}}} and {named:.80}",
             )
         raise unknown_model(named)
-    if "gpu" not in options:
-        if is_recorded(named):
-            return None
-        if default_gpu is not None:
-            options["gpu"] = default_gpu
+    if "gpu" not in options and is_recorded(named):
+        return None
+    return _workload(config, options, default_gpu)
+
+
+def _workload(config: Config, options: dict[str, Any], default_gpu: str | None) -> Workload:
+    """Return the workload of a configuration, by default on this GPU. Raises InvalidArgumentError."""
+    if "gpu" not in options and default_gpu is not None:
+        options["gpu"] = default_gpu
     if "gpu" not in options:
         raise InvalidArgumentError(f"{config.name} needs a GPU type", remedy="{gpu=h100} (list: paceline list gpus)")
     return workload_of(config, **options)

@@ -228,8 +228,10 @@ def row_of(job: Job, gpus: int, option: Option, costs: Costs, given: Mapping[str
 
 def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) -> str:
     """Return the command that forecasts a candidate; `given` are the options that were typed and do not vary."""
-    trace = job.sweep.trace
+    trace, file = job.sweep.trace, job.sweep.file
     words = ["paceline", "simulate", *(["--config", str(trace)] if isinstance(trace, Path) else [str(trace)])]
+    if file is not None:
+        words = ["paceline", "simulate", str(file.path), *(["--model", file.model] if file.model else [])]
     gathers = shardings.kind(one.setup.sharding) in shardings.GATHERED
     for name, value in given.items():
         if name == "bucket_size" and gathers:  # It exchanges units.
@@ -239,9 +241,13 @@ def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) ->
     for name, value in one.parallel.options.items():
         words += [SETTINGS[name].flag, str(value)]
     words += [] if one.microbatches is None else ["--microbatches", str(one.microbatches)]
-    words += ["--checkpointing", one.checkpointing] if one.checkpointing != "none" else []
-    words += ["--accumulate", str(one.accumulate)] if one.accumulate > 1 else []
+    # A file may say otherwise.
+    is_all = file is not None
+    words += ["--checkpointing", one.checkpointing] if is_all or one.checkpointing != "none" else []
+    words += ["--accumulate", str(one.accumulate)] if one.accumulate > 1 or (is_all and not one.microbatches) else []
     words += [] if one.bucket_bytes is None else ["--bucket-size", f"{one.bucket_bytes >> 20}MiB"]
-    words += ["--reshard-after-forward", "no"] if one.setup.kept else []
+    words += (
+        ["--reshard-after-forward", "no" if one.setup.kept else "yes"] if one.setup.kept or (is_all and gathers) else []
+    )
     words += ["--no-accumulate-sync"] if one.setup.local else []
     return shlex.join(words)

@@ -1,42 +1,81 @@
-"""Files that trainers read, recognized so that an error can say which options say the same.
+"""Reads the files of trainers: their fields as options of a forecast, and what becomes of each field.
 
 | module | what it does |
 | --- | --- |
-| text | takes the values out of JSON, TOML, YAML and shell scripts |
-| options | the options of `paceline simulate` that each trainer's values stand for |
+| document | takes the values out of JSON, TOML and YAML |
+| shell | takes the arguments out of a shell script |
+| reading | fields with their checks, and what became of them |
+| fields | fields without effect that trainers share |
+| words | names of optimizers, types and modules that trainers share |
+| models | the model that a file names or describes |
+| fsdp, deepspeed, hf_trainer | what several trainers take from these |
+| accelerate, axolotl, llama_factory, megatron, nanotron, nemo, torchtitan | one trainer each |
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from paceline._internal.documents import read_small
+from paceline._internal.documents import read_limited
+from paceline.catalog.models.config import is_config
 from paceline.errors import InvalidArgumentError
-from paceline.interop.trainers.options import Meaning, meaning
-from paceline.interop.trainers.text import values
+from paceline.interop.trainers.accelerate import ACCELERATE
+from paceline.interop.trainers.axolotl import AXOLOTL
+from paceline.interop.trainers.deepspeed import DEEPSPEED
+from paceline.interop.trainers.document import LARGEST, SUFFIXES, document
+from paceline.interop.trainers.hf_trainer import HF_TRAINER
+from paceline.interop.trainers.llama_factory import LLAMA_FACTORY
+from paceline.interop.trainers.megatron import MEGATRON
+from paceline.interop.trainers.nanotron import NANOTRON
+from paceline.interop.trainers.nemo import NEMO
+from paceline.interop.trainers.reading import Assumption, Reading, Row, Trainer
+from paceline.interop.trainers.torchtitan import TORCHTITAN
 
-__all__ = ["Meaning", "explained", "recognized"]
+__all__ = ["NAMES", "Assumption", "Reading", "Row", "is_candidate", "read"]
 
-_MOST = 1 << 20
+_TRAINERS: tuple[Trainer, ...] = (
+    AXOLOTL, LLAMA_FACTORY, ACCELERATE, TORCHTITAN, NANOTRON, MEGATRON, NEMO, HF_TRAINER, DEEPSPEED,
+)  # fmt: skip
+"""In the order in which they are tried: LLaMA-Factory's files have fields of transformers' Trainer, too."""
+NAMES = tuple(sorted((one.name for one in _TRAINERS), key=str.lower))
 
 
-def recognized(path: Path) -> Meaning | None:
-    """Return what a trainer's file says; None if it is no such file, or cannot be read."""
+def is_candidate(path: Path) -> bool:
+    """Return whether a file may be a trainer's: by its suffix, and neither Paceline's own nor a model's."""
     try:
-        if not path.is_file():
-            return None
-        return meaning(values(read_small(path, _MOST)), path)
-    except (OSError, ValueError, RecursionError):
-        return None
+        if path.suffix.lower() not in SUFFIXES or not path.is_file() or path.stat().st_size > LARGEST:
+            return False
+        if path.suffix.lower() != ".json":
+            return True
+        start = read_limited(path, LARGEST)
+    except (OSError, ValueError):  # too long, or contains a NUL
+        return False
+    return not (b'"paceline-' in start[:4096] or b'"traceEvents"' in start[:4096] or is_config(path))
 
 
-def explained(path: Path) -> InvalidArgumentError | None:
-    """Return the error about a trainer's file where a file of Paceline's is expected; None if it is none."""
-    found = recognized(path)
-    if found is None:
-        return None
-    left = f". Not forecast: {', '.join(found.left_out)}" if found.left_out else ""
+def read(path: Path, given: Mapping[str, Any]) -> Reading | None:
+    """Read a trainer's file; None if it is of none that is known.
+
+    Args:
+        path: The file.
+        given: Checked values of settings that win over the file's, such as the number of GPUs, of which the passes of
+            a global batch depend.
+
+    Raises:
+        InvalidArgumentError: The file is malformed, or a value is wrong; the message names file and field.
+    """
+    values = document(path)
+    for trainer in _TRAINERS:
+        if trainer.recognizes(values):
+            return Reading(trainer, path, values, given).run()
+    return None
+
+
+def unknown(path: Path) -> InvalidArgumentError:
+    """Return the error about a file that no known trainer reads."""
     return InvalidArgumentError(
-        f"{path!s:.200} is a configuration of {found.trainer}, which Paceline does not read{left}",
-        remedy=found.command + (f" (fill in {', '.join(found.filled_in)})" if found.filled_in else ""),
+        f"{path!s:.200}: is no file of a trainer that Paceline reads: {', '.join(NAMES)}",
+        remedy="a file of one of these, or options: paceline simulate --help",
     )

@@ -1,0 +1,234 @@
+"""A trainer's file in the place of a workload: its options join those that were given, which win."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline._core import Trace
+from paceline.catalog.models.config import Config
+from paceline.errors import InvalidArgumentError, Source
+from paceline.forecast import sharding
+from paceline.settings.table import EACH, SETTINGS, SWEPT
+
+if TYPE_CHECKING:
+    from paceline.interop.trainers.reading import Assumption, Reading, Row
+
+Workloads = Sequence[str | Path | Trace | Config]
+_FREE = {"advise": ("sharding", "reshard_after_forward", "checkpointing", "batch", "accumulate", "microbatches")}
+"""Settings that a command searches, whatever the file says of them."""
+_OF_GATHERED = ("reshard_after_forward", "prefetch", "unit", "param_dtype", "reduce_dtype")
+
+
+@dataclass(frozen=True)
+class TrainerFile:
+    """A trainer's file after its options were taken."""
+
+    path: Path
+    trainer: str
+    rows: tuple[Row, ...]
+    assumptions: tuple[Assumption, ...]
+    options: Mapping[str, Any]
+    """Values by setting, also of settings that the command searches."""
+    model: str = ""
+    """The model that was given beside it."""
+
+    def global_batch(self, workers: int, values: Mapping[str, Any]) -> int | None:
+        """Return the samples of an iteration on so many GPUs; None if the file does not say the batch.
+
+        `values`: of parallel degrees, where they are not the file's.
+        """
+
+        def of(name: str) -> int:
+            found = values.get(name, self.options.get(name, 1))
+            return int(found[0] if isinstance(found, list) else found)
+
+        if "batch" not in self.options:
+            return None
+        shared = of("tensor_parallel") * of("pipeline_parallel") * of("context_parallel")
+        passes = int(self.options.get("microbatches", self.options.get("accumulate", 1)))
+        return int(self.options["batch"]) * passes * max(1, workers // shared)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+
+        def of(*fates: str) -> list[dict[str, str]]:
+            return [
+                {"field": row.field, "value": row.value, "meaning": row.words} for row in self.rows if row.fate in fates
+            ]
+
+        return {
+            "file": str(self.path),
+            "trainer": self.trainer,
+            "read": of("read"),
+            "assumed": [{"assumption": one.words, "remedy": one.remedy} for one in self.assumptions],
+            "no_effect": of("no effect"),
+            "not_forecast": of("not forecast"),
+            "not_understood": of("not understood"),
+        }
+
+
+@dataclass(frozen=True)
+class Given:
+    """Values that a command or function was given, checked, to which a file's are added."""
+
+    place: str
+    """The command or function, as the table of settings calls it."""
+    given_by: Literal["flag", "keyword", "key"]
+    """How the caller spells settings."""
+    values: dict[str, Any]
+    each: dict[str, list[Any]]
+    """Several values that change traces or clusters, by setting."""
+    sources: dict[str, Source]
+
+
+def find(workloads: Sequence[object]) -> Path | None:
+    """Return the trainer's file among workloads; None if there is none. Raises InvalidArgumentError for several.
+
+    A file that might be a trainer's, and is of none that is known, is an error, too.
+    """
+    found = [Path(one) for one in workloads if isinstance(one, str | Path) and is_candidate(one)]
+    if not found:
+        return None
+    if len(workloads) > 1:
+        raise InvalidArgumentError(
+            f"{found[0]!s:.200} has options of its own, and there are {len(workloads)} workloads",
+            remedy=f"paceline simulate {found[0]!s:.80}",
+        )
+    return found[0]
+
+
+def is_candidate(word: str | Path) -> bool:
+    """Return whether a word names a file that may be a trainer's."""
+    if Path(word).suffix.lower() not in _SUFFIXES:
+        return False
+    from paceline.interop import trainers
+
+    return trainers.is_candidate(Path(word))
+
+
+_SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".args")
+
+
+def merge(path: Path, given: Given) -> tuple[str | Path | Config, TrainerFile] | None:
+    """Read a trainer's file; add its options to what was given. None for a JSON document of another kind.
+
+    Args:
+        path: The file.
+        given: What was given, which wins; the file's values are added.
+
+    Returns:
+        The model, and what became of the file's fields.
+
+    Raises:
+        InvalidArgumentError: A field is wrong, the file is of no known trainer, or names no model that is known.
+    """
+    from paceline.interop import trainers
+
+    known = {**given.values, **given.each}
+    reading = trainers.read(path, known)
+    if reading is None:
+        if path.suffix.lower() == ".json":
+            return None
+        raise trainers.unknown(path)
+    named = str(given.values.get("model", ""))
+    model = _model(reading, given)
+    _drop_contradicted(reading, known)
+    for name, value in list(reading.options.items()):
+        _take(reading, name, value, given)
+    if "workers" not in given.values:
+        raise InvalidArgumentError(f"{path!s:.200}: does not say the number of GPUs", remedy="{gpus=8}")
+
+    def spelled(setting: str, value: object) -> str:
+        flag = SETTINGS[setting].flag or setting if setting in SETTINGS else f"--{setting.replace('_', '-')}"
+        flag = f"--{SETTINGS[setting].also}" if setting in SETTINGS and SETTINGS[setting].also else flag
+        return flag if value is True else f"{flag} {value}"
+
+    rows = tuple(reading.rows(spelled))
+    return model, TrainerFile(
+        path, reading.trainer.name, rows, tuple(reading.assumptions), dict(reading.options), named
+    )
+
+
+def _model(reading: Reading, given: Given) -> str | Path | Config:
+    """Return the model that was given, else the file's. Raises InvalidArgumentError if there is none."""
+    named = given.values.pop("model", None)
+    if named is not None:
+        return str(named)
+    option = SETTINGS["model"].source(given.given_by).name
+    if reading.model is None:
+        raise InvalidArgumentError(f"{reading.path!s:.200}: does not name the model", remedy="{model=llama-3.1-8b}")
+    config = reading.config
+    if config is None:
+        field = reading.label(reading.model_fields[0]) if reading.model_fields else "the model"
+        raise InvalidArgumentError(
+            f"{reading.path!s:.200}: {field}: '{reading.model!s:.80}' is no built-in model, nor in the local cache",
+            remedy=f"{option} NAME (list: paceline list models), or {option} with its config.json",
+        )
+    return config
+
+
+def _drop_contradicted(reading: Reading, given: Mapping[str, Any]) -> None:
+    """Drop options of the file that what was given makes meaningless."""
+    if "dtype" in given:
+        reading.drop("precision")
+    if "precision" in given:
+        reading.drop("dtype")
+    if "sharding" in given:
+        kinds = [sharding.kind(str(one)) for one in _listed(given["sharding"])]
+        if not all(one in sharding.GATHERED for one in kinds):
+            for name in _OF_GATHERED:
+                reading.drop(name)
+            if reading.options.get("precision") == "fsdp-mixed":
+                reading.drop("precision")
+        if any(one in (*sharding.GATHERED, "none") for one in kinds):
+            reading.drop("bucket_size")
+    if _listed(given.get("pipeline_parallel", [2]))[0] == 1:
+        reading.drop("microbatches")
+        reading.drop("virtual_stages")
+    if "cluster" in given:
+        reading.drop("gpus_per_node")
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _take(reading: Reading, name: str, value: object, given: Given) -> None:
+    place, values = given.place, given.values
+    fields = reading.fields_of.get(name, ())
+    setting = SETTINGS.get(name)
+    if name in values or name in given.each or name in _FREE.get(place, ()):
+        return
+    if setting is None or place not in setting.uses or not _is_known(name, value, place):
+        for field in fields:
+            others = [one for one, names in reading.fields_of.items() if field in names and one != name]
+            if not others:
+                reading.leave(field, f"not yet an option of {place}: {name.replace('_', ' ')} {value}")
+        reading.forget(name)
+        return
+    own = setting.source(given.given_by, value)
+    where = f"{reading.path!s:.200}" + (f": {reading.label(fields[0])}" if fields else "")
+    source = Source(own.kind, own.name, where)
+    try:
+        checked = setting.check(value, source, place)
+    except InvalidArgumentError as error:
+        raise error.at(name, source) from None
+    if name in EACH and setting.kind_of(place).is_list:
+        checked = checked[0]
+    values[name] = [checked] if name in SWEPT and not setting.kind_of(place).is_list else checked
+    given.sources[name] = source
+
+
+def _is_known(name: str, value: object, place: str) -> bool:
+    """Whether this version has a value that a trainer's does: its list of optimizers may be longer."""
+    kind = SETTINGS[name].kind_of(place)
+    if name != "optimizer":
+        return True
+    try:
+        kind.check(value)
+    except InvalidArgumentError:
+        return False
+    return True

@@ -1,0 +1,139 @@
+"""accelerate's YAML, as `accelerate config` writes it: accelerate/commands/config/config_args.py."""
+
+from __future__ import annotations
+
+from paceline.interop.trainers import deepspeed, fsdp
+from paceline.interop.trainers.reading import Reading, Trainer
+from paceline.interop.trainers.words import AUTOCAST, DTYPES
+
+_KINDS = {
+    "no": "none",
+    "multi_gpu": "none",
+    "fsdp": "fsdp",
+    "deepspeed": "deepspeed",
+    "megatron_lm": "megatron",
+}
+_DS = "deepspeed_config."
+
+
+def _derive(reading: Reading) -> None:
+    kind = reading.choice(_KINDS, "distributed_type") or ("fsdp" if reading.has("fsdp_config.*") else "none")
+    _gpus(reading)
+    dtype = reading.choice(DTYPES, "mixed_precision")
+    reading.take("dtype", dtype, "mixed_precision")
+    _parallelism(reading)
+    if kind == "fsdp":
+        fsdp.take(reading)
+        reading.take("precision", "mixed" if dtype in AUTOCAST else None, "mixed_precision")
+    elif kind == "deepspeed":
+        _deepspeed(reading, dtype)
+    elif kind == "megatron":
+        _megatron(reading)
+    else:
+        reading.take("sharding", "none", "distributed_type")
+        reading.take("precision", AUTOCAST.get(dtype or ""), "mixed_precision")
+    if reading.text("dynamo_config.dynamo_backend", "dynamo_backend").lower() not in ("", "no"):
+        reading.take("kernels", "compiled", "dynamo_config.dynamo_backend", "dynamo_backend")
+    else:
+        reading.take("kernels", "eager")
+        reading.assume("eager kernels, those of transformers' models", "--kernels fused, or compiled")
+
+
+def _gpus(reading: Reading) -> None:
+    gpus, nodes = reading.whole("num_processes"), reading.whole("num_machines")
+    reading.take("workers", gpus, "num_processes")
+    if gpus is None or nodes is None:
+        return
+    if gpus % nodes:
+        raise reading.wrong(
+            "num_processes",
+            f"{gpus} processes do not divide among {nodes} machines",
+            f"{nodes * max(1, gpus // nodes)}",
+        )
+    if nodes > 1 and "cluster" not in reading.given:
+        reading.take("gpus_per_node", gpus // nodes, "num_machines")
+
+
+def _parallelism(reading: Reading) -> None:
+    prefix = "parallelism_config.parallelism_config_"
+    for name, setting in (
+        ("tp_size", "tensor_parallel"),
+        ("cp_size", "context_parallel"),
+        ("sp_size", "context_parallel"),
+    ):
+        reading.take(setting, reading.whole(f"{prefix}{name}"), f"{prefix}{name}", unless=1)
+    replicas, shard = reading.whole(f"{prefix}dp_replicate_size"), reading.whole(f"{prefix}dp_shard_size")
+    if shard is not None and shard > 1:
+        sharding = f"hsdp:{shard}" if (replicas or 1) > 1 else "zero3"
+        reading.take("sharding", sharding, f"{prefix}dp_replicate_size", f"{prefix}dp_shard_size")
+
+
+def _deepspeed(reading: Reading, dtype: str | None) -> None:
+    reading.take(
+        "sharding",
+        reading.choice({0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}, f"{_DS}zero_stage"),
+        f"{_DS}zero_stage",
+    )
+    reading.passes(reading.whole(f"{_DS}gradient_accumulation_steps"), f"{_DS}gradient_accumulation_steps")
+    deepspeed.offload(reading, f"{_DS}offload_param_device", f"{_DS}offload_optimizer_device")
+    deepspeed.include(reading, f"{_DS}deepspeed_config_file")
+    if "precision" not in reading.options:
+        reading.take("precision", "o2" if dtype in AUTOCAST else None, "mixed_precision")
+
+
+def _megatron(reading: Reading) -> None:
+    prefix = "megatron_lm_config.megatron_lm_"
+    for name, setting in (("tp_degree", "tensor_parallel"), ("pp_degree", "pipeline_parallel")):
+        reading.take(setting, reading.whole(f"{prefix}{name}"), f"{prefix}{name}", unless=1)
+    reading.passes(reading.whole(f"{prefix}num_micro_batches"), f"{prefix}num_micro_batches")
+    sharded = reading.flag(f"{prefix}use_distributed_optimizer")
+    reading.take("sharding", "zero1" if sharded else "none", f"{prefix}use_distributed_optimizer")
+    reading.take("precision", "megatron" if reading.effective("dtype") == "bf16" else None, "mixed_precision")
+    if reading.flag(f"{prefix}recompute_activations"):
+        reading.take("checkpointing", "selective", f"{prefix}recompute_activations")
+    reading.known(f"{prefix}sequence_parallelism", "as tensor parallelism has it")
+
+
+ACCELERATE = Trainer(
+    "accelerate",
+    lambda values: (
+        ("distributed_type" in values and ("num_processes" in values or "compute_environment" in values))
+        or ("compute_environment" in values and any(key.startswith("fsdp_config.") for key in values))
+    ),
+    _derive,
+    idle={
+        "how units are wrapped and loaded": fsdp.IDLE,
+        "seed and launch": (
+            *(
+                "gpu_ids",
+                "fsdp_config.*_to_ignore",
+                "commands",
+                "command_file",
+                "ec2_*",
+                "sagemaker_*",
+                "mpirun_config.*",
+            ),
+            *(
+                "deepspeed_config.zero3_init_flag",
+                "deepspeed_config.zero3_save_16bit_model",
+                "deepspeed_config.gradient_clipping",
+            ),
+            *(
+                "deepspeed_config.deepspeed_*",
+                "deepspeed_config.zero_force*",
+                "megatron_lm_config.megatron_lm_gradient_clipping",
+            ),
+            *(
+                "deepspeed_config.offload_*_nvme_path",
+                "parallelism_config.parallelism_config_cp_*",
+                "use_parallelism_config",
+            ),
+            *("parallelism_config.parallelism_config_tp_*", "dynamo_config.*"),
+        ),
+    },
+    unforecast={
+        "deepspeed_config.deepspeed_moe_layer_cls_names": "DeepSpeed's mixture of experts",
+        "fp8_config.*": "the recipe of 8-bit products; --precision fp8 says it",
+        "mixed_precision_config.*": "another recipe of precision; --precision says it",
+    },
+)

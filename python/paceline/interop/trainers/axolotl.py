@@ -1,0 +1,201 @@
+"""axolotl's YAML: https://docs.axolotl.ai/docs/config-reference.html.
+
+axolotl holds parameters in the type of `bf16` or `fp16`, over which no FP32 copy is kept (`torch_dtype` of its model
+loader), except under FSDP and DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from paceline.interop.trainers import hf_trainer
+from paceline.interop.trainers.reading import Direct, Reading, Trainer
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_optimizer
+
+_OBJECTIVES = {one: one for one in ("dpo", "ipo", "kto", "orpo", "simpo", "grpo", "gdpo", "ebft")}
+
+
+def _derive(reading: Reading) -> None:
+    model = reading.text("base_model")
+    reading.name_model(model, "base_model")
+    reading.take("batch", reading.whole("micro_batch_size", "batch_size"), "micro_batch_size")
+    reading.passes(reading.whole("gradient_accumulation_steps"), "gradient_accumulation_steps")
+    _parallel(reading)
+    hf_trainer.sharding(reading)
+    quantized = reading.flag("load_in_4bit") or reading.flag("load_in_8bit")
+    held = reading.choice(DTYPES, "torch_dtype") if reading.value("torch_dtype") else None
+    if held is None and not reading.flag("float32"):
+        held = next(
+            (one for one in ("bf16", "bfloat16", "fp16", "float16") if reading.values.get(one) not in (None, False)),
+            None,
+        )
+        held = None if held is None else DTYPES[held]
+    for name in ("bfloat16", "float16"):
+        if reading.flag(name):
+            reading.take("dtype", DTYPES[name], name)
+    hf_trainer.precision(reading, held)
+    _adapter(reading)
+    if quantized:
+        hf_trainer.quantized(reading)
+        if reading.options.get("quantize") == "nf4":
+            # axolotl's loader asks bitsandbytes for double quantization.
+            reading.take("quantize", "nf4-double", "load_in_4bit")
+    if reading.text("gradient_checkpointing") in ("offload", "offload_disk", "unsloth"):
+        reading.take("checkpointing", "offload", "gradient_checkpointing")
+    else:
+        hf_trainer.recomputation(reading, "gradient_checkpointing")
+    if reading.flag("activation_offloading"):
+        reading.take("offload", "cpu:activations", "activation_offloading")
+    _kernels(reading)
+    take_optimizer(reading, "optimizer")
+    hf_trainer.packing(reading, "sample_packing")
+    objective = reading.choice(_OBJECTIVES, "rl")
+    reading.take("objective", objective, "rl", "rl_beta")
+    unfused = reading.flag("eager_attention")
+    reading.take("attention", "unfused" if unfused else None, "eager_attention")
+    for name in ("flash_attention", "sdp_attention", "xformers_attention", "flex_attention", "s2_attention"):
+        if reading.flag(name):
+            reading.known(name, "as a forecast has it")
+
+
+def _parallel(reading: Reading) -> None:
+    for setting, names in {
+        "tensor_parallel": ("tensor_parallel_size",),
+        "context_parallel": ("context_parallel_size", "sequence_parallel_degree"),
+    }.items():
+        reading.take(setting, reading.whole(*names), *names, unless=1)
+    shard, replicas = reading.whole("dp_shard_size"), reading.whole("dp_replicate_size")
+    if shard and replicas and replicas > 1:
+        reading.take("sharding", f"hsdp:{shard}", "dp_shard_size", "dp_replicate_size")
+
+
+def _adapter(reading: Reading) -> None:
+    adapter = reading.choice({"lora": "lora", "qlora": "qlora", "": "", "llama-adapter": "other"}, "adapter")
+    if not adapter:
+        return
+    if adapter == "other":
+        reading.leave("adapter", "this adapter")
+        return
+    own = ("adapter", "lora_r", "lora_target_linear", "lora_target_modules")
+    rank = reading.whole("lora_r")
+    is_all = reading.flag("lora_target_linear")
+    modules = "all-linear" if is_all else lora_modules(reading.words("lora_target_modules"))
+    if not modules:
+        modules = "q_proj,v_proj"
+        reading.assume("q_proj and v_proj, PEFT's default modules", "--lora RANK:MODULES")
+    if rank is None:
+        rank = 8
+        reading.assume("rank 8, PEFT's default", "--lora RANK")
+    take_lora(reading, rank, modules, *own)
+    if reading.options.get("precision") in ("bf16", "mixed", *AUTOCAST.values()):
+        # Adapters beside 16-bit weights are in FP32, whatever the recipe (PEFT's `autocast_adapter_dtype`).
+        reading.forget("precision")
+    if reading.flag("peft_use_dora"):
+        reading.take("dora", True, "peft_use_dora")
+
+
+def _kernels(reading: Reading) -> None:
+    if reading.flag("torch_compile"):
+        reading.take("kernels", "compiled", "torch_compile")
+        return
+    fused = [
+        name
+        for name in ("liger_rms_norm", "liger_rope", "liger_glu_activation", "liger_swiglu", "liger_layer_norm")
+        if reading.flag(name)
+    ]
+    reading.take("kernels", "fused" if fused else "eager", *fused)
+    if not fused:
+        reading.assume("eager kernels, those of transformers' models", "--kernels fused, or compiled")
+    if reading.flag("liger_fused_linear_cross_entropy"):
+        reading.take("loss_chunks", reading.liger_chunks(), "liger_fused_linear_cross_entropy")
+    elif reading.flag("cut_cross_entropy"):
+        reading.take("loss_chunks", reading.liger_chunks(), "cut_cross_entropy")
+        reading.assume("chunks of logits as Liger's loss has them", "--loss-chunks N")
+
+
+AXOLOTL = Trainer(
+    "axolotl",
+    lambda values: (
+        "base_model" in values and ("micro_batch_size" in values or "sequence_len" in values or "datasets" in values)
+    ),
+    _derive,
+    direct={"sequence_len": Direct("seq")},
+    idle={
+        **hf_trainer.IDLE,
+        "axolotl's own, without effect on a step": (
+            *(
+                "model_type",
+                "base_model_config",
+                "base_model_ignore_patterns",
+                "is_*_derived_model",
+                "plugins",
+                "pad_to_sequence_len",
+            ),
+            *(
+                "eval_sample_packing",
+                "lora_model_dir",
+                "lora_fan_in_fan_out",
+                "lora_on_cpu",
+                "group_by_length",
+                "sample_packing_*",
+            ),
+            *(
+                "flash_attn_*",
+                "lora_modules_to_save_*",
+                "lr_quadratic_warmup",
+                "xformers_attention",
+                "sdp_attention",
+                "flash_attention",
+            ),
+            *(
+                "auto_resume_from_checkpoints",
+                "relora_*",
+                "unfrozen_parameters",
+                "gpu_memory_limit",
+                "fsdp",
+                "max_memory*",
+                "excess_length_strategy",
+            ),
+            *(
+                "device",
+                "device_map",
+                "dataset_prepared_path",
+                "chat_template",
+                "use_wandb",
+                "rl_beta",
+                "peft_layers*",
+                "lora_alpha",
+            ),
+            *(
+                "gptq*",
+                "skip_prepare_dataset",
+                "pretraining_*",
+                "sequence_parallel_size",
+                "heads_k_stride",
+                "ring_attn_func",
+                "tiled_mlp_*",
+            ),
+            *(
+                "lora_*_kernel",
+                "torch_compile_*",
+                "val_set_size",
+                "s2_attention",
+                "strict",
+                "gradient_accumulation_steps",
+                "float16",
+                "bfloat16",
+            ),
+        ),
+    },
+    unforecast={
+        **hf_trainer.UNFORECAST,
+        "lora_modules_to_save": "modules that are trained whole beside the adapters",
+        "lora_*_kernel": "axolotl's own kernels of LoRA",
+        "unfrozen_parameters": "parameters that are trained alone; --freeze says which are not",
+        "tiled_mlp": "MLPs in tiles",
+        "gptq": "base weights of GPTQ; --quantize gptq-int4 says it",
+        "relora*": "ReLoRA",
+        "flash_attn_fuse_*": "fused projections",
+        "vllm.*": "generation with vLLM",
+        "trl.*": "generation of online training",
+        "fp8": "products in 8 bits; --precision fp8 says it",
+    },
+)

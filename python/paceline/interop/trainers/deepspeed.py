@@ -1,0 +1,231 @@
+"""DeepSpeed's JSON: https://www.deepspeed.ai/docs/config-json/, deepspeed/runtime/config.py, runtime/zero/config.py.
+
+`auto` is what transformers' integration takes from the trainer (transformers/integrations/deepspeed.py).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from paceline.interop.trainers.document import document
+from paceline.interop.trainers.reading import AUTO, Reading, Trainer
+from paceline.interop.trainers.words import take_optimizer
+
+_STAGES = {0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}
+_BY_NAME = re.compile(r"z(?:ero)?[-_]?(?:stage)?[-_]?([0-3])(?!\d)", re.IGNORECASE)
+"""The stage in the name of a file: `ds_z3_config.json`, `zero2.json`."""
+
+
+def _derive(reading: Reading) -> None:
+    batch = reading.whole("train_micro_batch_size_per_gpu")
+    passes = reading.whole("gradient_accumulation_steps")
+    total = reading.whole("train_batch_size")
+    reading.take("batch", batch, "train_micro_batch_size_per_gpu")
+    reading.take("sharding", reading.choice(_STAGES, "zero_optimization.stage"), "zero_optimization.stage")
+    if "sharding" not in reading.options:
+        reading.take("sharding", "none")
+    _of_total(reading, batch, passes, total)
+    _precision(reading)
+    _buckets(reading)
+    _groups(reading)
+    offload(reading, "zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device")
+    take_optimizer(reading, "optimizer.type")
+    tensor = reading.whole("tensor_parallel.autotp_size", least=0)
+    reading.take("tensor_parallel", tensor or None, "tensor_parallel.autotp_size", unless=1)
+    for name in ("zero_optimization.overlap_comm", "zero_optimization.contiguous_gradients"):
+        if reading.flag(name, default=True):
+            reading.known(name, "as a forecast has it")
+        else:
+            reading.leave(
+                name,
+                "communication is forecast to overlap" if "overlap" in name else "contiguous gradients are forecast",
+            )
+
+
+def _of_total(reading: Reading, batch: int | None, passes: int | None, total: int | None) -> None:
+    """Take the third of batch, passes and GPUs from the other two and the whole batch of an iteration."""
+    reading.passes(passes, "gradient_accumulation_steps")
+    if total is None or batch is None:
+        return
+    each = batch * (passes or 1)
+    if passes is None and reading.gpus is not None:
+        reading.passes_of_global("train_batch_size", total, "train_micro_batch_size_per_gpu")
+    elif total % each == 0:
+        reading.take("workers", total // each, "train_batch_size")
+    else:
+        raise reading.wrong(
+            "train_batch_size", f"{total} samples are not a multiple of {each}, micro-batch x accumulation", f"{each}"
+        )
+
+
+def _precision(reading: Reading) -> None:
+    found = [name for name in ("bf16", "fp16") if reading.flag(f"{name}.enabled")]
+    if len(found) > 1:
+        raise reading.wrong("fp16.enabled", "contradicts bf16.enabled", "false")
+    for name in found:
+        reading.take("dtype", name, f"{name}.enabled")
+        reading.take("precision", "o2", f"{name}.enabled")
+    if reading.flag("amp.enabled"):
+        reading.take("precision", "o2", "amp.enabled")
+    if found or reading.has("amp.enabled"):
+        return
+    left = [name for name in ("bf16", "fp16") if reading.values.get(f"{name}.enabled") == AUTO]
+    dtype = reading.effective("dtype")
+    if dtype is None and left:
+        reading.assume("bfloat16, where the file leaves the type to the trainer", "--precision NAME")
+        reading.take("dtype", "bf16")
+    elif dtype is None:
+        reading.take("dtype", "fp32", *(f"{name}.enabled" for name in ("bf16", "fp16")))
+    if left and reading.effective("dtype") in ("bf16", "fp16"):
+        reading.take("precision", "o2", *(f"{name}.enabled" for name in left))
+
+
+def _buckets(reading: Reading) -> None:
+    """Take the size of a bucket of gradients, which DeepSpeed gives in elements of the reduced type."""
+    name = "zero_optimization.reduce_bucket_size"
+    elements = reading.number(name)
+    if elements is None:
+        return
+    if reading.effective("sharding") in ("zero1", "zero2"):
+        reading.take("bucket_size", f"{elements * (4 if reading.effective('dtype') == 'fp32' else 2)}B", name)
+    else:
+        reading.known(name, "no effect with stages 0 and 3, whose units are forecast")
+
+
+def _groups(reading: Reading) -> None:
+    """Take groups that hold whole parameters: MiCS shards in groups, hpZ gathers for the backward pass from a node."""
+    group = reading.whole("zero_optimization.mics_shard_size", least=-1)
+    if group is not None and group > 0:
+        reading.take("sharding", f"hsdp:{group}", "zero_optimization.mics_shard_size")
+    second = reading.whole("zero_optimization.zero_hpz_partition_size")
+    if second is not None and second > 1 and reading.effective("sharding") == "zero3":
+        reading.take("reshard_after_forward", second, "zero_optimization.zero_hpz_partition_size")
+
+
+def offload(reading: Reading, parameters: str, states: str) -> None:
+    """Take what is held in the memory of the CPU, or on NVMe."""
+    devices = {
+        part: device
+        for part, name in (("parameters", parameters), ("states", states))
+        if (device := reading.choice({"none": "", "cpu": "cpu", "nvme": "nvme", False: ""}, name))
+    }
+    if not devices:
+        return
+    places = sorted(set(devices.values()))
+    own = [parameters, states]
+    reading.take("offload", f"{places[0]}:{','.join(devices)}", *own)
+    if len(places) > 1:
+        reading.assume("all that is offloaded is on the CPU, although some is on NVMe", "--offload nvme:PART")
+
+
+def include(reading: Reading, *names: str) -> None:
+    """Read the file of DeepSpeed's that a trainer's field names, or what stands in its place; the trainer wins."""
+    inside = {
+        key[len(name) + 1 :]: value
+        for name in names
+        for key, value in reading.values.items()
+        if key.startswith(f"{name}.")
+    }
+    if inside:
+        reading.include(DEEPSPEED, reading.path, inside, f"{names[0]}.")
+        return
+    word = reading.text(*names)
+    if not word or word in ("None", "false"):
+        return
+    name = reading.present(*names)
+    beside = _file(reading.path, word)
+    if beside is not None:
+        reading.known(name, f"read, too: {beside}")
+        reading.include(DEEPSPEED, beside, document(beside), f"{beside.name}: ")
+        return
+    stage = _BY_NAME.search(Path(word).name)
+    if stage is None:
+        reading.leave(name, "there is no such file; --sharding says what it does")
+        return
+    reading.take("sharding", _STAGES[int(stage[1])], name)
+    reading.take("precision", "o2")
+    reading.assume(
+        f"ZeRO-{stage[1]}, by the name of {word:.80}, which is not there", "the file beside this one, or --sharding"
+    )
+    if "offload" in word.lower():
+        reading.take("offload", "cpu:parameters,states" if stage[1] == "3" else "cpu:states", name)
+
+
+def _file(path: Path, word: str) -> Path | None:
+    """Return the file that a path names beside another one, in a folder above it, or where Paceline runs."""
+    try:
+        for folder in (path.parent, Path(), *list(path.resolve().parent.parents)[:4]):
+            for one in (folder / word, folder / Path(word).name):
+                if one.is_file():
+                    return one
+    except (OSError, ValueError):  # too long, or contains a NUL
+        pass
+    return None
+
+
+DEEPSPEED = Trainer(
+    "DeepSpeed",
+    lambda values: any(
+        key.startswith(
+            (
+                "zero_optimization.",
+                "train_micro_batch_size_per_gpu",
+                "zero_allow_untested",
+                "bf16.enabled",
+                "fp16.enabled",
+            )
+        )
+        for key in values
+    ),
+    _derive,
+    idle={
+        "one of ZeRO's buffers, of which a forecast has units": (
+            *("zero_optimization.stage3_*", "zero_optimization.sub_group_size", "zero_optimization.allgather_*"),
+            *("zero_optimization.round_robin_gradients", "zero_optimization.ignore_unused_parameters"),
+            *(
+                "zero_optimization.reduce_scatter",
+                "zero_optimization.model_persistence_threshold",
+                "zero_optimization.max_*",
+            ),
+            *("zero_optimization.prefetch_bucket_size", "zero_optimization.param_persistence_threshold"),
+            *(
+                "zero_optimization.offload_*",
+                "zero_optimization.elastic_checkpoint",
+                "zero_optimization.load_from_fp32_weights",
+            ),
+            *("zero_optimization.use_multi_rank_bucket_allreduce", "zero_optimization.memory_efficient_linear"),
+            *(
+                "zero_optimization.cpu_offload_*",
+                "zero_optimization.legacy_stage1",
+                "aio.*",
+                "zero_optimization.mics_*",
+            ),
+            *("zero_optimization.gather_16bit_weights_on_model_save", "zero_optimization.module_granularity_threshold"),
+        ),
+        "scaling of the loss": ("fp16.*", "bf16.*", "prescale_gradients", "gradient_predivide_factor", "grad_scaling*"),
+        "DeepSpeed's own checkpointing, which a model must call": ("activation_checkpointing.*",),
+        "a check of DeepSpeed": (
+            "zero_allow_untested_optimizer",
+            "zero_force_ds_cpu_optimizer",
+            "checkpoint_*",
+            "data_efficiency.*",
+        ),
+        "logging": ("autotuning.*", "elasticity.*", "nebula.*", "compile.deepcompile_log"),
+        "data": ("curriculum_learning.*", "dataloader_drop_last", "sparse_gradients"),
+    },
+    unforecast={
+        "zero_optimization.zero_quantized_*": "quantized communication (ZeRO++)",
+        "communication_data_type": "gradients reduced in another type; --reduce-dtype says it",
+        "data_types.grad_accum_dtype": "gradients accumulated in another type",
+        "compression_training.*": "compression of weights in training",
+        "progressive_layer_drop.*": "layers that are dropped",
+        "sequence_parallel_size": "Ulysses' sequence parallelism",
+        "compile.*": "DeepCompile",
+        "hybrid_engine.*": "the hybrid engine",
+        "sparse_attention.*": "sparse attention",
+        "fp16.fp16_master_weights_and_grads": "masters in 16 bits",
+        "zenflow.*": "ZenFlow",
+        "zero_optimization.zenflow.*": "ZenFlow",
+    },
+)

@@ -1,0 +1,119 @@
+"""Takes the values out of a trainer's file: JSON, TOML, YAML, or a shell script with its variables. Runs nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline._internal.documents import read_text
+from paceline.errors import InvalidArgumentError
+from paceline.interop.trainers.shell import arguments
+
+Value = Any
+"""A scalar, or a list."""
+Values = dict[str, Value]
+"""Values by the path of their keys: `zero_optimization.stage`. Options of a shell script: `--micro-batch-size`."""
+
+LARGEST = 1 << 20
+"""Bytes of a file. The longest configurations of trainers have some thousand lines."""
+_MOST = 20_000
+"""Values of a file: YAML's aliases can multiply a few lines to billions."""
+_DEEPEST = 32
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".args")
+SUFFIXES = (".json", ".yaml", ".yml", ".toml", *SCRIPTS)
+_OPTION = re.compile(r"(?<!\S)--[a-z]+[-_][a-z-]+")
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\.*([A-Za-z_][\w.]*)\}")
+
+
+def document(path: Path) -> Values:
+    """Return the values of a file. Raises InvalidArgumentError, which names it and the line that is wrong."""
+    text = read_text(path, LARGEST)
+    kind = path.suffix.lower()
+    if kind in SCRIPTS or (kind not in SUFFIXES and _OPTION.search(text)):
+        return dict(arguments(text))
+    try:
+        return _resolved(dict(_flat(_parsed(text, kind), _Count())))
+    except RecursionError:
+        raise InvalidArgumentError(f"{path}: is nested too deep", remedy="a flat file") from None
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise InvalidArgumentError(
+            f"{path}: {reason:.300}", remedy=f"a file that {_CHECKED.get(kind, _YAML)} reads"
+        ) from None
+
+
+_YAML = "PyYAML"
+_CHECKED = {".json": "python -m json.tool", ".toml": "Python's tomllib"}
+
+
+def _parsed(text: str, kind: str) -> object:
+    if kind == ".json":
+        return json.loads(text)
+    if kind == ".toml":
+        return tomllib.loads(text)
+    return yaml_of(text)
+
+
+def yaml_of(text: str) -> object:
+    """Return a YAML document. Raises ValueError with the line that is wrong."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        raise ValueError(f"{where}{getattr(error, 'problem', None) or 'is not YAML'}") from None
+
+
+class _Count:
+    """Counts what is read, so that a small file cannot become a large one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def one_more(self, depth: int) -> None:
+        self.count += 1
+        if self.count > _MOST or depth > _DEEPEST:
+            raise ValueError(f"has more than {_MOST:,} values, or is nested more than {_DEEPEST} deep")
+
+
+def _flat(value: object, count: _Count, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Value]]:
+    count.one_more(depth)
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            name = str(key)[:100]
+            yield from _flat(part, count, f"{prefix}.{name}" if prefix else name, depth + 1)
+    elif prefix:
+        yield prefix, _plain(value)
+
+
+def _plain(value: object) -> Value:
+    """Return a scalar or a list of scalars; what is deeper becomes a word."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [one if isinstance(one, bool | int | float | str) else "…" for one in value[:_MOST]]
+    return str(type(value).__name__)
+
+
+def _resolved(values: Values) -> Values:
+    """Return values in which references to others, `${model.hidden_size}`, are replaced once."""
+
+    def looked_up(name: str, own: str) -> Value:
+        if name in values:
+            return values[name]
+        beside = f"{own.rpartition('.')[0]}.{name}"
+        return values.get(beside)
+
+    found: Values = {}
+    for key, value in values.items():
+        match = _REFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
+        other = None if match is None else looked_up(match[1], key)
+        found[key] = value if other is None else other
+    return found

@@ -1,0 +1,73 @@
+"""FSDP's fields, which accelerate, transformers, axolotl and LLaMA-Factory share, with and without the prefix `fsdp_`.
+
+accelerate/utils/dataclasses.py (`FullyShardedDataParallelPlugin`) and transformers/training_args.py (`fsdp_config`).
+accelerate casts what is trained to FP32, gathers it in the type of `mixed_precision`, and reduces gradients in that
+type (`set_mixed_precision`, `fsdp2_prepare_model`): the recipe `mixed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paceline.interop.trainers.reading import Reading
+from paceline.interop.trainers.words import SHARDINGS
+
+_RESHARD: Mapping[object, str | None] = {
+    True: None,
+    "true": None,
+    False: "no",
+    "false": "no",
+}
+PREFETCH: Mapping[object, bool] = {
+    "backward_pre": True,
+    "backward_post": False,
+    "no_prefetch": False,
+    "none": False,
+    True: True,
+    False: False,
+}
+
+
+def names(*fields: str) -> tuple[str, ...]:
+    """Return the names of fields in `fsdp_config`, with and without their prefix."""
+    return tuple(f"fsdp_config.{prefix}{field}" for field in fields for prefix in ("fsdp_", ""))
+
+
+def take(reading: Reading, words: Sequence[str] = ()) -> None:
+    """Take FSDP's sharding and what belongs to it.
+
+    `words`: those of transformers' `fsdp`, such as `full_shard auto_wrap offload`.
+    """
+    own = names("sharding_strategy")
+    strategy = reading.choice(SHARDINGS, *own)
+    cited = own
+    for word in words:
+        if word.lower() in SHARDINGS:
+            strategy, cited = SHARDINGS[word.lower()], ("fsdp",)
+    sharding, reshard = strategy or ("zero3", None)
+    reading.take("sharding", sharding, *cited, "fsdp", "distributed_type", *names("version"))
+    if reading.text(*names("reshard_after_forward")).lower() in SHARDINGS:
+        # Version 1 has the strategy in this field.
+        sharding, reshard = SHARDINGS[reading.text(*names("reshard_after_forward")).lower()]
+        reading.take("sharding", sharding, *names("reshard_after_forward"))
+    elif (kept := reading.choice(_RESHARD, *names("reshard_after_forward"))) is not None:
+        reshard = kept
+    if sharding in ("zero3", "hsdp"):
+        reading.take("reshard_after_forward", reshard, *names("reshard_after_forward"), *cited)
+    if reading.flag(*names("activation_checkpointing")):
+        reading.take("checkpointing", "full", *names("activation_checkpointing"))
+    if reading.flag(*names("offload_params", "cpu_offload")) or "offload" in words:
+        reading.take("offload", "cpu:parameters,states", *names("offload_params", "cpu_offload"), "fsdp")
+    ahead = names("backward_prefetch", "backward_prefetch_policy")
+    if reading.choice(PREFETCH, *ahead) is False:
+        reading.leave(reading.present(*ahead), "units are forecast to be gathered ahead")
+    if reading.flag(*names("forward_prefetch")):
+        reading.known(reading.present(*names("forward_prefetch")), "as a forecast has it")
+
+
+IDLE = (
+    *names("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "use_orig_params"),
+    *names("sync_module_states", "cpu_ram_efficient_loading", "state_dict_type", "limit_all_gathers", "version"),
+    *names("xla*", "final_state_dict_type", "min_num_params", "ignored_modules", "mixed_precision_policy"),
+)
+"""Those that have no effect on a forecast: units are the model's blocks."""

@@ -1,0 +1,304 @@
+"""Arguments of transformers' Trainer and TRL's trainers, as JSON or YAML: transformers/training_args.py, trl/trainer.
+
+axolotl and LLaMA-Factory share much of it. The recipe of precision follows the type in which parameters are held:
+`from_pretrained` keeps FP32 unless a type is named, over which `bf16` is torch.autocast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paceline.interop.trainers import deepspeed, fsdp
+from paceline.interop.trainers.reading import Reading, Trainer
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_optimizer
+
+ATTENTION: Mapping[object, str] = {
+    "flash_attention_2": "flash",
+    "flash_attention_3": "flash",
+    "kernels-community/flash-attn": "flash",
+    "kernels-community/flash-attn2": "flash",
+    "kernels-community/flash-attn3": "flash",
+    "kernels-community/vllm-flash-attn3": "flash",
+    "sdpa": "flash",
+    "flex_attention": "flash",
+    "eager": "unfused",
+}
+QUANTIZED = {"nf4": ("nf4", "nf4-double"), "fp4": ("nf4", "nf4-double")}
+OBJECTIVES: Mapping[object, str] = {
+    "sigmoid": "dpo",
+    "hinge": "dpo",
+    "ipo": "dpo",
+    "robust": "dpo",
+    "sigmoid_norm": "dpo",
+    "simpo": "simpo",
+    "orpo": "orpo",
+}
+
+
+def batch(reading: Reading) -> None:
+    """Take the batch of a pass and the passes of an iteration."""
+    name = "per_device_train_batch_size"
+    reading.take("batch", reading.whole(name, "per_gpu_train_batch_size"), name, "per_gpu_train_batch_size")
+    reading.passes(reading.whole("gradient_accumulation_steps"), "gradient_accumulation_steps")
+
+
+def precision(reading: Reading, held: str | None, *fields: str) -> None:
+    """Take the type of products, and the recipe that the type of the held parameters makes.
+
+    `held`: of parameters; None: FP32. `fields`: those that say it. Call it after sharding is taken.
+    """
+    found = next((one for one in ("bf16", "fp16") if _is_on(reading, one)), None)
+    if found is None:
+        if held is not None:
+            reading.take("dtype", held, *fields)
+            reading.take("precision", "bf16" if held == "bf16" else None, *fields)
+        elif "dtype" not in reading.options:
+            reading.take("dtype", "tf32" if reading.flag("tf32") else "fp32", "bf16", "fp16", "tf32")
+        return
+    reading.take("dtype", found, found)
+    if "precision" in reading.options:
+        return
+    sharding = str(reading.effective("sharding", "none"))
+    if sharding.startswith(("zero3", "hsdp")):
+        # accelerate casts what is trained to FP32 under FSDP (fsdp.py).
+        reading.take("precision", "mixed", found)
+    elif held == "bf16":
+        reading.take("precision", "bf16", found, *fields)
+    else:
+        reading.take("precision", AUTOCAST[found], found, *fields)
+
+
+def _is_on(reading: Reading, name: str) -> bool:
+    # `auto` of axolotl takes bfloat16 where the GPU has it.
+    return (
+        reading.values.get(name) in ("auto", "full")
+        if isinstance(reading.values.get(name), str) and reading.values[name] in ("auto", "full")
+        else reading.flag(name)
+    )
+
+
+def sharding(reading: Reading) -> None:
+    """Take FSDP or DeepSpeed; DDP otherwise."""
+    words = [word for one in reading.words("fsdp") for word in one.split()]
+    if (words and words[0].lower() not in ("false", "")) or reading.has("fsdp_config.*"):
+        fsdp.take(reading, words)
+        return
+    deepspeed.include(reading, "deepspeed", "deepspeed_config")
+    if "sharding" not in reading.options:
+        reading.take("sharding", "none")
+        reading.assume("DDP, as neither FSDP nor DeepSpeed is named", "--sharding zero3")
+
+
+def recomputation(reading: Reading, *names: str) -> None:
+    """Take full checkpointing."""
+    if reading.flag(*names):
+        reading.take("checkpointing", "full", *names)
+
+
+def kernels(reading: Reading) -> None:
+    """Take Liger's or torch.compile's kernels; those of transformers' models are eager."""
+    if reading.flag("torch_compile") or reading.text("torch_compile_backend"):
+        reading.take("kernels", "compiled", "torch_compile", "torch_compile_backend")
+    elif reading.flag("use_liger_kernel", "use_liger", "enable_liger_kernel", "liger"):
+        liger(reading, "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger")
+    else:
+        reading.take("kernels", "eager")
+        reading.assume("eager kernels, those of transformers' models", "--kernels fused, or compiled")
+
+
+def liger(reading: Reading, *names: str) -> None:
+    """Take Liger's fused kernels and its loss, computed over chunks of tokens.
+
+    Chunks are as many as the vocabulary is wider than the hidden layers, to a power of 2 of tokens:
+    liger_kernel/ops/fused_linear_cross_entropy.py.
+    """
+    reading.take("kernels", "fused", *names)
+    chunks = reading.liger_chunks()
+    reading.take("loss_chunks", chunks, *names)
+
+
+def lora(
+    reading: Reading, *, is_on: bool, rank: tuple[str, ...], targets: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    """Take LoRA's rank and modules."""
+    if not is_on:
+        return
+    found = reading.whole(*rank)
+    modules = lora_modules(reading.words(*targets))
+    if found is None:
+        found = 8
+        reading.assume("rank 8, PEFT's default", "--lora RANK")
+    if not modules:
+        # PEFT's default for most families (peft/utils/constants.py).
+        modules = "q_proj,v_proj"
+        reading.assume("q_proj and v_proj, PEFT's default modules", "--lora RANK:MODULES")
+    take_lora(reading, found, modules, *names, *rank, *targets)
+
+
+def quantized(reading: Reading) -> None:
+    """Take the type in which bitsandbytes holds the base weights."""
+    if reading.flag("load_in_4bit"):
+        double = reading.flag("use_bnb_nested_quant", "bnb_4bit_use_double_quant")
+        kind = reading.text("bnb_4bit_quant_type") or "nf4"
+        one, two = QUANTIZED.get(kind, QUANTIZED["nf4"])
+        own = ("load_in_4bit", "use_bnb_nested_quant", "bnb_4bit_use_double_quant", "bnb_4bit_quant_type")
+        reading.take("quantize", two if double else one, *own)
+    elif reading.flag("load_in_8bit"):
+        reading.take("quantize", "int8", "load_in_8bit")
+
+
+def _derive(reading: Reading) -> None:
+    model = reading.text("model_name_or_path", "model_id", "model_name")
+    if model:
+        reading.name_model(model, "model_name_or_path", "model_id", "model_name")
+    batch(reading)
+    sharding(reading)
+    held = reading.choice(DTYPES, "torch_dtype", "dtype") if reading.value("torch_dtype", "dtype") else None
+    if held is None and model:
+        reading.assume("parameters in FP32, as from_pretrained holds them unless a type is named", "--precision bf16")
+    precision(reading, held if held != "fp32" else None, "torch_dtype", "dtype")
+    recomputation(reading, "gradient_checkpointing")
+    kernels(reading)
+    take_optimizer(reading, "optim")
+    reading.take("attention", reading.choice(ATTENTION, "attn_implementation"), "attn_implementation", unless="flash")
+    reading.take(
+        "seq",
+        reading.whole("max_length", "max_seq_length", "block_size", "model_max_length"),
+        "max_length",
+        "max_seq_length",
+        "block_size",
+        "model_max_length",
+    )
+    is_lora = reading.flag("use_peft") or reading.has("lora_r", "lora_target_modules")
+    lora(reading, is_on=is_lora, rank=("lora_r",), targets=("lora_target_modules",), names=("use_peft",))
+    quantized(reading)
+    buckets(reading)
+    objective(reading)
+    packing(reading, "packing")
+
+
+def buckets(reading: Reading) -> None:
+    """Take the size of DDP's buckets, in MB of 2**20 bytes."""
+    size = reading.whole("ddp_bucket_cap_mb")
+    if size is not None and reading.effective("sharding") == "none":
+        reading.take("bucket_size", f"{size}MiB", "ddp_bucket_cap_mb")
+
+
+def objective(reading: Reading) -> None:
+    """Take DPO, where its own arguments say that it is."""
+    if reading.has("beta", "max_prompt_length", "ref_model*", "rpo_alpha"):
+        kind = reading.value("loss_type")
+        found = OBJECTIVES.get(str(kind[0] if isinstance(kind, list) and kind else kind or "sigmoid").lower())
+        reading.take("objective", found or "dpo", "beta", "loss_type", "max_prompt_length", "rpo_alpha")
+
+
+def packing(reading: Reading, *names: str) -> None:
+    """Take that all tokens are real ones. Without packing some are padding, and the file does not say how many."""
+    if reading.flag(*names):
+        reading.take("real_tokens", 1, *names)
+    elif "seq" in reading.options:
+        reading.assume("all samples as long as the sequence, without padding", "--real-tokens SHARE")
+
+
+IDLE = {
+    "how units are wrapped and loaded": fsdp.IDLE,
+    "a switch of the trainer that a forecast's step does not depend on": (
+        *(
+            "gradient_checkpointing_kwargs.*",
+            "ddp_find_unused_parameters",
+            "ddp_broadcast_buffers",
+            "auto_find_batch_size",
+        ),
+        *(
+            "fp16_opt_level",
+            "fp16_backend",
+            "half_precision_backend",
+            "bf16_full_eval",
+            "fp16_full_eval",
+            "accelerator_config.*",
+        ),
+        *(
+            "average_tokens_across_devices",
+            "torch_empty_cache_steps",
+            "group_by_length",
+            "length_column_name",
+            "full_determinism",
+        ),
+        *(
+            "optim_target_modules",
+            "model_revision",
+            "model_code_revision",
+            "use_fast_tokenizer",
+            "use_auth_token",
+            "token",
+        ),
+        *(
+            "low_cpu_mem_usage",
+            "use_cache",
+            "max_prompt_length",
+            "max_completion_length",
+            "bnb_*",
+            "lora_task_type",
+            "past_index",
+        ),
+        *(
+            "assistant_only_loss",
+            "completion_only_loss",
+            "padding_free",
+            "pad_token",
+            "eos_token",
+            "use_ipex",
+            "tpu_*",
+            "jit_mode_eval",
+        ),
+        *(
+            "liger_kernel_config.*",
+            "torch_compile_mode",
+            "config_name",
+            "torchdynamo",
+            "ray_scope",
+            "neftune*",
+            "dtype",
+            "tf32",
+        ),
+        *(
+            "eval_accumulation_steps",
+            "no_cuda",
+            "use_mps_device",
+            "mp_parameters",
+            "restore_callback*",
+            "project",
+            "trackio*",
+        ),
+        *(
+            "max_seq_length",
+            "response_template",
+            "loss_type",
+            "beta",
+            "ddp_bucket_cap_mb",
+            "parallelism_config",
+            "gradient_checkpointing",
+        ),
+    ),
+}
+UNFORECAST = {
+    "neftune_noise_alpha": "noise on embeddings",
+    "parallelism_config.*": "accelerate's parallelism; --tensor-parallel and --context-parallel say it",
+    "use_dora": "DoRA; --dora says it",
+    "galore*": "GaLore",
+    "precompute_ref_log_probs": "log probabilities of the reference model that are computed before",
+    "lora_modules_to_save": "modules that are trained whole beside the adapters",
+    "modules_to_save": "modules that are trained whole beside the adapters",
+}
+HF_TRAINER = Trainer(
+    "transformers' Trainer",
+    lambda values: (
+        "per_device_train_batch_size" in values
+        or "per_gpu_train_batch_size" in values
+        or ("gradient_accumulation_steps" in values and "output_dir" in values)
+    ),
+    _derive,
+    direct={},
+    idle=IDLE,
+    unforecast=UNFORECAST,
+)

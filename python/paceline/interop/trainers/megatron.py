@@ -1,0 +1,603 @@
+"""Megatron-LM's arguments: megatron/training/arguments.py. NeMo and Megatron Bridge share their names (nemo.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.interop.trainers.document import Values
+from paceline.interop.trainers.reading import Direct, Reading, Trainer
+from paceline.interop.trainers.words import take_optimizer
+
+_DEGREES = {
+    "tensor_parallel": "--tensor-model-parallel-size",
+    "pipeline_parallel": "--pipeline-model-parallel-size",
+    "context_parallel": "--context-parallel-size",
+    "expert_parallel": "--expert-model-parallel-size",
+}
+_TOKENIZERS = {
+    "llama3": 128_256,
+    "llama-3": 128_256,
+    "llama2": 32_000,
+    "llama-2": 32_000,
+    "mixtral": 32_000,
+    "mistral": 32_000,
+    "deepseek-v3": 129_280,
+    "qwen3": 151_936,
+    "qwen2": 151_936,
+    "gpt2": 50_257,
+}
+"""Entries of published vocabularies, by words in the name of a tokenizer."""
+_GATED = ("--swiglu", "--gated-linear-unit")
+
+
+def recognizes(values: Values) -> bool:
+    """Whether these are arguments of Megatron-LM."""
+    return (
+        ("--num-layers" in values and "--hidden-size" in values)
+        or "--tensor-model-parallel-size" in values
+        or ("--micro-batch-size" in values and "--global-batch-size" in values)
+    )
+
+
+def derive(reading: Reading) -> None:
+    """Derive the options."""
+    _model(reading)
+    parallel(reading)
+    _batch(reading)
+    _precision(reading)
+    _sharding(reading)
+    recomputation(reading)
+    _kernels(reading)
+    name = reading.text("--optimizer")
+    if name:
+        take_optimizer(reading, "--optimizer")
+    if reading.flag("--optimizer-cpu-offload"):
+        share = reading.values.get("--optimizer-offload-fraction", 1.0)
+        reading.take("offload", "cpu:states", "--optimizer-cpu-offload", "--optimizer-offload-fraction")
+        if share not in (1, 1.0):
+            reading.assume(f"all states on the CPU, where the file offloads {share} of them")
+    if reading.flag("--cpu-offloading"):
+        reading.take("offload", "cpu:activations", "--cpu-offloading", "--cpu-offloading-num-layers")
+
+
+def parallel(reading: Reading) -> None:
+    """Take GPUs and parallel degrees. Raises InvalidArgumentError if they do not fit together."""
+    nodes, per_node = reading.whole("--nnodes", "--num-nodes"), reading.whole("--nproc-per-node", "--gpus-per-node")
+    world = reading.whole("--world-size")
+    if nodes and per_node:
+        reading.take("workers", nodes * per_node, "--nnodes", "--nproc-per-node", "--num-nodes", "--gpus-per-node")
+    elif per_node and nodes is None:
+        reading.take("workers", per_node, "--nproc-per-node", "--gpus-per-node")
+        reading.assume("one node, as nothing says how many", "--gpus N")
+    else:
+        reading.take("workers", world, "--world-size")
+    for setting, name in _DEGREES.items():
+        reading.take(setting, reading.whole(name), name, unless=1)
+    shared = (
+        reading.degree("tensor_parallel") * reading.degree("pipeline_parallel") * reading.degree("context_parallel")
+    )
+    if reading.gpus is not None and reading.gpus % shared:
+        raise reading.wrong(
+            "--tensor-model-parallel-size",
+            f"tensor x pipeline x context, {shared}, does not divide {reading.gpus} GPUs",
+            f"1, or --gpus {max(1, reading.gpus // shared) * shared}",
+        )
+    # Of one replica of the experts: Megatron counts them over data-parallel ranks, tensor parallelism apart.
+    expert, tensor = reading.degree("expert_parallel"), reading.degree("tensor_parallel")
+    own = reading.whole("--expert-tensor-parallel-size")
+    if expert > 1 and tensor > 1 and "expert_parallel" not in reading.given:
+        reading.take(
+            "expert_parallel", expert * (own or tensor), _DEGREES["expert_parallel"], "--expert-tensor-parallel-size"
+        )
+    if tensor > 1 and not reading.flag("--sequence-parallel"):
+        reading.assume("sequence parallelism beside tensor parallelism")
+    _virtual(reading)
+
+
+def _virtual(reading: Reading) -> None:
+    stages = reading.degree("pipeline_parallel")
+    if stages == 1:
+        return
+    layers, part = reading.whole("--num-layers"), reading.whole("--num-layers-per-virtual-pipeline-stage")
+    count = reading.whole("--num-virtual-stages-per-pipeline-rank", "--virtual-pipeline-model-parallel-size")
+    if count is not None:
+        reading.take(
+            "virtual_stages",
+            count,
+            "--num-virtual-stages-per-pipeline-rank",
+            "--virtual-pipeline-model-parallel-size",
+            unless=1,
+        )
+    elif layers and part:
+        if layers % (stages * part):
+            raise reading.wrong(
+                "--num-layers-per-virtual-pipeline-stage",
+                f"{part} layers on each of {stages} stages do not divide {layers}",
+                "1",
+            )
+        reading.take("virtual_stages", layers // stages // part, "--num-layers-per-virtual-pipeline-stage", unless=1)
+
+
+def _batch(reading: Reading) -> None:
+    reading.take("batch", reading.whole("--micro-batch-size"), "--micro-batch-size")
+    total = reading.whole("--global-batch-size")
+    if total is not None:
+        reading.passes_of_global("--global-batch-size", total)
+    elif reading.degree("pipeline_parallel") > 1:
+        reading.passes(None)
+    ramp = reading.value("--rampup-batch-size")
+    if ramp is not None:
+        reading.leave("--rampup-batch-size", "the batch of the start; the full one is forecast")
+
+
+def _precision(reading: Reading) -> None:
+    eight = reading.value("--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
+    if eight:
+        reading.take("dtype", "fp8", "--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
+        reading.take("precision", "megatron", "--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
+        return
+    for name in ("bf16", "fp16"):
+        if not reading.flag(f"--{name}"):
+            continue
+        reading.take("dtype", name, f"--{name}")
+        lean = reading.flag("--grad-reduce-in-bf16") or (
+            name == "fp16" and not reading.flag("--accumulate-allreduce-grads-in-fp32")
+        )
+        reading.take(
+            "precision",
+            "o2" if lean else "megatron",
+            f"--{name}",
+            "--grad-reduce-in-bf16",
+            "--accumulate-allreduce-grads-in-fp32",
+        )
+        return
+    reading.take("dtype", "fp32")
+
+
+_FSDP = {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"}
+
+
+def _sharding(reading: Reading) -> None:
+    if reading.flag("--use-torch-fsdp2"):
+        reading.take("sharding", "zero3", "--use-torch-fsdp2")
+    elif reading.flag("--use-megatron-fsdp", "--use-custom-fsdp"):
+        name = "--data-parallel-sharding-strategy"
+        kind = reading.choice(_FSDP, name) or "none"
+        reading.take("sharding", kind, name, "--use-megatron-fsdp", "--use-custom-fsdp")
+        reading.take(
+            "kernels", "transformer-engine" if kind == "zero3" else None, "--use-megatron-fsdp", "--use-custom-fsdp"
+        )
+    elif reading.flag("--use-distributed-optimizer"):
+        instances = reading.whole("--num-distributed-optimizer-instances") or 1
+        size = (reading.replicas or 0) // instances if instances > 1 else 0
+        reading.take(
+            "sharding",
+            f"zero1:{size}" if size > 1 else "zero1",
+            "--use-distributed-optimizer",
+            "--num-distributed-optimizer-instances",
+        )
+    else:
+        reading.take("sharding", "none")
+    for name in ("--overlap-grad-reduce", "--overlap-param-gather"):
+        if reading.flag(name):
+            reading.known(name, "as a forecast has it")
+        elif reading.effective("sharding") != "none" or name == "--overlap-grad-reduce":
+            reading.assume(f"communication that overlaps with computation, as with {name}")
+    elements = reading.number("--ddp-bucket-size")
+    if elements is not None and reading.effective("sharding") in ("none", "zero1", "zero2"):
+        reading.take("bucket_size", f"{4 * elements}B", "--ddp-bucket-size")
+
+
+def recomputation(reading: Reading) -> None:
+    """Take what is recomputed in the backward pass."""
+    name = "--recompute-granularity"
+    if reading.flag("--recompute-activations"):
+        reading.take("checkpointing", "selective", "--recompute-activations")
+    kind = reading.choice({"full": "full", "selective": "selective"}, name)
+    reading.take("checkpointing", kind, name, "--recompute-method", "--recompute-num-layers", "--recompute-modules")
+    if reading.flag("--checkpoint-activations"):
+        reading.take("checkpointing", "full", "--checkpoint-activations")
+    modules = reading.words("--recompute-modules")
+    if kind == "selective" and modules and modules != ["core_attn"]:
+        reading.assume(
+            f"recomputation of attention, where the file recomputes {', '.join(modules)[:80]}",
+            "--checkpointing full, or none",
+        )
+    if kind == "full" and reading.text("--recompute-method") == "block":
+        reading.assume(
+            "recomputation of all layers, where the file recomputes some", "--checkpointing selective, or none"
+        )
+    for one in ("--recompute-method", "--recompute-num-layers", "--recompute-modules"):
+        reading.known(one, "with the granularity")
+
+
+def _kernels(reading: Reading) -> None:
+    kind = reading.choice(
+        {"transformer_engine": "te", "local": "local", "inference_optimized": "te"}, "--transformer-impl"
+    )
+    if kind == "te" and reading.options.get("dtype") == "fp8":
+        reading.take("kernels", "transformer-engine", "--transformer-impl")
+    elif kind is not None:
+        reading.known("--transformer-impl", "as a forecast's fused kernels")
+    backend = reading.choice(
+        {"flash": "flash", "fused": "flash", "unfused": "unfused", "local": "unfused", "auto": "flash"},
+        "--attention-backend",
+    )
+    reading.take("attention", backend, "--attention-backend", unless="flash")
+    for name in ("--use-flash-attn", "--cross-entropy-loss-fusion"):
+        if reading.flag(name):
+            reading.known(name, "as a forecast's fused kernels")
+
+
+# The model.
+
+
+def _model(reading: Reading) -> None:
+    layers, hidden = reading.whole("--num-layers"), reading.whole("--hidden-size")
+    if layers is None or hidden is None:
+        return
+    heads = reading.whole("--num-attention-heads")
+    if heads is None:
+        raise reading.wrong("--num-attention-heads", "is missing", "32")
+    gated, experts = reading.flag(*_GATED), reading.whole("--num-experts")
+    used = ["--num-layers", "--hidden-size", "--num-attention-heads", "--ffn-hidden-size", "--vocab-size", *_GATED]
+    own: dict[str, Any] = {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": _kv_heads(reading, heads),
+        # megatron/training/arguments.py (validate_args): 4 h, of gated ones two thirds of that, to a multiple of 64.
+        "intermediate_size": reading.whole("--ffn-hidden-size")
+        or (int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden),
+        "vocab_size": _vocabulary(reading),
+        "tie_word_embeddings": not reading.flag("--untie-embeddings-and-output-weights"),
+        "max_position_embeddings": reading.whole("--max-position-embeddings") or reading.whole("--seq-length") or 2048,
+    }
+    width = reading.whole("--kv-channels")
+    if width is not None and width * heads != hidden:
+        own["head_dim"] = width
+    used += [
+        "--kv-channels",
+        "--max-position-embeddings",
+        "--untie-embeddings-and-output-weights",
+        "--group-query-attention",
+        "--num-query-groups",
+    ]
+    kind = _kind(reading, gated=gated, experts=experts, own=own)
+    if experts:
+        used += _experts(reading, kind, experts, own)
+    for name in _ARCHITECTURE:
+        used += [name] if name in reading.values else []
+    reading.build_model(kind, own, *used)
+
+
+_ARCHITECTURE = (
+    *(
+        "--swiglu",
+        "--normalization",
+        "--disable-bias-linear",
+        "--position-embedding-type",
+        "--use-rotary-position-embeddings",
+    ),
+    *(
+        "--qk-layernorm",
+        "--add-qkv-bias",
+        "--squared-relu",
+        "--use-rope-scaling",
+        "--rotary-percent",
+        "--multi-latent-attention",
+    ),
+    *("--q-lora-rank", "--kv-lora-rank", "--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim"),
+)
+
+
+def _kv_heads(reading: Reading, heads: int) -> int:
+    groups = reading.whole("--num-query-groups")
+    if not reading.flag("--group-query-attention", default=groups is not None):
+        return heads
+    return groups or 1
+
+
+def _vocabulary(reading: Reading) -> int:
+    size = reading.whole("--vocab-size", "--padded-vocab-size")
+    if size is not None:
+        return size
+    words = " ".join(
+        str(reading.values.get(name, "")) for name in ("--tokenizer-model", "--tokenizer-type", "--vocab-file")
+    ).lower()
+    for word, count in _TOKENIZERS.items():
+        if word in words:
+            reading.assume(
+                f"a vocabulary of {count:,} tokens, by the name of the tokenizer", "--vocab-size in the file"
+            )
+            return count
+    count = _TOKENIZERS["gpt2"]
+    reading.assume(f"a vocabulary of {count:,} tokens, that of GPT-2, as the file has none", "--vocab-size in the file")
+    return count
+
+
+def _kind(reading: Reading, *, gated: bool, experts: int | None, own: Mapping[str, Any]) -> str:
+    if reading.flag("--multi-latent-attention"):
+        return "deepseek_v3" if experts else "deepseek_v2"
+    if experts:
+        return "qwen3_moe" if reading.whole("--moe-ffn-hidden-size") or reading.flag("--qk-layernorm") else "mixtral"
+    rotary = reading.text("--position-embedding-type") in ("rope", "yarn") or reading.flag(
+        "--use-rotary-position-embeddings"
+    )
+    if gated:
+        if reading.flag("--qk-layernorm"):
+            return "qwen3"
+        return "qwen2" if reading.flag("--add-qkv-bias") else "llama"
+    if own["num_key_value_heads"] == own["num_attention_heads"]:
+        return "gpt_neox" if rotary else "gpt2"
+    if reading.text("--normalization").lower() == "rmsnorm":
+        reading.assume("a gated MLP, as no family with RMSNorm has another", "--model config.json")
+        return "llama"
+    return "starcoder2"
+
+
+def _experts(reading: Reading, kind: str, experts: int, own: dict[str, Any]) -> list[str]:
+    width = reading.whole("--moe-ffn-hidden-size")
+    routed = reading.whole("--moe-router-topk") or 2
+    shared = reading.whole("--moe-shared-expert-intermediate-size")
+    own["num_experts_per_tok"] = routed
+    own[
+        "num_local_experts"
+        if kind == "mixtral"
+        else "n_routed_experts"
+        if kind.startswith("deepseek")
+        else "num_experts"
+    ] = experts
+    if kind == "mixtral":
+        own["intermediate_size"] = width or own["intermediate_size"]
+    else:
+        own["moe_intermediate_size"] = width or own["intermediate_size"]
+    if kind.startswith("deepseek"):
+        own["n_shared_experts"] = max(0, round((shared or 0) / own["moe_intermediate_size"]))
+        own["first_k_dense_replace"] = _dense(reading, own["num_hidden_layers"])
+        for name, field in _LATENT.items():
+            if (size := reading.whole(name)) is not None:
+                own[field] = size
+    elif shared is not None:
+        reading.leave(
+            "--moe-shared-expert-intermediate-size", "shared experts of this family; --model config.json says them"
+        )
+    return [
+        "--num-experts",
+        "--moe-ffn-hidden-size",
+        "--moe-router-topk",
+        "--moe-shared-expert-intermediate-size",
+        "--moe-layer-freq",
+    ]
+
+
+_LATENT = {
+    "--q-lora-rank": "q_lora_rank",
+    "--kv-lora-rank": "kv_lora_rank",
+    "--qk-head-dim": "qk_nope_head_dim",
+    "--qk-pos-emb-head-dim": "qk_rope_head_dim",
+    "--v-head-dim": "v_head_dim",
+}
+
+
+def _dense(reading: Reading, layers: int) -> int:
+    """Return how many of the first layers have no experts: `--moe-layer-freq "([0]*3+[1]*58)"`."""
+    word = "".join(map(str, reading.words("--moe-layer-freq"))).replace(" ", "")
+    first = word.partition("]*")[2].partition("+")[0] if word.lstrip("(").startswith("[0]*") else ""
+    return min(int(first), layers - 1) if first.isdigit() and len(first) < 6 else 0
+
+
+MEGATRON_IDLE = {
+    "another name of what the model is": (
+        *(
+            "model-name",
+            "make-vocab-size-divisible-by",
+            "norm-epsilon",
+            "layernorm-epsilon",
+            "rotary-*",
+            "rope-*",
+            "no-rope-fusion",
+        ),
+        *(
+            "attention-dropout",
+            "hidden-dropout",
+            "init-method-*",
+            "no-position-embedding",
+            "use-rotary-position-embeddings",
+        ),
+        *(
+            "apply-layernorm-1p",
+            "no-masked-softmax-fusion",
+            "no-bias-*-fusion",
+            "attention-softmax-in-fp32",
+            "use-mcore-models",
+        ),
+        *(
+            "spec",
+            "mscale*",
+            "rotary-scaling-factor",
+            "original-max-position-embeddings",
+            "max-position-embeddings",
+            "bert-*",
+        ),
+        *(
+            "disable-bias-linear",
+            "normalization",
+            "swiglu",
+            "num-query-groups",
+            "group-query-attention",
+            "position-embedding-type",
+        ),
+        *(
+            "encoder-*",
+            "decoder-seq-length",
+            "use-rope-scaling",
+            "apply-query-key-layer-scaling",
+            "no-weight-decay-cond-type",
+        ),
+    ),
+    "routing of tokens to experts": (
+        *(
+            "moe-router-*",
+            "moe-aux-loss-coeff",
+            "moe-z-loss-coeff",
+            "moe-token-dispatcher-type",
+            "moe-grouped-gemm",
+            "moe-permute-fusion",
+        ),
+        *(
+            "moe-input-jitter-eps",
+            "moe-per-layer-logging",
+            "moe-token-drop-policy",
+            "moe-pad-expert-input-to-capacity",
+            "moe-flex*",
+        ),
+        *("moe-enable-deepep", "moe-shared-expert-overlap", "moe-use-legacy-grouped-gemm", "moe-deepep-num-sms"),
+    ),
+    "a switch of Megatron that a forecast's step does not depend on": (
+        *(
+            "use-legacy-models",
+            "no-async-tensor-model-parallel-allreduce",
+            "no-gradient-accumulation-fusion",
+            "distributed-*",
+        ),
+        *(
+            "accumulate-allreduce-grads-in-fp32",
+            "empty-unused-memory-level",
+            "manual-gc*",
+            "check-for-*",
+            "no-check-for-*",
+        ),
+        *(
+            "initial-loss-scale",
+            "loss-scale*",
+            "min-loss-scale",
+            "hysteresis",
+            "override-opt*",
+            "use-checkpoint*",
+            "dist-ckpt*",
+        ),
+        *(
+            "nccl-communicator-config-path",
+            "nccl-ub",
+            "use-nccl-ub",
+            "use-tp-pp-dp-mapping",
+            "no-initialization",
+            "num-dataset-builder-threads",
+        ),
+        *(
+            "enable-ft-package",
+            "result-rejected-tracker-filename",
+            "rerun-mode",
+            "lazy-mpu-init",
+            "local-ranks-filter",
+            "no-mmap-bin-files",
+        ),
+        *(
+            "fp8-amax-*",
+            "fp8-margin",
+            "fp8-interval",
+            "fp8-recipe",
+            "fp8-wgrad",
+            "transformer-impl",
+            "deterministic-mode",
+            "use-cpu-initialization",
+        ),
+        *(
+            "num-distributed-optimizer-instances",
+            "ddp-*",
+            "align-*",
+            "sequence-parallel",
+            "cross-entropy-fusion-impl",
+            "train-sync-interval",
+        ),
+        *(
+            "use-precision-aware-optimizer",
+            "main-*-dtype",
+            "exp-avg*",
+            "no-shared-fs",
+            "onnx-safe",
+            "calculate-per-token-loss",
+            "attention-backend",
+        ),
+        *(
+            "ckpt-format",
+            "te-rng-tracker",
+            "no-ckpt*",
+            "inference-*",
+            "rdzv-*",
+            "world-size",
+            "recompute-*",
+            "tiktoken-*",
+            "auto-detect-ckpt-format",
+        ),
+        *(
+            "tensorboard-*",
+            "no-log*",
+            "dataset-*",
+            "mid-level-*",
+            "per-split-*",
+            "valid-*",
+            "test-*",
+            "sft*",
+            "legacy-tokenizer",
+            "data-sharding",
+        ),
+        *(
+            "cpus-per-task",
+            "gpus-per-task",
+            "ntasks*",
+            "container-*",
+            "no-container-*",
+            "cpu-bind",
+            "export",
+            "wait",
+            "jobid",
+            "nodes",
+            "gres",
+            "mail-*",
+            "dependency",
+            "no-kill",
+            "overlap",
+            "label",
+            "kill-on-bad-exit",
+            "unbuffered",
+            "mpi",
+        ),
+    ),
+}
+UNFORECAST = {
+    "--tp-comm-overlap": "overlap of tensor-parallel communication with products",
+    "--mtp-num-layers": "layers of multi-token prediction",
+    "--moe-layer-freq": "layers without experts among the others",
+    "--moe-expert-capacity-factor": "tokens that are dropped",
+    "--use-precision-aware-optimizer": "another type of the optimizer's states",
+    "--enable-cuda-graph": "CUDA graphs",
+    "--cuda-graph-*": "CUDA graphs",
+    "--external-cuda-graph": "CUDA graphs",
+    "--delay-wgrad-compute": "gradients of weights that are computed later",
+    "--overlap-moe-expert-parallel-comm": "overlap of the exchange of tokens with computation",
+    "--window-size": "windows of attention",
+    "--hybrid-*": "layers of Mamba; --model config.json says them",
+    "--fp4-*": "products in 4 bits",
+    "--fp8-param-gather": "parameters gathered in 8 bits",
+    "--decoder-first-pipeline-num-layers": "stages of different sizes",
+    "--decoder-last-pipeline-num-layers": "stages of different sizes",
+    "--pipeline-model-parallel-layout": "stages of different sizes",
+    "--account-for-*-in-pipeline-split": "stages of different sizes",
+    "--context-parallel-*": "another exchange of keys and values",
+    "--cp-comm-type": "another exchange of keys and values",
+    "--hierarchical-context-parallel-sizes": "another exchange of keys and values",
+    "--overlap-p2p-communication-warmup-flush": "an overlap of the pipeline's ends",
+    "--fine-grained-activation-offloading": "activations in the CPU's memory; --offload cpu:activations says it",
+}
+MEGATRON = Trainer(
+    "Megatron-LM",
+    recognizes,
+    derive,
+    direct={"--seq-length": Direct("seq")},
+    idle=MEGATRON_IDLE,
+    unforecast=UNFORECAST,
+    prefix="--",
+)

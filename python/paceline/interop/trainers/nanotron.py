@@ -1,0 +1,185 @@
+"""nanotron's YAML: src/nanotron/config/config.py, src/nanotron/config/parallelism_config.py."""
+
+from __future__ import annotations
+
+from paceline.interop.trainers.reading import Direct, Reading, Trainer
+from paceline.interop.trainers.words import DTYPES, take_optimizer
+
+_MODEL = "model.model_config."
+_P = "parallelism."
+
+
+def _derive(reading: Reading) -> None:
+    _model(reading)
+    product = 1
+    for name, setting in (
+        ("tp", "tensor_parallel"),
+        ("pp", "pipeline_parallel"),
+        ("context_parallel_size", "context_parallel"),
+    ):
+        degree = reading.whole(f"{_P}{name}")
+        reading.take(setting, degree, f"{_P}{name}", unless=1)
+        product *= degree or 1
+    replicas = reading.whole(f"{_P}dp")
+    if replicas is not None:
+        reading.take(
+            "workers", replicas * product, *(f"{_P}{name}" for name in ("dp", "tp", "pp", "context_parallel_size"))
+        )
+    reading.take("expert_parallel", reading.whole(f"{_P}expert_parallel_size"), f"{_P}expert_parallel_size", unless=1)
+    stage = reading.whole("optimizer.zero_stage", least=0) or 0
+    if stage > 1:
+        raise reading.wrong("optimizer.zero_stage", f"nanotron has the stages 0 and 1, not {stage}", "1")
+    reading.take("sharding", "zero1" if stage == 1 else "none", "optimizer.zero_stage")
+    passes = reading.whole("tokens.batch_accumulation_per_replica")
+    reading.passes(passes, "tokens.batch_accumulation_per_replica")
+    _precision(reading)
+    _recomputation(reading)
+    take_optimizer(reading, "optimizer.optimizer_factory.name")
+    if reading.flag("optimizer.optimizer_factory.torch_adam_is_fused"):
+        reading.take("optimizer_impl", "fused", "optimizer.optimizer_factory.torch_adam_is_fused")
+    engine = reading.text(f"{_P}pp_engine").lower()
+    if engine == "1f1b":
+        reading.known(f"{_P}pp_engine", "as a forecast has it")
+    elif engine and reading.degree("pipeline_parallel") > 1:
+        reading.leave(f"{_P}pp_engine", "the schedule 1F1B is forecast")
+    for name, usual in ((f"{_P}tp_mode", "reduce_scatter"), (f"{_P}tp_linear_async_communication", "true")):
+        word = reading.text(name).lower()
+        if word and word != usual and reading.degree("tensor_parallel") > 1:
+            reading.leave(name, "sequence parallelism beside tensor parallelism is forecast")
+        elif word:
+            reading.known(name, "as a forecast has it")
+
+
+def _model(reading: Reading) -> None:
+    sizes = {key[len(_MODEL) :]: value for key, value in reading.values.items() if key.startswith(_MODEL)}
+    if "hidden_size" not in sizes:
+        return
+    kind = (
+        "qwen2"
+        if reading.values.get(f"{_MODEL}is_qwen2_config") is True or sizes.get("attention_bias") is True
+        else "llama"
+    )
+    if reading.values.get(f"{_MODEL}is_starcoder2_config") is True:
+        kind = "starcoder2"
+    known = {name: sizes[name] for name in _SIZES if sizes.get(name) is not None}
+    for name in known:
+        if name in _FLAGS:
+            reading.flag(f"{_MODEL}{name}")
+        elif name not in _TEXTS:
+            reading.whole(f"{_MODEL}{name}")
+    reading.build_model(kind, known, *(f"{_MODEL}{name}" for name in known))
+
+
+_TEXTS = ("hidden_act",)
+_FLAGS = ("tie_word_embeddings",)
+_SIZES = (
+    *(
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "vocab_size",
+    ),
+    *("tie_word_embeddings", "hidden_act", "max_position_embeddings"),
+)
+
+
+def _precision(reading: Reading) -> None:
+    dtype = reading.choice(DTYPES, "model.dtype")
+    reading.take("dtype", dtype, "model.dtype")
+    if dtype == "bf16":
+        # FP32 masters and, unless it is switched off, gradients accumulated in FP32, as in Megatron.
+        name = "optimizer.accumulate_grad_in_fp32"
+        reading.take("precision", "megatron" if reading.flag(name, default=True) else "o2", "model.dtype", name)
+
+
+def _recomputation(reading: Reading) -> None:
+    if reading.flag(f"{_P}recompute_layer"):
+        reading.take("checkpointing", "full", f"{_P}recompute_layer")
+        return
+    word = reading.text(f"{_P}recompute_granularity").lower()
+    kinds = {"full": "full", "selective": "selective", "": None, "none": None}
+    if word not in kinds:
+        raise reading.wrong(
+            f"{_P}recompute_granularity", f"{word:.40} is not known", "selective (one of full, selective)"
+        )
+    reading.take("checkpointing", kinds[word], f"{_P}recompute_granularity")
+
+
+NANOTRON = Trainer(
+    "nanotron",
+    lambda values: (
+        ("parallelism.dp" in values and ("parallelism.tp" in values or "tokens.micro_batch_size" in values))
+        or ("tokens.micro_batch_size" in values and "model.model_config.hidden_size" in values)
+    ),
+    _derive,
+    direct={"tokens.micro_batch_size": Direct("batch"), "tokens.sequence_length": Direct("seq")},
+    idle={
+        "of the model, without effect on its size or time": (
+            *(
+                f"{_MODEL}{name}"
+                for name in (
+                    "bos_token_id",
+                    "eos_token_id",
+                    "pad_token_id",
+                    "initializer_range",
+                    "rms_norm_eps",
+                    "rope_*",
+                    "use_cache",
+                )
+            ),
+            *(
+                "model.init_method.*",
+                "model.make_vocab_size_divisible_by",
+                "model.ddp_bucket_cap_mb",
+                f"{_MODEL}is_*_config",
+                f"{_MODEL}pretraining_tp",
+            ),
+            *(
+                f"{_MODEL}_*",
+                f"{_MODEL}no_rope_layer",
+                f"{_MODEL}attention_bias",
+                f"{_MODEL}z_loss*",
+                f"{_MODEL}head_dim",
+            ),
+            f"{_MODEL}_attn_implementation",
+        ),
+        "values of the optimizer": (
+            *(
+                "optimizer.learning_rate_scheduler.*",
+                "optimizer.weight_decay*",
+                "optimizer.clip_grad",
+                "optimizer.optimizer_factory.*",
+            ),
+            "optimizer.finetuning*",
+        ),
+        "number of steps, data and validation": (
+            "tokens.train_steps",
+            "tokens.val_check_interval",
+            "tokens.limit_*",
+            "data_stages*",
+            "data.*",
+        ),
+        "logging and saving": (
+            "general.*",
+            "checkpoints.*",
+            "logging.*",
+            "profiler.*",
+            "s3_upload.*",
+            "lighteval.*",
+            "metrics_logging.*",
+        ),
+        "a switch of nanotron": (
+            "parallelism.tp_recompute_allgather",
+            "parallelism.*_bucket*",
+            "model.dtype",
+            "experiment_logger",
+        ),
+    },
+    unforecast={
+        f"{_MODEL}moe_config.*": "a mixture of experts; --model says which",
+        f"{_MODEL}sliding_window*": "windows of attention",
+        "parallelism.moe_layer_recompute": "recomputation of experts",
+    },
+)

@@ -1,0 +1,189 @@
+"""YAML of NeMo, of Megatron Bridge and of Megatron-LM's own tests, whose fields are Megatron-LM's arguments.
+
+NeMo 1: `model.tensor_model_parallel_size`, `trainer.num_nodes`. Megatron Bridge: `model.…`, `train.micro_batch_size`.
+NeMo 2 (`nemo llm`, recipes as YAML): `trainer.strategy.…`, `data.micro_batch_size`. Megatron-LM: `MODEL_ARGS.--…`.
+"""
+
+from __future__ import annotations
+
+from paceline.interop.trainers import megatron
+from paceline.interop.trainers.document import Values
+from paceline.interop.trainers.reading import Direct, Reading, Trainer
+
+_SECTIONS = (
+    *(
+        "model",
+        "model.config",
+        "train",
+        "training",
+        "trainer",
+        "trainer.strategy",
+        "data",
+        "dataset",
+        "ddp",
+        "optimizer",
+        "mixed_precision",
+    ),
+    *("resume", "model.data", "model.optim", "optim", "optim.config", "trainer.plugins", "log", "recipe", "cfg.model"),
+)
+"""Mappings of a file whose fields are arguments."""
+_NAMES = {
+    "encoder_seq_length": "seq-length",
+    "sequence_length": "seq-length",
+    "num_moe_experts": "num-experts",
+    "add_bias_linear": "",
+    "gated_linear_unit": "swiglu",
+    "activations_checkpoint_granularity": "recompute-granularity",
+    "activations_checkpoint_method": "recompute-method",
+    "activations_checkpoint_num_layers": "recompute-num-layers",
+    "virtual_pipeline_model_parallel_size": "virtual-pipeline-model-parallel-size",
+    "num_gpus_per_node": "nproc-per-node",
+    "devices": "nproc-per-node",
+    "num_nodes": "nnodes",
+    "moe_router_topk": "moe-router-topk",
+    "add_qkv_bias": "add-qkv-bias",
+    "share_embeddings_and_output_weights": "",
+    "use_flash_attention": "use-flash-attn",
+    "grad_reduce_in_fp32": "",
+    "qk_layernorm": "qk-layernorm",
+    "global_batch_size": "global-batch-size",
+    "micro_batch_size": "micro-batch-size",
+}
+"""Fields whose argument has another name; empty: read here."""
+
+
+def arguments(values: Values) -> tuple[Values, dict[str, str]]:
+    """Return the values as arguments of Megatron-LM, and the field of each."""
+    found: Values = {}
+    fields: dict[str, str] = {}
+    for field, value in values.items():
+        section, _, name = field.rpartition(".")
+        if name.startswith("--"):
+            option = f"--{name[2:].replace('_', '-')}"
+        elif section in _SECTIONS or section == "":
+            plain = _NAMES.get(name, name.replace("_", "-"))
+            option = f"--{plain}" if plain else field
+        else:
+            option = field
+        if option not in found or found[option] is None:
+            found[option], fields[option] = value, field
+    return found, fields
+
+
+def _derive(reading: Reading) -> None:
+    _translate(reading)
+    megatron.derive(reading)
+
+
+def _translate(reading: Reading) -> None:
+    """Say in Megatron-LM's arguments what these files say otherwise."""
+    for name in ("model.share_embeddings_and_output_weights", "model.config.share_embeddings_and_output_weights"):
+        if name in reading.values:
+            reading.stand_in("--untie-embeddings-and-output-weights", not reading.flag(name), name)
+    activation = reading.text("--activation").lower()
+    if activation:
+        reading.known("--activation", "of the model")
+        if "swiglu" in activation or "geglu" in activation:
+            reading.stand_in("--swiglu", True, "--activation")
+    precision = str(reading.value("--precision") or "").lower()
+    if precision:
+        reading.known("--precision", "of the trainer")
+        kind = next(
+            (one for one in ("bf16", "fp16") if one in precision or (one == "fp16" and precision.startswith("16"))), ""
+        )
+        if kind:
+            reading.stand_in(f"--{kind}", True, "--precision")
+    for name in ("--mixed-precision", "mixed_precision", "--recipe"):
+        word = str(reading.values.get(name, "")).lower()
+        for one in ("fp8", "bf16", "fp16"):
+            if one in word:
+                reading.known(name, "of the trainer")
+                reading.stand_in("--bf16" if one == "fp8" else f"--{one}", True, name)
+                if one == "fp8":
+                    reading.stand_in("--fp8-format", "hybrid", name)
+                break
+    if "--fp8" in reading.values and reading.value("--fp8"):
+        reading.known("--fp8", "of the model")
+        reading.stand_in("--fp8-format", "hybrid", "--fp8")
+    optimizer = str(reading.values.get("--name", reading.values.get("model.optim.name", "")))
+    if "distributed_fused_adam" in optimizer:
+        reading.known("--name", "of the optimizer")
+        reading.stand_in("--use-distributed-optimizer", True, "--name")
+    for name in ("--grad-reduce-in-fp32", "ddp.grad_reduce_in_fp32", "model.grad_reduce_in_fp32"):
+        if name in reading.values:
+            reading.known(name, "of gradients")
+            if reading.flag(name, default=True) is False:
+                reading.stand_in("--grad-reduce-in-bf16", True, name)
+
+
+def _recognizes(values: Values) -> bool:
+    names = {field.rpartition(".")[2].lstrip("-").replace("-", "_") for field in values}
+    return bool(
+        names & {"tensor_model_parallel_size", "pipeline_model_parallel_size"}
+        or (names & {"micro_batch_size"} and names & {"global_batch_size"})
+    )
+
+
+NEMO = Trainer(
+    "NeMo",
+    _recognizes,
+    _derive,
+    direct={"--seq-length": Direct("seq")},
+    idle={
+        **megatron.MEGATRON_IDLE,
+        "NeMo's own, without effect on a step": (
+            *(
+                "restore-from-path",
+                "*.restore_*",
+                "accelerator",
+                "precision",
+                "max-*",
+                "val-check-interval",
+                "limit-*",
+                "enable-*",
+                "logger",
+            ),
+            *(
+                "benchmark",
+                "use-distributed-sampler",
+                "replace-sampler-ddp",
+                "num-sanity-val-steps",
+                "gradient-clip-val",
+                "accumulate-grad-batches",
+            ),
+            *(
+                "do-layer-norm-weight-decay",
+                "hidden-dropout",
+                "bias*",
+                "masked-softmax-fusion",
+                "persist-layer-norm",
+                "resume-from-checkpoint",
+            ),
+            *(
+                "gradient-as-bucket-view",
+                "mcore-gpt",
+                "megatron-amp-O2",
+                "sync-batch-comm",
+                "nsys-profile*",
+                "apex-*",
+                "ub-*",
+                "use-emha",
+            ),
+        ),
+        "of other parts of the run": (
+            "exp_manager.*",
+            "model.tokenizer.*",
+            "model.data.*",
+            "model.optim.*",
+            "model.nsys_profile.*",
+            "ENV_VARS.*",
+            "TEST_TYPE",
+            "run.*",
+            "hydra.*",
+            "defaults",
+        ),
+    },
+    unforecast=megatron.UNFORECAST,
+    prefix="--",
+    translate=arguments,
+)

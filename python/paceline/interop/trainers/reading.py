@@ -1,0 +1,442 @@
+"""A trainer's file as options of a forecast, and what becomes of each of its fields.
+
+A trainer's module has tables of fields and a function that derives what depends on several of them. A field is read,
+has no effect on a forecast, is not forecast, or is not understood; nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline._internal.nearest import nearest
+from paceline.catalog.models.config import Config
+from paceline.errors import InvalidArgumentError
+from paceline.interop.trainers import fields
+from paceline.interop.trainers.document import Value, Values
+from paceline.interop.trainers.models import found_config, same_sizes
+
+Fate = Literal["read", "no effect", "not forecast", "not understood"]
+_MOST = 1 << 31
+_MODEL = "model"
+AUTO = "auto"
+"""The value that leaves a choice to the trainer."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A field of the file."""
+
+    field: str
+    value: str
+    fate: Fate
+    words: str
+    """The options that it gives, or why it gives none."""
+    options: tuple[str, ...] = ()
+    """The settings that it gives."""
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A value that the file does not have, and the option that gives it."""
+
+    words: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A field that is an option: its setting, and the values that differ from the option's."""
+
+    setting: str
+    values: Mapping[Any, object] | None = None
+    """None: a whole number. Others are not understood."""
+    unless: object = None
+    """The value that is the option's default."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer and its fields."""
+
+    name: str
+    recognizes: Callable[[Values], bool]
+    derive: Callable[[Reading], None]
+    """Derives what depends on several fields."""
+    direct: Mapping[str, Direct] = field(default_factory=dict)
+    idle: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Patterns of fields that have no effect on a forecast, by why they have none."""
+    unforecast: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of fields that change time or memory and that no option says, with what they do."""
+    prefix: str = ""
+    """That of all fields: `--` of arguments."""
+    translate: Callable[[Values], tuple[Values, dict[str, str]]] | None = None
+    """Returns the values by the names that the tables have, and the file's name of each."""
+
+
+class Reading:
+    """A trainer's file while it is read."""
+
+    def __init__(
+        self, trainer: Trainer, path: Path, values: Values, given: Mapping[str, Any], winner: str = "overridden"
+    ) -> None:
+        """`given`: checked values of settings that win over the file's; `winner`: how rows call that."""
+        self.winner = winner
+        self.trainer, self.path, self.given = trainer, path, given
+        self.labels: dict[str, str] = {}
+        """The file's names of fields that a trainer's tables call otherwise."""
+        self.values: Values = dict(values)
+        if trainer.translate is not None:
+            self.values, self.labels = trainer.translate(values)
+        self._stand_ins: dict[str, str] = {}
+        self.options: dict[str, Any] = {}
+        """Values by setting, as text or numbers; those in `given`, too."""
+        self.fields_of: dict[str, tuple[str, ...]] = {}
+        """The fields that a setting comes from."""
+        self.assumptions: list[Assumption] = []
+        self.model: str | Config | None = None
+        """The model by its name, or by its sizes; None if the file says neither."""
+        self.model_fields: tuple[str, ...] = ()
+        self.included: list[tuple[str, Reading]] = []
+        """Other files that this one names, with what stands before their fields."""
+        self._consulted: dict[str, str] = {}
+        self._unforecast: dict[str, str] = {}
+
+    def run(self) -> Reading:
+        """Read all fields. Raises InvalidArgumentError, which names file and field."""
+        for name, one in self.trainer.direct.items():
+            self._direct(name, one)
+        self.trainer.derive(self)
+        return self
+
+    def _direct(self, name: str, one: Direct) -> None:
+        if one.values is None:
+            self.take(one.setting, self.whole(name), name, unless=one.unless)
+            return
+        self.take(one.setting, self.choice(one.values, name), name, unless=one.unless)
+
+    # Values, each with the check that its reader needs.
+
+    def value(self, *names: str) -> Value:
+        """Return the value of the first of these fields that has one; null and `auto` count as none."""
+        for name in names:
+            found = self.values.get(name)
+            if name in self.values:
+                self._consulted.setdefault(name, "")
+            if found is not None and found != AUTO:
+                return found
+        return None
+
+    def whole(self, *names: str, least: int = 1) -> int | None:
+        """Return a whole number. Raises InvalidArgumentError."""
+        found, name = self.value(*names), self.present(*names)
+        if found is None:
+            return None
+        if isinstance(found, str) and found.strip().lstrip("-").replace("_", "").isdigit() and len(found) < 12:
+            found = int(found)
+        if isinstance(found, float) and found.is_integer() and abs(found) < _MOST:
+            found = int(found)
+        if isinstance(found, bool) or not isinstance(found, int) or not least <= found < _MOST:
+            raise self.wrong(name, f"must be a whole number, at least {least}, not {_shown(found)}", "8")
+        return found
+
+    def number(self, *names: str) -> int | None:
+        """Return a number of things, also as `5e8`. Raises InvalidArgumentError."""
+        found, name = self.value(*names), self.present(*names)
+        if isinstance(found, str):
+            try:
+                found = float(found[:40])
+            except ValueError:
+                found = -1.0
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 1 <= found < 1 << 50:
+            raise self.wrong(name, f"must be a number, at least 1, not {_shown(self.values[name])}", "500000000")
+        return int(found)
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        """Return whether a field is true. Raises InvalidArgumentError."""
+        found, name = self.value(*names), self.present(*names)
+        if found is None:
+            return default
+        if isinstance(found, str) and found.lower() in ("true", "false", "yes", "no", "1", "0"):
+            found = found.lower() in ("true", "yes", "1")
+        if found in (0, 1):
+            return bool(found)
+        raise self.wrong(name, f"must be true or false, not {_shown(found)}", "true")
+
+    def text(self, *names: str) -> str:
+        """Return text; empty if there is none. Raises InvalidArgumentError for a list."""
+        found, name = self.value(*names), self.present(*names)
+        if found is None:
+            return ""
+        if isinstance(found, list):
+            raise self.wrong(name, f"must be one word, not {_shown(found)}", str(found[0]) if found else "a word")
+        return str(found)
+
+    def words(self, *names: str) -> list[str]:
+        """Return a list of words; one that commas separate counts as a list."""
+        found = self.value(*names)
+        if found is None:
+            return []
+        return [str(one).strip() for one in (found if isinstance(found, list) else str(found).split(","))]
+
+    def choice(self, values: Mapping[Any, object], *names: str) -> Any:  # noqa: ANN401 - a value of the mapping
+        """Return what a value stands for; None if there is none. Raises InvalidArgumentError for other values."""
+        found, name = self.value(*names), self.present(*names)
+        if found is None:
+            return None
+        key = found.lower() if isinstance(found, str) else found
+        if isinstance(key, list) or key not in values:
+            known = [str(one) for one in values]
+            near = nearest(str(found), known) or known[0]
+            raise self.wrong(name, f"{_shown(found)} is not known", f"{near} (one of {', '.join(known)})")
+        return values[key]
+
+    def present(self, *names: str) -> str:
+        """Return the first of these fields that the file has with a value; else the first."""
+        return next((one for one in names if self.values.get(one) not in (None, AUTO)), names[0])
+
+    def has(self, *patterns: str) -> bool:
+        """Whether the file has a field of one of these patterns."""
+        return any(fnmatchcase(name, pattern) for name in self.values for pattern in patterns)
+
+    def wrong(self, name: str, problem: str, remedy: str) -> InvalidArgumentError:
+        """Return an error about a field."""
+        name = self.label(name)
+        spelled = f"{name} {remedy}" if name.startswith("--") else f"{name.rpartition('.')[2]}: {remedy}"
+        return InvalidArgumentError(f"{self.path!s:.200}: {name}: {problem}", remedy=spelled)
+
+    def label(self, name: str) -> str:
+        """Return the file's name of a field."""
+        return self.labels.get(name, name)
+
+    # The model.
+
+    def name_model(self, word: str, *names: str) -> None:
+        """Take the model's name. Empty: none."""
+        if word:
+            self.model, self.model_fields = word, tuple(name for name in names if name in self.values)
+
+    def build_model(self, kind: str, sizes: Mapping[str, Any], *names: str) -> None:
+        """Take a model from its sizes: the built-in one of these, or one of its own."""
+        config = Config(self.path.stem, str(self.path), {"model_type": kind, **sizes})
+        self.model, self.model_fields = (
+            same_sizes(config) or config,
+            tuple(name for name in names if name in self.values),
+        )
+
+    @cached_property
+    def config(self) -> Config | None:
+        """The model that is forecast: the one given, else the file's; None if it is unknown."""
+        word = self.given.get("model") or self.model
+        return word if word is None or isinstance(word, Config) else found_config(word, self.path)
+
+    @property
+    def blocks(self) -> int | None:
+        """Layers of the model; None if it is unknown."""
+        return None if self.config is None else self._size("num_hidden_layers", "n_layer")
+
+    def liger_chunks(self) -> int | None:
+        """Return the chunks of Liger's loss: tokens over the power of 2 that the wider vocabulary makes of them.
+
+        liger_kernel/ops/fused_linear_cross_entropy.py (`fused_linear_cross_entropy_forward`).
+        """
+        vocabulary, hidden = self._size("vocab_size"), self._size("hidden_size", "n_embd")
+        tokens = int(self.effective("batch", 1)) * int(
+            self.effective("seq") or self._size("max_position_embeddings") or 0
+        )
+        if not (vocabulary and hidden and tokens):
+            return 1
+        times = -(-vocabulary // hidden)
+        chunk = 1 << (-(-tokens // times) - 1).bit_length()
+        return max(1, -(-tokens // chunk))
+
+    def _size(self, *names: str) -> int | None:
+        fields = {} if self.config is None else self.config.fields
+        inner = fields.get("text_config")
+        fields = {**fields, **inner} if isinstance(inner, Mapping) else fields
+        return next((value for name in names if isinstance(value := fields.get(name), int)), None)
+
+    # What becomes of the fields.
+
+    def stand_in(self, name: str, value: Value, field_name: str) -> None:
+        """Say in another field what one says, unless the file has that one, too."""
+        if name not in self.values:
+            self.values[name] = value
+            self.labels[name] = self.label(field_name)
+            self._stand_ins[name] = field_name
+
+    def take(self, setting: str, value: object, *names: str, unless: object = None) -> None:
+        """Take an option from fields; None, or the default, is none."""
+        if value is None or value == unless:
+            return
+        self.options[setting] = value
+        own = [name for name in names if name in self.values and self.values[name] is not None]
+        self.fields_of[setting] = tuple(dict.fromkeys(own))
+        for name in own:
+            self._consulted.setdefault(name, "")
+
+    def assume(self, words: str, remedy: str = "") -> None:
+        """Record an assumption."""
+        self.assumptions.append(Assumption(words, remedy))
+
+    def leave(self, name: str, why: str) -> None:
+        """Record a field that changes time or memory and that no option says."""
+        if name in self.values:
+            self._unforecast[name] = why
+
+    def known(self, name: str, words: str) -> None:
+        """Record a field that gives no option because it says what holds anyway."""
+        if name in self.values:
+            self._consulted[name] = words
+
+    def effective(self, setting: str, default: Any = None) -> Any:  # noqa: ANN401 - the value of any setting
+        """Return the value given for a setting, else the file's; the first of several."""
+        found = self.given.get(setting, self.options.get(setting))
+        if isinstance(found, list):
+            found = found[0] if found else None
+        return default if found is None else found
+
+    def degree(self, setting: str) -> int:
+        """Return a parallel degree, 1 by default."""
+        return int(self.effective(setting, 1))
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs of the job; None if nothing says."""
+        found = self.effective("workers")
+        return None if found is None else int(found)
+
+    @property
+    def replicas(self) -> int | None:
+        """Groups of GPUs that each have samples of their own; None if nothing says."""
+        shared = self.degree("tensor_parallel") * self.degree("pipeline_parallel") * self.degree("context_parallel")
+        if self.gpus is None:
+            return None
+        return max(1, self.gpus // shared)
+
+    def passes(self, count: int | None, *names: str) -> None:
+        """Take the forward and backward passes of an iteration: microbatches of a pipeline, else accumulation."""
+        if (stages := self.degree("pipeline_parallel")) > 1:
+            if count is None:
+                self.assume(f"{4 * stages} microbatches, four a stage", "--microbatches N")
+            self.take("microbatches", count or 4 * stages, *names)
+        else:
+            self.take("accumulate", count, *names, unless=1)
+
+    def passes_of_global(self, field_name: str, total: int | None, *names: str) -> None:
+        """Take the passes that make a global batch on the GPUs. Raises InvalidArgumentError if they are not whole."""
+        if total is None:
+            return
+        batch = int(self.effective("batch", 1))
+        if self.replicas is None:
+            return
+        each = batch * self.replicas
+        if total % each:
+            near = max(1, round(total / each)) * each
+            raise self.wrong(
+                field_name,
+                f"{total} samples are not a multiple of {each}, those of {self.replicas} data-parallel ranks at a time",
+                f"{near} (or other --gpus or --batch)",
+            )
+        several = self.given.get("workers")
+        if isinstance(several, list) and len(several) > 1:
+            self.assume(f"{total // each} passes on each number of GPUs, those of {self.gpus}", "one --gpus at a time")
+        self.passes(total // each, field_name, *names)
+
+    def include(self, trainer: Trainer, path: Path, values: Values, label: str) -> None:
+        """Read the fields of another trainer, whose options count where this file and the caller say nothing."""
+        other = Reading(trainer, path, values, {**self.options, **self.given}, "the trainer's wins").run()
+        for setting, value in other.options.items():
+            if setting not in self.options:
+                self.options[setting] = value
+        self.assumptions += other.assumptions
+        self.included.append((label, other))
+
+    def drop(self, setting: str) -> None:
+        """Drop an option that what was given contradicts; its fields say so."""
+        self.options.pop(setting, None)
+
+    def forget(self, setting: str) -> None:
+        """Drop an option that is another's default, without a word."""
+        self.options.pop(setting, None)
+        self.fields_of.pop(setting, None)
+
+    def rows(self, spelled: Callable[[str, object], str]) -> list[Row]:
+        """Return all fields with what becomes of them, and those of the files that this one names.
+
+        `spelled`: how a setting with a value is typed.
+        """
+        others = [
+            replace(row, field=f"{label}{row.field}") for label, one in self.included for row in one.rows(spelled)
+        ]
+        return [*self._own(spelled), *others]
+
+    def _own(self, spelled: Callable[[str, object], str]) -> list[Row]:
+        given: dict[str, list[str]] = {}
+        for setting, names in [*self.fields_of.items(), (_MODEL, self.model_fields)]:
+            for name in names:
+                own = given.setdefault(self._stand_ins.get(name, name), [])
+                if setting not in own:
+                    own.append(setting)
+        shown = [name for name in self.values if name not in self._stand_ins]
+        rows = [self._row(name, self.values[name], given.get(name, []), spelled) for name in shown]
+        return [replace(row, field=self.label(row.field)) for row in rows]
+
+    def _row(self, name: str, value: Value, settings: list[str], spelled: Callable[[str, object], str]) -> Row:
+        shown = _shown(value)
+        if settings:
+            words = []
+            for one in settings:
+                words.append(self._as_option(one, spelled))
+            return Row(name, shown, "read", ", ".join(words), tuple(settings))
+        if (why := self._unforecast.get(name)) is not None:
+            return Row(name, shown, "not forecast", why)
+        if (why := _first(self.trainer.unforecast, name)) is not None:
+            # A switch that is off, or an empty value, changes nothing.
+            if value is False or value in (None, "", "none", "None", AUTO) or value == []:
+                return Row(name, shown, "no effect", "the default")
+            return Row(name, shown, "not forecast", why)
+        if name in self._consulted:
+            return Row(
+                name, shown, "read", self._consulted[name] or ("by the trainer" if value == AUTO else "the default")
+            )
+        for why, patterns in (*self.trainer.idle.items(), *fields.IDLE.items()):
+            if any(fnmatchcase(name, f"{self.trainer.prefix}{one}") for one in patterns):
+                return Row(name, shown, "no effect", why)
+        near = nearest(name, sorted(self._readable()))
+        return Row(name, shown, "not understood", f"is it {near}?" if near else "")
+
+    def _as_option(self, setting: str, spelled: Callable[[str, object], str]) -> str:
+        if setting == _MODEL:
+            own = self.model if isinstance(self.model, str) else "the model"
+        elif setting in self.options:
+            own = spelled(setting, self.options[setting])
+        else:
+            return "dropped, as what was given contradicts it"
+        return f"{own} ({self.winner})" if self._is_overridden(setting) else str(own)
+
+    def _is_overridden(self, setting: str) -> bool:
+        return setting in self.given and str(self.effective(setting)) != str(self.options.get(setting))
+
+    def _readable(self) -> set[str]:
+        exact = {one for patterns in self.trainer.idle.values() for one in patterns if "*" not in one}
+        return {*self.trainer.direct, *self.trainer.unforecast, *(f"{self.trainer.prefix}{one}" for one in exact)}
+
+
+def _first(patterns: Mapping[str, str], name: str) -> str | None:
+    return next((why for pattern, why in patterns.items() if fnmatchcase(name, pattern)), None)
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ", ".join(map(str, value[:6])) + (", …" if len(value) > 6 else "")
+    text = "null" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

@@ -1,0 +1,205 @@
+"""The arguments of the command that a shell script starts, with its variables and arrays; nothing is executed.
+
+Read are assignments (`NAME=value`, `NAME="…"`, `NAME=( … )`, `NAME+=( … )`, also with `export`), defaults
+(`${NAME:-8}`), sums and products of whole numbers (`$((8 * NODES))`), continued lines and comments. Of a variable that
+is assigned twice, the last value counts, and branches (`if`, `case`) are all read: a shell is needed to decide them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_WHOLE_COMMENT = re.compile(r"(?m)^[ \t]*#.*$")
+_COMMENT = re.compile(r"(?m)(?<=[ \t;])#.*$")
+_ASSIGNMENT = re.compile(
+    r"(?m)(?:^|(?<=[;&|\s]))(?:export\s+|declare\s+(?:-\w+\s+)?|local\s+)?([A-Za-z_]\w*)(\+?)=(?=\S|$)"
+)
+_VARIABLE = re.compile(
+    r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)|\$\(\(([^()]*)\)\)|\$\[([^\[\]]*)\]"
+)
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_PROGRAM = re.compile(r".*\.(?:py|sh)|python3?|torchrun|accelerate|deepspeed|srun|mpirun|bash|-m")
+"""Begins what another program gets, and ends the values of an option."""
+_LONGEST = 1 << 18
+"""Characters that variables may grow a script to."""
+_LONGEST_SUM = 1000
+_DEPTH = 16
+"""Variables within variables."""
+
+
+def arguments(text: str) -> Iterator[tuple[str, Any]]:
+    """Yield options and their values: True without one, a list of several.
+
+    `--nproc_per_node 8`, `--nproc-per-node=8` and `--nproc-per-node 8` are the same. Raises ValueError if variables
+    refer to each other without end.
+    """
+    lines = _WHOLE_COMMENT.sub("", text.replace("\r\n", "\n"))
+    plain = _COMMENT.sub("", re.sub(r"\\[ \t]*\n", " ", lines))
+    variables: dict[str, str] = {}
+    commands = "".join(_without_assignments(plain, variables))
+    found = _of_lines(_expanded(commands, variables))
+    if not found:
+        # A file of arguments only, which another script reads.
+        found = [pair for value in variables.values() for pair in _of_lines(_expanded(value, variables))]
+    yield from _settings(variables)
+    yield from found
+
+
+def _of_lines(text: str) -> list[tuple[str, Any]]:
+    return [pair for line in text.splitlines() for pair in _flags(_words(line))]
+
+
+def _settings(variables: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """Yield variables of which launchers take the number of nodes and GPUs, under the names of torchrun's options."""
+    for name, option in _LAUNCHED.items():
+        value = _expanded(variables.get(name, ""), variables).strip().strip("\"'")
+        if value.isdigit():
+            yield option, int(value[:9])
+
+
+_LAUNCHED = {
+    "NNODES": "--nnodes",
+    "NUM_NODES": "--nnodes",
+    "SLURM_NNODES": "--nnodes",
+    "GPUS_PER_NODE": "--nproc-per-node",
+    "NPROC_PER_NODE": "--nproc-per-node",
+}
+
+
+def _without_assignments(text: str, variables: dict[str, str]) -> Iterator[str]:
+    """Yield what is no assignment; put the assigned texts into `variables`."""
+    place = 0
+    while (match := _ASSIGNMENT.search(text, place)) is not None:
+        yield text[place : match.start()]
+        value, place = _value(text, match.end())
+        name = match[1]
+        own = variables.get(name, "")
+        # `NAME="$NAME --more"` and `NAME+=" --more"` both append.
+        again = re.sub(rf"\$\{{?{name}(?:\[[@*]\])?\}}?", own.replace("\\", r"\\"), value)
+        variables[name] = (f"{own} {again}" if match[2] else again)[:_LONGEST]
+        yield " "
+    yield text[place:]
+
+
+def _value(text: str, start: int) -> tuple[str, int]:
+    """Return the text that is assigned at a place, without the outer brackets or quotation marks, and its end."""
+    if text.startswith("(", start):
+        end = _closing(text, start)
+        return text[start + 1 : end], end + 1
+    place = start
+    while place < len(text) and not text[place].isspace() and text[place] not in ";&|":
+        if text[place] in "\"'":
+            end = text.find(text[place], place + 1)
+            place = len(text) if end < 0 else end + 1
+        elif text.startswith("$(", place) or text.startswith("${", place):
+            place = _closing(text, place + 1) + 1
+        else:
+            place += 1
+    value = text[start:place]
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+        value = value[1:-1]
+    return value, place
+
+
+def _closing(text: str, start: int) -> int:
+    """Return the place of the bracket that closes the one at `start`; the end if there is none."""
+    pair = {"(": ")", "{": "}"}[text[start]]
+    depth = 0
+    for place in range(start, len(text)):
+        depth += (text[place] == text[start]) - (text[place] == pair)
+        if depth == 0:
+            return place
+    return len(text)
+
+
+def _expanded(text: str, variables: dict[str, str]) -> str:
+    """Return a text with its variables replaced. Raises ValueError if it grows without end."""
+    for _ in range(_DEPTH):
+        if "$" not in text:
+            return text
+        replaced = _VARIABLE.sub(lambda match: _replacement(match, variables), text)
+        if len(replaced) > _LONGEST:
+            raise ValueError(f"grows beyond {_LONGEST:,} characters: variables that repeat others")
+        if replaced == text:
+            return text
+        text = replaced
+    return text
+
+
+def _replacement(match: re.Match[str], variables: dict[str, str], depth: int = 0) -> str:
+    sums = match[4] if match[4] is not None else match[5]
+    if sums is not None:
+        plain = re.sub(r"[A-Za-z_]\w*", lambda name: variables.get(name[0], name[0]), sums)
+        if "$" in plain and depth < _DEPTH:
+            plain = _VARIABLE.sub(lambda inner: _replacement(inner, variables, depth + 1), plain[:_LONGEST_SUM])
+        result = None if "$" in plain else _arithmetic(plain)
+        return match[0] if result is None else str(result)
+    name = match[1] or match[3]
+    if name in variables:
+        return variables[name]
+    return match[0] if match[2] is None else match[2].strip("\"'")
+
+
+def _arithmetic(text: str) -> int | None:
+    """Return the whole number that sums, products and quotients without brackets make; None if it is none."""
+    tokens = re.findall(r"\d{1,9}|[-+*/]", text)
+    if "".join(tokens) != re.sub(r"\s", "", text) or len(tokens) % 2 == 0 or len(tokens) > 99:
+        return None
+    numbers, signs = tokens[::2], tokens[1::2]
+    if not all(one.isdigit() for one in numbers) or any(one.isdigit() for one in signs):
+        return None
+    terms = [int(numbers[0])]
+    for sign, number in zip(signs, map(int, numbers[1:]), strict=True):
+        if sign in "*/":
+            if sign == "/" and number == 0:
+                return None
+            terms[-1] = terms[-1] * number if sign == "*" else int(terms[-1] / number)
+        else:
+            terms.append(number if sign == "+" else -number)
+        if abs(terms[-1]) > 1 << 31:
+            return None
+    return sum(terms)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a command; quotation marks hold a word together."""
+    found = re.findall(r"(?:[^\s\"';&|()<>]|\"[^\"]*\"|'[^']*')+", text)
+    words = list[str]()
+    for word in found:
+        bare = word.replace('"', "").replace("'", "") if len(word) < 10_000 else word
+        # A quoted group of arguments is several words: `"$MODEL_ARGS"` of a launcher that splits it.
+        words += bare.split() if " --" in f" {bare}" else [bare]
+    return words
+
+
+def _flags(words: list[str]) -> Iterator[tuple[str, Any]]:
+    name, values = "", list[str]()
+    for word in [*words, "--"]:
+        begins = _PROGRAM.fullmatch(word) is not None or word == "--"
+        if not (begins or _FLAG.fullmatch(word.partition("=")[0])):
+            values.append(word)
+            continue
+        if name:
+            yield name, _together(values)
+        key, equals, value = word.partition("=")
+        name = f"--{key[2:].replace('_', '-')}" if key.startswith("--") and len(key) > 2 else ""
+        values = [value] if equals else []
+
+
+def _together(values: list[str]) -> Any:  # noqa: ANN401 - a scalar, or a list of them
+    if not values:
+        return True
+    return _scalar(values[0]) if len(values) == 1 else [_scalar(one) for one in values[:64]]
+
+
+def _scalar(text: str) -> bool | int | float | str:
+    lowered = text.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    if re.fullmatch(r"[+-]?\d{1,18}", text):
+        return int(text)
+    if re.fullmatch(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d{1,3})?", text) and len(text) < 40:
+        return float(text)
+    return text
