@@ -18,6 +18,7 @@ from typing import Any
 
 from paceline._core import Trace
 from paceline.catalog.gpus import titled
+from paceline.catalog.models.layers import Model
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.recipes import dtype_bytes
 
@@ -81,19 +82,26 @@ def size_of(cases: Sequence[Like]) -> float:
 def conditions_of(workload: Workload, gpus: int, nodes: int) -> Conditions:
     """Return the conditions of a model's training on so many GPUs."""
     model = workload.model
-    kinds = {
-        **dict.fromkeys(_ENCODERS, "encoder"),
-        **dict.fromkeys(_ENCODER_DECODERS, "encoder-decoder"),
-        **dict.fromkeys(_IMAGES, "images"),
-    }
     return Conditions(
         architecture=workload.hardware.architecture,
-        model="experts" if model.has_experts else kinds.get(model.family, "decoder"),
+        model=_kind_of(model),
         precision=f"{8 * dtype_bytes(workload.recipe.computation)} bits",
         scale=scale_of(gpus, nodes),
         split="pipeline" if workload.pipeline > 1 else "tensor" if workload.tensor > 1 else "data",
         software=workload.kernels,
     )
+
+
+def _kind_of(model: Model) -> str:
+    """Return the kind of a model that evidence knows apart."""
+    kinds = {
+        **dict.fromkeys(_ENCODERS, "encoder"),
+        **dict.fromkeys(_ENCODER_DECODERS, "encoder-decoder"),
+        **dict.fromkeys(_IMAGES, "images"),
+    }
+    if any(layer.form.steps for layer in model.layers):
+        return "other mixers"
+    return "experts" if model.has_experts else kinds.get(model.family, "decoder")
 
 
 def conditions_of_recording(recording: Trace) -> Conditions:

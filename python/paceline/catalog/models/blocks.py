@@ -23,7 +23,8 @@ def linear(name: str, inner: int, outer: int, *, bias: bool) -> tuple[Tensor, ..
     return (weight, Tensor(f"{name}.bias", (outer,))) if bias else (weight,)
 
 
-def _attention(block: Block, name: str, part: str = "attention", more: tuple[Tensor, ...] = ()) -> Layer:
+def attention_layer(block: Block, name: str, part: str = "attention", more: tuple[Tensor, ...] = ()) -> Layer:
+    """Return the attention of a block; `part`: `cross_attention`, or of its own sequence."""
     if block.latent is not None:
         return _latent_attention(block, block.latent, name)
     at = f"{name}.{part}"
@@ -126,7 +127,9 @@ def _latent_attention(block: Block, latent: Latent, name: str) -> Layer:
     )
     # Scores have the width of queries, results that of values.
     exchanged = heads * (size + latent.value)
-    attention = Attention(tokens, tokens, heads, (size + latent.value) // 2, block.causal, exchanged)
+    seen = tokens if block.window is None else min(tokens, block.window)
+    causal = block.causal and seen == tokens
+    attention = Attention(tokens, seen, heads, (size + latent.value) // 2, causal, exchanged)
     form = Form("attention", block, rms=block.rms)
     return Layer(at, tensors, tokens, hidden, matmuls, attention, block=name, kept=kept, form=form)
 
@@ -135,11 +138,15 @@ def _expert_tensors(block: Block, experts: Experts, at: str) -> list[Tensor]:
     """Return the router's and the experts' tensors: all experts' matrices are in one tensor, as in torchtitan."""
     hidden, ffn, count = block.hidden, block.ffn, experts.count
     share = experts.routed / count
-    shapes = {"gate_up" if block.gated else "up": ((1 + block.gated) * ffn, hidden), "down": (hidden, ffn)}
+    width = experts.latent or hidden
+    shapes = {"gate_up" if block.gated else "up": ((1 + block.gated) * ffn, width), "down": (width, ffn)}
     tensors = [*linear(f"{at}.router", hidden, count, bias=experts.router_bias)]
     for name, (outer, inner) in shapes.items():
         tensors.append(Tensor(f"{at}.experts.{name}.weight", (count, outer, inner), share))
         tensors += [Tensor(f"{at}.experts.{name}.bias", (count, outer), share)] * block.mlp_bias
+    if experts.latent:
+        tensors += linear(f"{at}.latent_in", hidden, width, bias=block.mlp_bias)
+        tensors += linear(f"{at}.latent_out", width, hidden, bias=block.mlp_bias)
     if experts.shared:
         tensors += _mlp_tensors(block, f"{at}.shared", experts.shared)
         tensors += [Tensor(f"{at}.shared_gate.weight", (1, hidden))] * experts.shared_gate
@@ -153,7 +160,8 @@ def _mlp_tensors(block: Block, at: str, ffn: int) -> list[Tensor]:
     return [*ups, *linear(f"{at}.down", ffn, block.hidden, bias=block.mlp_bias)]
 
 
-def _mlp(block: Block, name: str) -> Layer:
+def mlp_layer(block: Block, name: str) -> Layer:
+    """Return the MLP of a block, or its mixture of experts."""
     at = f"{name}.mlp"
     hidden, ffn, tokens, experts = block.hidden, block.ffn, block.tokens, block.experts
     tensors = [*norm_tensors(f"{at}.norm", hidden, block.norm if block.mlp_norm is None else block.mlp_norm)]
@@ -163,10 +171,13 @@ def _mlp(block: Block, name: str) -> Layer:
     passed = 1 if experts is None else experts.routed
     rows = float(tokens * passed)
     matrices = 1 if experts is None else experts.count
-    matmuls = [Matmul(rows, hidden, ups * ffn, matrices), Matmul(rows, ffn, hidden, matrices)]
+    width = hidden if experts is None else experts.latent or hidden
+    matmuls = [Matmul(rows, width, ups * ffn, matrices), Matmul(rows, ffn, width, matrices)]
     wide = rows * ffn
     dense = wide if experts is None else float(tokens * experts.shared)
     if experts is not None:
+        if experts.latent:
+            matmuls += [Matmul(tokens, hidden, width), Matmul(tokens, width, hidden)]
         if experts.shared:
             matmuls += [Matmul(tokens, hidden, ups * experts.shared), Matmul(tokens, experts.shared, hidden)]
             wide += tokens * experts.shared
@@ -175,7 +186,7 @@ def _mlp(block: Block, name: str) -> Layer:
     through = float(tokens * hidden * ((norm > 0) + (block.after > 0) or 1))
     kept = Activations(
         # Of experts, the inputs of their first product, too: a copy of each token for each.
-        products=tokens * hidden + ups * wide + (rows * hidden if experts is not None else 0),
+        products=tokens * hidden + ups * wide + (rows * width if experts is not None else 0),
         # After four products of attention: the first one, and with a gate the last one, too; of experts, shared ones.
         alternate=dense + tokens * hidden * block.gated * (dense > 0),
         summed=tokens * hidden * block.gated * (dense > 0),
@@ -186,7 +197,7 @@ def _mlp(block: Block, name: str) -> Layer:
         widened=through * block.rms,
         stream=tokens * hidden,
         copies=tokens * hidden * (block.gated and not block.one_gate_up and experts is None),
-        exchanged=0 if experts is None else 2 * rows * hidden,
+        exchanged=0 if experts is None else 2 * rows * width,
         gathered=tokens * hidden,
         # Of the second product's input, which is let go, and of what that is made of.
         gradients=ups * wide,
@@ -213,10 +224,10 @@ def stack(blocks: Sequence[Block], prefix: str = "model", first: tuple[Tensor, .
         more = first if index == 0 else ()
         if block.relative:
             more = (*more, Tensor(f"{name}.attention.positions.weight", (block.width, block.hidden)))
-        layers.append(_attention(block, name, more=more))
+        layers.append(attention_layer(block, name, more=more))
         if block.memory is not None:
-            layers.append(_attention(block, name, "cross_attention"))
-        layers.append(_mlp(block, name))
+            layers.append(attention_layer(block, name, "cross_attention"))
+        layers.append(mlp_layer(block, name))
     return layers
 
 

@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from paceline.catalog.models.blocks import attention_layer, mlp_layer
 from paceline.catalog.models.config import Config
-from paceline.catalog.models.heads import decoder_layers
+from paceline.catalog.models.heads import decoder_layers, model_layers
 from paceline.catalog.models.layers import Layer
+from paceline.catalog.models.steps import Attend, Norm, Pointwise, Product, Step
+from paceline.catalog.models.stepwise import layer_of
 from paceline.catalog.models.traits import Block, Experts, Latent
 
 _MOST_EXPERTS = 4096
@@ -83,22 +86,41 @@ _TRAITS = {
     ),
     "deepseek_v2": _Traits(defaults={"n_shared_experts": 2}),
     "deepseek_v3": _Traits(defaults={"n_shared_experts": 1, "q_lora_rank": 1536}),
+    "kimi_k2": _Traits(defaults={"n_shared_experts": 1, "q_lora_rank": 1536}),
+    "deepseek_v32": _Traits(defaults={"n_shared_experts": 1, "q_lora_rank": 1536}),
+    "glm_moe_dsa": _Traits(
+        defaults={
+            **{"n_shared_experts": 1, "q_lora_rank": 2048, "index_n_heads": 32},
+            **{"qk_nope_head_dim": 192, "v_head_dim": 256},
+        }
+    ),
+    "glm4_moe_lite": _Traits(
+        defaults={"n_shared_experts": 1, "q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256}
+    ),
+    "minimax_m2": _Traits(qk_norm="whole", defaults={"head_dim": 128}),
+    "llama4_text": _Traits(windows=_every(4), defaults={"head_dim": 128, "attention_chunk_size": 8192}),
+    "qwen": _Traits(qkv_bias=True, out_bias=False, one_qkv=True),
 }
 _SPARSE = ("qwen2_moe", "qwen3_moe")
 """Families that say which layers are mixtures of experts."""
-_LATENT = ("deepseek_v2", "deepseek_v3")
-_FIRST = {"deepseek_v2": 0, "deepseek_v3": 3, "glm4_moe": 1}
+_INDEXED = ("deepseek_v32", "glm_moe_dsa")
+"""Families in which an indexer chooses the keys of each query (DeepSeek-AI, "DeepSeek-V3.2", 2025, section 2.1)."""
+_LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", *_INDEXED)
+_FIRST = {
+    **{"deepseek_v2": 0, "glm4_moe": 1, "kimi_k2": 1, "glm4_moe_lite": 1},
+    **dict.fromkeys(("deepseek_v3", *_INDEXED), 3),
+}
 """Families whose first layers are dense, and how many if the file leaves it out."""
 _WINDOWED = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
-_WIDE_EXPERTS = ("mixtral", "olmoe", "gpt_oss")
+_WIDE_EXPERTS = ("mixtral", "olmoe", "gpt_oss", "minimax_m2", "llama4_text")
 """Families whose experts have the `intermediate_size`."""
 _COUNTS = {
-    **dict.fromkeys(("mixtral", "gpt_oss"), "num_local_experts"),
+    **dict.fromkeys(("mixtral", "gpt_oss", "minimax_m2", "llama4_text"), "num_local_experts"),
     **dict.fromkeys(("qwen2_moe", "qwen3_moe", "olmoe"), "num_experts"),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe"), "n_routed_experts"),
+    **dict.fromkeys((*_LATENT, "glm4_moe"), "n_routed_experts"),
 }
 """Fields with the number of experts."""
-_ROUTED = {"mixtral": 2, "gpt_oss": 4, "qwen2_moe": 4, "deepseek_v3": 8}
+_ROUTED = {"mixtral": 2, "gpt_oss": 4, "qwen2_moe": 4, "llama4_text": 1, "glm4_moe_lite": 4}
 """Experts of a token, if the file leaves them out; 8 in other families."""
 
 
@@ -117,7 +139,47 @@ def _layers(config: Config, tokens: int) -> list[Layer]:
             block = replace(block, ffn=config.whole(width), experts=experts)
         blocks.append(block)
     tied = config.flag("tie_word_embeddings", default=False)
+    if config.kind in _INDEXED:
+        return _indexed(config, blocks, tied=tied)
     return decoder_layers(config, blocks, tied=tied, norm=1)
+
+
+def _indexed(config: Config, blocks: list[Block], *, tied: bool) -> list[Layer]:
+    """Return blocks whose attention reads the keys that an indexer chooses, or one of a block before."""
+    choices = _choices(config, len(blocks))
+    keys = config.whole("index_topk", 2048)
+    layers: list[Layer] = []
+    for index, (block, is_own) in enumerate(zip(blocks, choices, strict=True)):
+        name = f"model.layers.{index}"
+        if is_own:
+            layers.append(_indexer(config, block, f"{name}.attention.indexer", name))
+        layers += [attention_layer(replace(block, window=keys), name), mlp_layer(block, name)]
+    return model_layers(config, layers, blocks[0].tokens, blocks[0].hidden, tied=tied, norm=1, rms=True)
+
+
+def _choices(config: Config, count: int) -> list[bool]:
+    """Return which blocks have an indexer of their own."""
+    kinds = config.texts("indexer_types", ("full", "shared"), count)
+    if kinds:
+        return [kind == "full" for kind in kinds]
+    every, first = max(1, config.whole("index_topk_freq", 1)), config.whole("index_skip_topk_offset", 2)
+    return [max(0, index - first + 1) % every == 0 for index in range(count)]
+
+
+def _indexer(config: Config, block: Block, name: str, of_block: str) -> Layer:
+    """Return the indexer, whose kernel sums scores of all heads (`fp8_mqa_logits` of DeepGEMM)."""
+    heads, size, tokens = config.whole("index_n_heads", 64), config.whole("index_head_dim", 128), block.tokens
+    assert block.latent is not None
+    steps: list[Step] = [
+        Product("q", block.latent.q_rank, heads * size, tokens),
+        Product("k", block.hidden, size, tokens),
+        Norm("k_norm", size, tokens, vectors=2, rms=False),
+        Product("weights", block.hidden, heads, tokens),
+        # Products of queries and keys alone: as many FLOPs as attention of half the size.
+        Attend(tokens, tokens, heads, size // 2, causal=True),
+        Pointwise("topk", tokens, tokens),
+    ]
+    return layer_of(name, steps, tokens=tokens, hidden=block.hidden, block=of_block, trains=False)
 
 
 def _block(config: Config, traits: _Traits, tokens: int) -> Block:
@@ -127,7 +189,7 @@ def _block(config: Config, traits: _Traits, tokens: int) -> Block:
     if config.kind == "internlm":
         is_biased = config.flag("bias", default=True)
     latent = _latent(config) if config.kind in _LATENT else None
-    size = 0 if latent is not None else config.whole("head_dim", 0)
+    size = 0 if latent is not None else config.whole("kv_channels" if config.kind == "qwen" else "head_dim", 0)
     if latent is None:
         size = size or config.per_head(hidden, heads, "hidden_size", "num_attention_heads")
     has_norm = traits.qk_norm
@@ -138,7 +200,7 @@ def _block(config: Config, traits: _Traits, tokens: int) -> Block:
         heads,
         heads if latent is not None else config.kv_heads("num_key_value_heads", heads),
         size,
-        config.whole("intermediate_size"),
+        _dense_width(config),
         tokens,
         gated=True,
         one_qkv=traits.one_qkv,
@@ -158,9 +220,19 @@ def _block(config: Config, traits: _Traits, tokens: int) -> Block:
     )
 
 
+def _dense_width(config: Config) -> int:
+    """Return the width of dense MLPs."""
+    if config.kind == "llama4_text":
+        return config.whole("intermediate_size_mlp", config.whole("intermediate_size"))
+    # Of Qwen's first release, the field has what both products of a gate make.
+    return config.whole("intermediate_size") // (2 if config.kind == "qwen" else 1)
+
+
 def _windows(config: Config, traits: _Traits, count: int) -> tuple[int | None, Callable[[int], bool]]:
     """Return the tokens of a window, and whether a layer attends to it alone."""
-    window = config.whole("sliding_window", 0) or None
+    if config.kind in _INDEXED:
+        return None, lambda layer: False
+    window = config.whole("attention_chunk_size" if config.kind == "llama4_text" else "sliding_window", 0) or None
     if not config.flag("use_sliding_window", default=not traits.asks):
         window = None
     kinds = config.texts("layer_types", tuple(_WINDOWED), count)
@@ -185,6 +257,8 @@ def _experts(config: Config) -> Experts | None:
     shared = config.whole("n_shared_experts", 0) * config.whole("moe_intermediate_size", 0)
     if config.kind == "qwen2_moe":
         shared = config.whole("shared_expert_intermediate_size")
+    if config.kind == "llama4_text":
+        shared = config.whole("intermediate_size")
     return Experts(count, routed, shared, shared_gate=config.kind == "qwen2_moe", router_bias=config.kind == "gpt_oss")
 
 
@@ -192,6 +266,13 @@ def _is_mixture(config: Config, layer: int, count: int) -> bool:
     if config.kind in _SPARSE:
         dense = config.members("mlp_only_layers", count)
         return layer not in dense and (layer + 1) % config.whole("decoder_sparse_step", 1) == 0
+    if config.kind == "llama4_text":
+        if config.fields.get("moe_layers"):
+            return layer in config.members("moe_layers", count)
+        return (layer + 1) % config.whole("interleave_moe_layer_step", 1) == 0
+    kinds = config.texts("mlp_layer_types", ("dense", "sparse"), count)
+    if kinds:
+        return kinds[layer] == "sparse"
     first = _FIRST.get(config.kind)
     return first is None or layer >= config.whole("first_k_dense_replace", first)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from paceline.catalog.models import decoders
+from paceline.catalog.models import decoders, hybrids
 from paceline.catalog.models.blocks import (
     embedding_layer,
     final_norm,
@@ -439,6 +439,7 @@ def _vit_head(config: Config, tokens: int, hidden: int, channels: int) -> Layer:
 _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
     "gpt2": _gpt2,
     **decoders.FAMILIES,
+    **hybrids.FAMILIES,
     "mpt": _mpt,
     "falcon": _falcon,
     "opt": _opt,

@@ -58,6 +58,19 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "gpt_oss": ("GptOss",),
     "deepseek_v2": ("DeepseekV2",),
     "deepseek_v3": ("DeepseekV3",),
+    "kimi_k2": ("DeepseekV3",),
+    "deepseek_v32": ("DeepseekV32",),
+    "glm_moe_dsa": ("GlmMoeDsa",),
+    "glm4_moe_lite": ("Glm4MoeLite",),
+    "minimax_m2": ("MiniMaxM2",),
+    "llama4_text": ("Llama4",),
+    "qwen": ("QWen",),
+    "mamba2": ("Mamba2",),
+    "nemotron_h": ("NemotronH",),
+    "falcon_h1": ("FalconH1",),
+    "qwen3_5_text": ("Qwen3_5", "Qwen3_5Text"),
+    "qwen3_5_moe_text": ("Qwen3_5Moe", "Qwen3_5MoeText"),
+    "qwen3_next": ("Qwen3Next",),
     "mpt": ("Mpt", "MPT"),
     "falcon": ("Falcon", "RW"),
     "opt": ("OPT",),
@@ -80,6 +93,7 @@ _OF_DECODERS: Mapping[str, What] = {
 }
 _OF_FAMILIES: Mapping[str, Mapping[str, What]] = {
     "gpt2": {"LMHeadModel": "words", **_OF_DECODERS, "DoubleHeadsModel": "two heads"},
+    "qwen": {"LMHeadModel": "words"},
     "transfo-xl": {"LMHeadModel": "words", "Model": "none", "ForSequenceClassification": "sequence"},
     "bert": {
         "ForPreTraining": "pretraining",
@@ -209,12 +223,39 @@ def decoder_layers(
     config: Config, blocks: Sequence[Block], *, positions: int = 0, tied: bool, norm: int, dropout: bool = False
 ) -> list[Layer]:
     """Return the layers of a decoder whose blocks have the same width. Raises InvalidArgumentError."""
-    vocabulary, block = config.whole("vocab_size"), blocks[0]
-    words = Tensor("model.embed.tokens.weight", (vocabulary, block.hidden))
-    places = (Tensor("model.embed.positions.weight", (positions, block.hidden)),) if positions else ()
+    block = blocks[0]
+    return model_layers(
+        config,
+        stack(blocks),
+        block.tokens,
+        block.hidden,
+        tied=tied,
+        norm=norm,
+        rms=block.rms,
+        positions=positions,
+        dropout=dropout,
+    )
+
+
+def model_layers(
+    config: Config,
+    layers: Sequence[Layer],
+    tokens: int,
+    hidden: int,
+    *,
+    tied: bool,
+    norm: int,
+    rms: bool,
+    positions: int = 0,
+    dropout: bool = False,
+) -> list[Layer]:
+    """Return the layers of a decoder with its embeddings, last norm and head. Raises InvalidArgumentError."""
+    vocabulary = config.whole("vocab_size")
+    words = Tensor("model.embed.tokens.weight", (vocabulary, hidden))
+    places = (Tensor("model.embed.positions.weight", (positions, hidden)),) if positions else ()
     return [
-        embedding_layer("model.embed", block.tokens, block.hidden, (words, *places), dropout=dropout),
-        *stack(blocks),
-        final_norm("model.norm", block.tokens, block.hidden, norm, rms=block.rms),
-        *_decoder_head(config, block.tokens, block.hidden, vocabulary, words if tied else None),
+        embedding_layer("model.embed", tokens, hidden, (words, *places), dropout=dropout),
+        *layers,
+        final_norm("model.norm", tokens, hidden, norm, rms=rms),
+        *_decoder_head(config, tokens, hidden, vocabulary, words if tied else None),
     ]

@@ -130,6 +130,8 @@ class Layer:
     """Width of the residual stream."""
     matmuls: tuple[Matmul, ...] = ()
     attention: Attention | None = None
+    mixed_flops: float = 0.0
+    """Of a sample's other products of activations, in the forward pass: those of scans by chunks."""
     logits: float = 0.0
     """Logits of a sample, for the loss."""
     routed: float = 0.0
@@ -148,6 +150,11 @@ class Layer:
     def parameters(self) -> int:
         """Number of its own parameters."""
         return sum(tensor.size for tensor in self.tensors)
+
+    @property
+    def mixing_flops(self) -> float:
+        """Of a sample's products of activations, in the forward pass."""
+        return self.mixed_flops + (0.0 if self.attention is None else self.attention.flops)
 
     @cached_property
     def trained(self) -> tuple[Tensor, ...]:
@@ -255,10 +262,10 @@ class Model:
             for layer in self.layers
             for tensor in layer.tensors
         )
-        return dense + sum((1.0 + 2 * it.has_backward) * it.attention.flops for it in self.layers if it.attention)
+        return dense + sum((1.0 + 2 * layer.has_backward) * layer.mixing_flops for layer in self.layers)
 
     @property
     def forward_flops(self) -> float:
         """Those of the forward pass."""
         dense = sum(2.0 * one.size * one.active * layer.tokens for layer in self.layers for one in layer.tensors)
-        return dense + sum(layer.attention.flops for layer in self.layers if layer.attention is not None)
+        return dense + sum(layer.mixing_flops for layer in self.layers)

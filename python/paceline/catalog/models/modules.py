@@ -19,6 +19,7 @@ from paceline.catalog import names
 from paceline.catalog.adapters import Adapter, adapted_name, is_quantized, quantized_bytes
 from paceline.catalog.models.layers import Attention, Layer
 from paceline.catalog.models.layers import Tensor as Parameter
+from paceline.catalog.models.steps import Add, Attend, Batched, Convolve, Norm, Pointwise, Product, Scan, Step, Weight
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE, Block, Experts, Latent
 from paceline.operators.backend import Backend, backend_of, capability
 from paceline.operators.operator import ITEM_BYTES, SYNCHRONIZE, Operator, Tensor, contiguous
@@ -135,6 +136,7 @@ class _Module:
             "norm": self._norm,
             "head": self._head,
             "plain": self._plain,
+            "steps": self._steps,
         }
         shape = (self.setting.batch, self.rows, self.layer.hidden)
         entry = Value(contiguous(shape, self.stream), trains=self.layer.passes)
@@ -665,6 +667,8 @@ class _Module:
         tape = self.tape
         if self.setting.is_fused:
             return tape.fused("bias_gelu", (value,), contiguous(value.shape, value.dtype))
+        if block.activation == "relu2":
+            return tape.power(tape.activation("relu", value))
         if not block.composed:
             return tape.activation(block.activation, value)
         # transformers' NewGELUActivation.
@@ -686,6 +690,8 @@ class _Module:
         weights = tape.node(weights, lambda g: tape.give(shares, tape.run("scatter", (g,), shares.tensor)))
         places = contiguous((copies,), "int64")
         order = tape.run("sort", (Value(places, weights.source),), places, places)
+        if experts.latent:
+            flat, hidden = tape.linear(flat, experts.latent, bias=block.mlp_bias), experts.latent
         routed = self._indexed(flat, (copies, hidden), order)
         groups = max(1, experts.count // (setting.expert // setting.tensor if setting.expert > setting.tensor else 1))
         # Where experts are divided among GPUs, each has whole ones; otherwise a part of each.
@@ -714,9 +720,11 @@ class _Module:
             share = tape.node(share, lambda g: tape.give(weights, Value(few, g.source)))
             weighted = tape.multiply(out, share)
             joined = tape.cast(self._summed_copies(weighted, order, rows, experts.routed), kind)
+        if experts.latent:
+            joined = tape.linear(joined, block.hidden, bias=block.mlp_bias)
         if experts.shared:
-            joined = tape.add(joined, tape.reshape(self._dense(value, block, experts.shared), rows, hidden))
-        return tape.reshape(joined, batch, value.shape[1], hidden)
+            joined = tape.add(joined, tape.reshape(self._dense(value, block, experts.shared), rows, block.hidden))
+        return tape.reshape(joined, batch, value.shape[1], block.hidden)
 
     def _indexed(self, value: Value, shape: Sequence[int], order: Value) -> Value:
         tape = self.tape
@@ -772,6 +780,94 @@ class _Module:
 
         needed = [*([rows] if weight.trains else []), *([weight] if rows.trains else [])]
         return tape.node(out, back, *needed)
+
+    # Layers by steps.
+
+    def _steps(self, entry: Value) -> Value:
+        batch, current, read = self.setting.batch, [entry], entry
+        for step in self.layer.form.steps:
+            if isinstance(step, Product):
+                if not step.again:
+                    read = self._fitted(current, (batch, step.rows, step.inner))
+                    current = []
+                current.append(self._product(read, step))
+            elif not isinstance(step, Weight):
+                current = [self._step(step, current, entry)]
+        out = self._fitted(current, current[0].shape)
+        if self.layer.form.selects:
+            out.trains = False
+        return out
+
+    def _fitted(self, values: Sequence[Value], shape: tuple[int, ...]) -> Value:
+        """Return a value of a shape that stands for others: each of them gets its gradient."""
+        if len(values) == 1 and values[0].shape == shape:
+            return values[0]
+        tensor = contiguous(shape, values[0].dtype)
+        is_view = len(values) == 1 and tensor.bytes == values[0].tensor.bytes
+        storage = values[0].storage if is_view else Storage(tensor.bytes)
+        out = Value(tensor, values[-1].source, any(value.trains for value in values), storage)
+
+        def back(gradient: Value) -> None:
+            for value in values:
+                self.tape.give(value, Value(contiguous(value.shape, value.dtype), gradient.source))
+
+        return self.tape.node(out, back)
+
+    def _product(self, read: Value, step: Product) -> Value:
+        if step.groups == 1:
+            return self._linear(read, step.outer, step.name, bias=step.bias)
+        batch, inner, outer = read.shape[0], step.inner // step.groups, step.outer // step.groups
+        rows = self._fitted([read], (1, step.groups, batch * step.rows, inner))
+        weight = self.tape.parameter((1, step.groups, inner, outer), read.dtype)
+        return self._fitted([self.tape.matmul(rows, weight)], (batch, step.rows, step.outer))
+
+    def _step(self, step: Step, current: Sequence[Value], entry: Value) -> Value:
+        tape, batch, kind = self.tape, self.setting.batch, entry.dtype
+
+        def fit(*shape: int) -> Value:
+            return self._fitted(current, (batch, *shape))
+
+        match step:
+            case Norm():
+                value = fit(step.rows, step.width)
+                return self._norm(value) if step.rms else tape.layer_norm(value)
+            case Pointwise(what="mul" | "add"):
+                value = fit(step.rows, step.width)
+                other = Value(contiguous(value.shape, value.dtype), trains=False)
+                return tape.multiply(value, other) if step.what == "mul" else tape.add(value, other)
+            case Pointwise(what="softmax"):
+                return tape.softmax(fit(step.rows, step.width))
+            case Pointwise(what="topk"):
+                value = fit(step.rows, step.width)
+                return tape.run("topk", (value,), value.tensor, contiguous(value.shape, "int64"))
+            case Pointwise():
+                return tape.activation(step.what, fit(step.rows, step.width))
+            case Attend():
+                return self._attend(step, fit(step.heads, step.queries, step.size))
+            case Convolve():
+                value = fit(step.rows, step.width)
+                weight = tape.parameter((step.width, step.kernel), value.dtype)
+                return tape.fused("causal_conv1d", (value, weight), contiguous(value.shape, value.dtype))
+            case Batched():
+                left = self._fitted(current, (batch, step.matrices, step.rows, step.inner))
+                other = Value(contiguous((batch, step.matrices, step.inner, step.outer), kind), trains=left.trains)
+                return tape.matmul(left, other)
+            case Scan():
+                states = self._fitted(current, (batch, step.states))
+                return tape.fused("chunk_scan", (states,), contiguous(states.shape, "float32"))
+            case Add():
+                return self._joined(
+                    fit(step.rows, step.width), self._fitted([entry], (batch, step.rows, step.width)), dropout=False
+                )
+        raise AssertionError(step)
+
+    def _attend(self, step: Attend, query: Value) -> Value:
+        batch, kv_heads = query.shape[0], step.kv_heads or step.heads
+        tensor = contiguous((batch, kv_heads, step.keys, step.size), query.dtype)
+        key, value = Value(tensor, trains=False), Value(tensor, trains=False)
+        block = Block(self.layer.hidden, step.heads, kv_heads, step.size, 0, step.queries)
+        attention = Attention(step.queries, step.keys, step.heads, step.size, step.causal)
+        return self._attended(query, key, value, block, attention)
 
     # Ends of the model.
 

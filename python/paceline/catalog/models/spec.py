@@ -285,6 +285,7 @@ def _check_parallel(
 ) -> None:
     """Raise InvalidArgumentError if a model cannot be cut like this."""
     if tensor > 1:
+        _check_steps(model, "tensor_parallel")
         _check_nvlink(hardware, ", and tensor-parallel GPUs need one", "tensor_parallel")
     heads = {layer.attention.heads for layer in model.layers if layer.attention is not None}
     if any(count % tensor for count in heads):
@@ -330,6 +331,15 @@ def _check_parallel(
         )
 
 
+def _check_steps(model: Model, setting: str) -> None:
+    """Raise InvalidArgumentError if a layer is of a kind that GPUs do not share."""
+    layer = next((layer for layer in model.layers if layer.form.steps), None)
+    if layer is not None:
+        raise InvalidArgumentError(
+            f"is not modeled for {layer.name} of {model.name}", setting=setting, remedy="drop {this}"
+        )
+
+
 def largest_divisor(whole: int, most: int) -> int:
     """Return the largest number up to `most` that divides a whole."""
     return next(number for number in range(min(most, whole), 0, -1) if whole % number == 0)
@@ -369,6 +379,7 @@ def _check_experts(model: Model, hardware: Hardware, tensor: int, expert: int) -
 
 def _check_context(model: Model, hardware: Hardware, context: int) -> None:
     """Raise InvalidArgumentError if ranks cannot share a model's samples."""
+    _check_steps(model, "context_parallel")
     attentions = [layer.attention for layer in model.layers if layer.attention is not None]
     if model.family == "vit" or not all(one.exchanged for one in attentions):
         raise InvalidArgumentError(

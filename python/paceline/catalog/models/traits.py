@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.catalog import names
+from paceline.catalog.models.steps import Step
 
 TRANSFORMER_ENGINE: names.Kernels = "transformer-engine"
 MEGATRON: tuple[names.Kernels, ...] = ("fused", TRANSFORMER_ENGINE)
 """Kernels of Megatron-LM, whose pipelines, losses and gathered activations are its own; others are PyTorch's."""
-Activation = Literal["gelu", "silu", "relu"]
+Activation = Literal["gelu", "silu", "relu", "relu2"]
 """Activation functions of MLPs."""
 
 
@@ -25,6 +26,8 @@ class Experts:
     """Width of the expert that all tokens pass; 0 for none."""
     shared_gate: bool = False
     router_bias: bool = False
+    latent: int = 0
+    """Width of what routed experts read and write, between two products that all tokens pass; 0: that of the stream."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Block:
 class Form:
     """The form of a layer, by which its operators are known."""
 
-    role: Literal["attention", "cross-attention", "mlp", "embedding", "norm", "head", "plain"] = "plain"
+    role: Literal["attention", "cross-attention", "mlp", "embedding", "norm", "head", "plain", "steps"] = "plain"
     block: Block | None = None
     """Traits of the block that it is in."""
     rms: bool = False
@@ -125,3 +128,7 @@ class Form:
     """Whether its table is that of the embedding, too."""
     causal: bool = False
     """Whether the loss is that of the next token, in FP32; otherwise, it is in the dtype of the logits."""
+    steps: tuple[Step, ...] = ()
+    """What it does, with the role `steps`."""
+    selects: bool = False
+    """Whether its result chooses what others read, so that no gradient passes it."""
