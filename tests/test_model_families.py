@@ -20,6 +20,7 @@ LATENT = {
     **{"q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12},
     **{"num_key_value_heads": 4, "n_group": 1, "topk_group": 1},
 }
+INDEXER = {"index_n_heads": 3, "index_head_dim": 10, "index_topk": 16}
 OWN = {
     "mixtral": {"num_local_experts": 4},
     "qwen2_moe": {
@@ -30,6 +31,14 @@ OWN = {
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 24},
     "deepseek_v2": LATENT | {"q_lora_rank": None},
     "deepseek_v3": LATENT,
+    "kimi_k2": LATENT,
+    "deepseek_v32": LATENT | INDEXER,
+    "glm_moe_dsa": {**LATENT, **INDEXER, "index_topk_freq": 4, "index_skip_topk_offset": 2},
+    "glm4_moe_lite": LATENT | {"first_k_dense_replace": 1},
+    "minimax_m2": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 24},
+    "llama4_text": {
+        **{"intermediate_size_mlp": 80, "num_local_experts": 4, "head_dim": 24, "interleave_moe_layer_step": 2},
+    },
     "glm4_moe": {**EXPERTS, "n_routed_experts": 4, "first_k_dense_replace": 1, "use_qk_norm": True, "head_dim": 24},
     "gemma2": {"head_dim": 24},
     "ministral": {"head_dim": 24},
@@ -42,7 +51,7 @@ def model(kind, sequence=None, **fields):
     return model_of(Config(kind, "here", {"model_type": kind, **SMALL, **OWN.get(kind, {}), **fields}), sequence)
 
 
-@pytest.mark.parametrize("kind", sorted(set(FAMILIES) - {"internlm"}))
+@pytest.mark.parametrize("kind", sorted(set(FAMILIES) - {"internlm", "qwen"}))
 def test_parameters_are_those_of_transformers(kind):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
@@ -61,7 +70,7 @@ def test_parameters_are_those_of_transformers(kind):
         assert sorted(tensor.size for tensor in mine.tensors()) == sizes
 
 
-@pytest.mark.parametrize("kind", sorted(set(FAMILIES) - {"internlm"}))
+@pytest.mark.parametrize("kind", sorted(set(FAMILIES) - {"internlm", "qwen"}))
 def test_contexts_that_are_left_out_are_those_of_transformers(kind):
     transformers = pytest.importorskip("transformers")
     if kind not in transformers.CONFIG_MAPPING:

@@ -459,13 +459,16 @@ _CONTEXT = {
     "mpt": "max_seq_len",
     "t5": "n_positions",
     "transfo-xl": "tgt_len",
+    "qwen": "seq_length",
 }
 _CONTEXTS = {
     **{"t5": 512, "transfo-xl": 128, "gemma": 8192, "gemma2": 8192, "phi3": 4096, "olmoe": 4096, "deepseek_v3": 4096},
     "starcoder2": 4096,
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"), 32_768),
     **dict.fromkeys(("gemma3_text", "glm4", "glm4_moe", "gpt_oss", "ministral", "mistral", "mixtral"), 131_072),
-    "seed_oss": 524_288,
+    **{"seed_oss": 524_288, "deepseek_v32": 163_840, "minimax_m2": 196_608, "kimi_k2": 131_072, "llama4_text": 131_072},
+    **dict.fromkeys(("glm_moe_dsa", "glm4_moe_lite"), 202_752),
+    **{"qwen3_5_text": 32_768, "qwen3_5_moe_text": 32_768, "qwen3_next": 32_768, "falcon_h1": 8192, "nemotron_h": 4096},
 }
 """Contexts of files that leave them out, as transformers has them; 2,048 for other families."""
 LONGEST_DEFAULT = 8192

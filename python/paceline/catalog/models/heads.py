@@ -63,7 +63,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "glm_moe_dsa": ("GlmMoeDsa",),
     "glm4_moe_lite": ("Glm4MoeLite",),
     "minimax_m2": ("MiniMaxM2",),
-    "llama4_text": ("Llama4",),
+    "llama4_text": ("Llama4", "Llama4Text"),
     "qwen": ("QWen",),
     "mamba2": ("Mamba2",),
     "nemotron_h": ("NemotronH",),
