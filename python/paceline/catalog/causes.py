@@ -41,9 +41,14 @@ class Cause:
     remedy: str
     issues: tuple[Issue, ...]
 
-    def weight(self, runs: Collection[str]) -> float:
-        """Return how often it was stated in issues about runs of these kinds, with half an issue for the unseen."""
-        return _UNSEEN + sum(issue.runs == "any" or issue.runs in runs for issue in self.issues)
+    def weight(self, runs: Collection[str], without: str = "") -> float:
+        """Return how often it was stated in issues about runs of these kinds, with half an issue for the unseen.
+
+        `without`: the address of an issue that does not count.
+        """
+        return _UNSEEN + sum(
+            issue.runs in ("any", *runs) for issue in self.issues if not without or issue.url != without
+        )
 
 
 @lru_cache(maxsize=1)

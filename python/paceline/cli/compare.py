@@ -14,8 +14,8 @@ from paceline.cli.completion import complete
 from paceline.errors import naming
 from paceline.settings.table import SIMULATE, of_place
 
-_LEFT_OUT = ("detail", "critical_path", "message_overhead")
-"""Settings of a forecast that `paceline simulate` has not, or has for its output."""
+_LEFT_OUT = ("detail", "critical_path", "message_overhead", "measured")
+"""Settings of a forecast that `paceline simulate` has not, or has for its output; a measurement scales none here."""
 _NAMES = tuple(setting.name for setting in of_place(SIMULATE) if setting.name not in _LEFT_OUT)
 _BASIC = (
     *("measured", "workers", "gpu", "batch", "seq", "sharding", "strategy", "cluster", "bandwidth"),

@@ -90,18 +90,28 @@ def explain(question: Question) -> Explanation:
     """Return the causes that explain a gap, with their probabilities."""
     found: list[tuple[Explained, float]] = []
     runs = question.runs
+
+    def weight_of(hypothesis: Hypothesis) -> float:
+        return hypothesis.cause.weight(runs, question.without)
+
     for hypothesis in hypotheses(question):
         try:
             explained, likelihood = _explained(question, hypothesis)
         except InvalidArgumentError:
             continue  # The run cannot have it: an option has no effect, or excludes another.
         if explained is not None:
-            found.append((explained, hypothesis.cause.weight(runs) * likelihood))
+            found.append((explained, weight_of(hypothesis) * likelihood))
     unknown = _UNKNOWN_WEIGHT * _unknown_likelihood(question)
-    weights = math.fsum(one.hypothesis.cause.weight(runs) for one, _ in found) + _UNKNOWN_WEIGHT
+    weights = math.fsum(weight_of(one.hypothesis) for one, _ in found) + _UNKNOWN_WEIGHT
     nothing = _NOTHING * weights * _density(question, question.forecast.seconds, "")
     total = math.fsum(weight for _, weight in found) + unknown + nothing
-    ordered = sorted(found, key=lambda pair: (-pair[1], -pair[0].hypothesis.cause.weight(runs), abs(1 - pair[0].share)))
+
+    def order(pair: tuple[Explained, float]) -> tuple[float, float]:
+        # Causes that explain too little to have a probability: the common ones first, by how much they explain.
+        one, weight = pair
+        return -weight, -weight_of(one.hypothesis) * min(one.share, 1 / one.share)
+
+    ordered = sorted(found, key=order)
     causes = [
         Explained(one.hypothesis, one.value, one.seconds, one.share, weight / total if total > 0 else 0.0)
         for one, weight in ordered

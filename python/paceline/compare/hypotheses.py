@@ -33,8 +33,10 @@ _BY_HOST = (0.1, 0.5)
 """Shares of the links' rate of copies through the host's memory (nccl-tests#115: 6 GB/s)."""
 _SLOW_RANK = (1.05, 2.5)
 """Times that a slow rank computes as long as the others: NVML's "HW Slowdown" divides clocks by 2 or more."""
-_WAITS = (1.05, 20.0)
-"""Times that a step takes as long if it waits for data."""
+_LOADED_PER_S = {"images": (10.0, 1000.0), "text": (1.0, 1000.0), "": (1.0, 1000.0)}
+"""Samples per second and rank that a slow input pipeline has by kind: 185 images/s (mmpretrain#1741); a tenth of what
+one worker decodes, and what several on a fast disk do. Tokenizing a text takes milliseconds, reading one from a network
+disk up to a second."""
 _CAPPED = (1.05, 2.0)
 """Times that computation takes as long at a lower clock: boards draw at least half of their power at half the clock."""
 _RETRIES = (1.05, 4.0)
@@ -91,6 +93,8 @@ class Question:
     measured: Measured
     seconds: float
     """The measured time of a step or a collective."""
+    without: str = ""
+    """The address of an issue that does not count in how common its cause is."""
 
     @property
     def is_slower(self) -> bool:
@@ -253,17 +257,17 @@ def _of_ranks(question: Question) -> Iterator[Hypothesis]:
             Variable(*_SLOW_RANK, lambda factor: f"a rank that computes {units.factor(factor)} as long"),
             is_simulated=False,
         )
-    samples = result.batch
-
-    def loads(factor: float) -> str:
-        return f"{units.short(samples / (factor * forecast.seconds))} samples/s per rank from the data loader"
-
-    yield Hypothesis(
-        _cause("input-pipeline"),
-        _lengthened(question, forecast.seconds),
-        Variable(*_WAITS, loads),
-        is_simulated=False,
-    )
+    if result.samples_per_s is not None:
+        samples = result.samples_per_s * forecast.seconds / result.workers
+        kind = "" if question.forecaster.workload is None else question.runs[-1]
+        low, high = _LOADED_PER_S[kind]
+        if (most := min(high, 0.95 * samples / forecast.seconds)) > low:
+            yield Hypothesis(
+                _cause("input-pipeline"),
+                lambda rate: max(forecast.seconds, samples / rate),
+                Variable(low, most, lambda rate: f"{units.short(rate)} samples/s per rank from the data loader"),
+                is_simulated=False,
+            )
     yield Hypothesis(
         _cause("power-cap"),
         _lengthened(question, result.compute_s),

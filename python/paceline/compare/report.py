@@ -18,19 +18,25 @@ from paceline.forecast.measured import Measured, Quantity
 
 FIVE = 5
 """Causes that are listed, unless all are asked for."""
+_FEWEST = 3
 _UNLIKELY = 0.01
-"""Probability below which a cause is listed only if all are."""
+"""Probability below which a cause is listed only among the `_FEWEST`, or if all are."""
+_OPEN = 0.5
+"""Probability of an unlisted cause from which it is said that none of the listed ones explains a gap."""
 _MOST_OF_IT = 0.9
 """Share of a gap from which a cause explains it."""
 
 
-def answer(workload: str, options: Mapping[str, Any], measured: str) -> Explanation:
-    """Compare a forecast with a measurement. Raises InvalidArgumentError."""
+def answer(workload: str, options: Mapping[str, Any], measured: str, *, without: str = "") -> Explanation:
+    """Compare a forecast with a measurement. Raises InvalidArgumentError.
+
+    `without`: the address of an issue that does not count in how common its cause is.
+    """
     forecaster = Forecaster([workload], options)
     found = read(measured, forecaster)
     forecast = forecaster.base
     seconds = _seconds(found, forecaster)
-    question = Question(forecaster, forecast, found, seconds)
+    question = Question(forecaster, forecast, found, seconds, without)
     return explain(question)
 
 
@@ -173,11 +179,13 @@ def _causes(explanation: Explanation, *, everything: bool) -> list[str]:
     """Return the causes, each with its value, evidence, check and remedy."""
     shown = explanation.causes
     if not everything:
-        likely = [one for one in shown if one.probability >= _UNLIKELY]
-        shown = tuple((likely or list(shown[:2]))[:FIVE])
+        likely = sum(one.probability >= _UNLIKELY for one in shown)
+        shown = shown[: min(FIVE, max(_FEWEST, likely))]
     if not shown:
         return ["", "No cause of the catalog explains it with these options."]
-    made = ["", "What would explain it, most likely first"]
+    is_open = explanation.unknown > _OPEN and not explanation.is_as_forecast
+    title = "No single cause explains all of it; the nearest" if is_open else "What would explain it, most likely first"
+    made = ["", title]
     columns = width()
     for place, one in enumerate(shown, 1):
         head = f"{place}. {one.hypothesis.cause.title} ({units.percent(one.probability, 0)}): {one.words}"
