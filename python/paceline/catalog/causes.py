@@ -70,6 +70,5 @@ def all_causes() -> dict[str, Cause]:
 
 
 def title_of(name: str) -> str:
-    """Return a cause's title; of one that is not in the catalog, its name as a phrase."""
-    cause = all_causes().get(name)
-    return name.replace("-", " ").capitalize() if cause is None else cause.title
+    """Return the title of a cause of the catalog."""
+    return all_causes()[name].title

@@ -3,7 +3,8 @@
 The likelihood of a cause is that of the measured time under a log-normal error around the forecast with the cause, the
 error that forecasts have (`Forecast.spread`). Where a cause has a value, it is the mean over the values that it may
 have, so that a cause which could explain any time is less likely than one which explains this time only. Where the
-measurement tells parts of a step, each part counts by itself, and a cause lengthens its own part. The prior is the
+measurement tells parts of a step, the gap of each part is explained by itself, by the causes that lengthen that part,
+and counts by how large it is. The prior is the
 number of public issues about such runs in which the cause was stated (`catalog/causes.json`).
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -28,8 +29,10 @@ _REFINED = 5
 """Forecasts that make the value of a simulated cause more exact."""
 _EXACT = 1e-3
 """Of a time: closer is not looked for."""
-_LEAST_PART = 0.05
-"""Of a step: a part's error is at least this share of the whole's, since a short part is off by more than its share."""
+_LEAST_SHARE = 0.05
+"""Of a gap: a cause that explains less is none of it."""
+_LEAST_PART = 0.03
+"""Of a step: smaller gaps of parts are not explained."""
 _NOTHING = 2 / 7
 """Prior that nothing is wrong, over that of all causes: so it was in 2 of the 9 complaints of complaints.json."""
 _UNKNOWN_WEIGHT, _UNKNOWN_RANGE = 0.5, math.log(20.0)
@@ -49,6 +52,8 @@ class Explained:
     """The share of the gap that it explains: 1 for all, above 1 for more."""
     probability: float
     """Among the causes, one that is not in the catalog included."""
+    part: str | None = None
+    """The part whose gap it explains; None: the whole gap."""
 
     @property
     def words(self) -> str:
@@ -88,46 +93,74 @@ class Explanation:
 
 def explain(question: Question) -> Explanation:
     """Return the causes that explain a gap, with their probabilities."""
+    parts = [(_likelihoods(part), share) for part, share in _by_part(question)]
+    total = math.fsum(share * one.total for one, share in parts)
+    if not question.measured.parts_s:
+        # Of parts, each counts by its gap; of the whole, the error of the forecast competes with all causes.
+        prior = _NOTHING * math.fsum(weight_of(question, one.hypothesis) for one, _ in parts[0][0].causes)
+        nothing = (prior + _NOTHING * _UNKNOWN_WEIGHT) * _density(question, question.forecast.seconds)
+        total += nothing
+        scaled = [(one, weight / total) for one, weight in parts[0][0].causes] if total > 0 else []
+        unknown, nothing = (parts[0][0].unknown / total, nothing / total) if total > 0 else (1.0, 0.0)
+    else:
+        scaled = [
+            (one, share * weight / found.total) for found, share in parts for one, weight in found.causes if found.total
+        ]
+        unknown = math.fsum(share * (found.unknown / found.total if found.total else 1.0) for found, share in parts)
+        nothing = 0.0
+
+    def order(pair: tuple[Explained, float]) -> tuple[float, float]:
+        # Causes that explain too little to have a probability: the common ones first, by how much they explain.
+        one, probability = pair
+        return -probability, -weight_of(question, one.hypothesis) * min(one.share, 1 / one.share)
+
+    ordered = [replace(one, probability=probability) for one, probability in sorted(scaled, key=order)]
+    return Explanation(question, tuple(ordered), unknown, nothing)
+
+
+def weight_of(question: Question, hypothesis: Hypothesis) -> float:
+    """Return how common a cause is in runs like that of a question."""
+    return hypothesis.cause.weight(question.runs, question.without)
+
+
+def _by_part(question: Question) -> list[tuple[Question, float]]:
+    """Return a question for each part with a gap of its own, and its share of the gap; else the question itself."""
+    measured, forecast = question.measured.parts_s, question.forecast
+    gaps = {name: seconds - forecast.parts_s.get(name, 0.0) for name, seconds in measured.items()}
+    sign = 1.0 if question.is_slower else -1.0
+    large = {name: gap for name, gap in gaps.items() if sign * gap > _LEAST_PART * forecast.seconds}
+    if not large:
+        return [(question, 1.0)]
+    whole = math.fsum(large.values())
+    return [
+        (replace(question, seconds=forecast.seconds + gap, part=name, told=tuple(measured)), gap / whole)
+        for name, gap in sorted(large.items(), key=lambda pair: -sign * pair[1])
+        if forecast.seconds + gap > 0
+    ]
+
+
+@dataclass(frozen=True)
+class _Likelihoods:
+    """The causes of a gap with their weights, and that of one which is not in the catalog."""
+
+    causes: list[tuple[Explained, float]]
+    unknown: float
+
+    @property
+    def total(self) -> float:
+        return math.fsum(weight for _, weight in self.causes) + self.unknown
+
+
+def _likelihoods(question: Question) -> _Likelihoods:
     found: list[tuple[Explained, float]] = []
-    runs = question.runs
-
-    def weight_of(hypothesis: Hypothesis) -> float:
-        return hypothesis.cause.weight(runs, question.without)
-
     for hypothesis in hypotheses(question):
         try:
             explained, likelihood = _explained(question, hypothesis)
         except InvalidArgumentError:
             continue  # The run cannot have it: an option has no effect, or excludes another.
         if explained is not None:
-            found.append((explained, weight_of(hypothesis) * likelihood))
-    unknown = _UNKNOWN_WEIGHT * _unknown_likelihood(question)
-    weights = math.fsum(weight_of(one.hypothesis) for one, _ in found) + _UNKNOWN_WEIGHT
-    nothing = _NOTHING * weights * _density(question, question.forecast.seconds, "")
-    total = math.fsum(weight for _, weight in found) + unknown + nothing
-
-    def order(pair: tuple[Explained, float]) -> tuple[float, float]:
-        # Causes that explain too little to have a probability: the common ones first, by how much they explain.
-        one, weight = pair
-        return -weight, -weight_of(one.hypothesis) * min(one.share, 1 / one.share)
-
-    ordered = sorted(found, key=order)
-    causes = [
-        Explained(one.hypothesis, one.value, one.seconds, one.share, weight / total if total > 0 else 0.0)
-        for one, weight in ordered
-    ]
-    return Explanation(
-        question, tuple(causes), unknown / total if total > 0 else 1.0, nothing / total if total > 0 else 0.0
-    )
-
-
-def _unknown_likelihood(question: Question) -> float:
-    """Return the density of the measured time under a cause that lengthens a step by any factor alike."""
-    return (
-        1 / _UNKNOWN_RANGE
-        if not question.measured.parts_s
-        else _density(question, question.seconds, "") / _UNKNOWN_RANGE
-    )
+            found.append((explained, weight_of(question, hypothesis) * likelihood))
+    return _Likelihoods(found, _UNKNOWN_WEIGHT / _UNKNOWN_RANGE)
 
 
 def _explained(question: Question, hypothesis: Hypothesis) -> tuple[Explained | None, float]:
@@ -135,16 +168,16 @@ def _explained(question: Question, hypothesis: Hypothesis) -> tuple[Explained | 
     variable = hypothesis.variable
     if variable is None:
         seconds = hypothesis.seconds(1.0)
-        return _with(question, hypothesis, None, seconds), _density(question, seconds, hypothesis.cause.part)
+        return _with(question, hypothesis, None, seconds), _density(question, seconds)
     if variable.is_whole:
         pairs = [(value, hypothesis.seconds(value)) for value in variable.values]
         value, seconds = min(pairs, key=lambda pair: abs(math.log(pair[1] / question.seconds)))
-        densities = [_density(question, it, hypothesis.cause.part) for _, it in pairs]
+        densities = [_density(question, it) for _, it in pairs]
         return _with(question, hypothesis, value, seconds), math.fsum(densities) / len(densities)
     count = _SIMULATED if hypothesis.is_simulated else _COMPUTED
     curve = _Curve([(value, hypothesis.seconds(value)) for value in _spaced(variable, count)])
     fine = [curve.at(value) for value in _spaced(variable, _FINE)]
-    likelihood = math.fsum(_density(question, seconds, hypothesis.cause.part) for seconds in fine) / len(fine)
+    likelihood = math.fsum(_density(question, seconds) for seconds in fine) / len(fine)
     value, seconds = _solved(question, hypothesis, curve)
     return _with(question, hypothesis, value, seconds), likelihood
 
@@ -153,7 +186,7 @@ def _with(question: Question, hypothesis: Hypothesis, value: float | None, secon
     """Return an explanation; None if it explains nothing, or changes the time in the other direction."""
     base = question.forecast.seconds
     share = (seconds - base) / (question.seconds - base)
-    return None if share < _LEAST_PART else Explained(hypothesis, value, seconds, share, 0.0)
+    return None if share < _LEAST_SHARE else Explained(hypothesis, value, seconds, share, 0.0, question.part)
 
 
 def _spaced(variable: Variable, count: int) -> list[float]:
@@ -202,23 +235,9 @@ def _solved(question: Question, hypothesis: Hypothesis, curve: _Curve) -> tuple[
     return best
 
 
-def _density(question: Question, seconds: float, part: str) -> float:
-    """Return the likelihood of what was measured, if a cause that lengthens a part makes a step take so long."""
-    forecast, measured = question.forecast, question.measured.parts_s
-    if not measured:
-        return _normal(math.log(question.seconds / seconds), forecast.spread)
-    added = seconds - forecast.seconds
-    least = _LEAST_PART * forecast.seconds
-    likelihood = 1.0
-    told = part if part in measured else "computation"
-    for name in PARTS:
-        if name not in measured:
-            continue
-        expected = forecast.parts_s.get(name, 0.0) + (added if name == told else 0.0)
-        likelihood *= _normal(
-            (measured[name] - expected) / max(expected, least), max(forecast.spread, least / max(expected, least))
-        )
-    return likelihood
+def _density(question: Question, seconds: float) -> float:
+    """Return the likelihood of the measured time under a forecast of so many seconds."""
+    return _normal(math.log(question.seconds / seconds), question.forecast.spread)
 
 
 def _normal(deviation: float, spread: float) -> float:
@@ -253,6 +272,7 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
                 "explained_by": one.words,
                 "forecast_s": one.seconds,
                 "share_of_gap": one.share,
+                "gap_of": one.part,
                 "for": list(one.hypothesis.facts),
                 "check": one.hypothesis.cause.check,
                 "try": one.hypothesis.cause.remedy,

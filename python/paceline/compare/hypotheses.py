@@ -33,7 +33,7 @@ _BY_HOST = (0.1, 0.5)
 """Shares of the links' rate of copies through the host's memory (nccl-tests#115: 6 GB/s)."""
 _SLOW_RANK = (1.05, 2.5)
 """Times that a slow rank computes as long as the others: NVML's "HW Slowdown" divides clocks by 2 or more."""
-_LOADED_PER_S = {"images": (10.0, 1000.0), "text": (1.0, 1000.0), "": (1.0, 1000.0)}
+_LOADED_PER_S = {"images": (10.0, 1000.0), "text": (1.0, 1000.0), "": (1.0, 1e5)}
 """Samples per second and rank that a slow input pipeline has by kind: 185 images/s (mmpretrain#1741); a tenth of what
 one worker decodes, and what several on a fast disk do. Tokenizing a text takes milliseconds, reading one from a network
 disk up to a second."""
@@ -95,6 +95,10 @@ class Question:
     """The measured time of a step or a collective."""
     without: str = ""
     """The address of an issue that does not count in how common its cause is."""
+    part: str | None = None
+    """The part of a step in which the gap is, if it is of one only."""
+    told: tuple[str, ...] = ()
+    """The parts that the measurement tells apart."""
 
     @property
     def is_slower(self) -> bool:
@@ -123,14 +127,25 @@ class Question:
         return self.forecaster.scenario.cluster.bandwidth_bps
 
 
+_SEEN_AS = {"launches": "computation", "stragglers": "communication", "input": "computation"}
+"""The part in which one shows that a measurement does not tell apart."""
+
+
 def hypotheses(question: Question) -> list[Hypothesis]:
-    """Return the causes that the forecast can have, in the direction of the gap."""
+    """Return the causes that the forecast can have, in the direction of the gap and in its part."""
     if not question.is_slower:
-        return list(_faster(question))
-    found = [*_networks(question), *_inside(question)]
-    if not question.forecaster.is_of_nccl and question.forecast.result is not None:
-        found += [*_of_ranks(question), *_of_models(question), *_of_gradients(question), *_of_units(question)]
-    return found
+        found = list(_faster(question))
+    else:
+        found = [*_networks(question), *_inside(question)]
+        if not question.forecaster.is_of_nccl and question.forecast.result is not None:
+            found += [*_of_ranks(question), *_of_models(question), *_of_gradients(question), *_of_units(question)]
+    if question.part is None:
+        return found
+    return [one for one in found if question.part == _seen_in(one.cause, question.told)]
+
+
+def _seen_in(cause: Cause, told: tuple[str, ...]) -> str:
+    return cause.part if cause.part in told else _SEEN_AS.get(cause.part, cause.part)
 
 
 def _cause(name: str) -> Cause:

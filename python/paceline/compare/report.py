@@ -178,19 +178,19 @@ def _parts(explanation: Explanation) -> list[str]:
 def _causes(explanation: Explanation, *, everything: bool) -> list[str]:
     """Return the causes, each with its value, evidence, check and remedy."""
     shown = explanation.causes
+    is_open = explanation.unknown > _OPEN and not explanation.is_as_forecast
     if not everything:
         likely = sum(one.probability >= _UNLIKELY for one in shown)
-        shown = shown[: min(FIVE, max(_FEWEST, likely))]
+        shown = shown[: FIVE if is_open else min(FIVE, max(_FEWEST, likely))]
     if not shown:
         return ["", "No cause of the catalog explains it with these options."]
-    is_open = explanation.unknown > _OPEN and not explanation.is_as_forecast
     title = "No single cause explains all of it; the nearest" if is_open else "What would explain it, most likely first"
     made = ["", title]
     columns = width()
     for place, one in enumerate(shown, 1):
         head = f"{place}. {one.hypothesis.cause.title} ({units.percent(one.probability, 0)}): {one.words}"
         made += wrapped(head, columns, "   ")
-        for fact in (*_explains(explanation, one), *one.hypothesis.facts):
+        for fact in (*_explains(explanation, one), *(f"for: {fact}" for fact in one.hypothesis.facts)):
             made += wrapped(f"   {fact}", columns, "   ")
         made += wrapped(f"   check: {one.hypothesis.cause.check}", columns, "          ")
         made += wrapped(f"   try: {one.hypothesis.cause.remedy}", columns, "        ")
@@ -201,13 +201,20 @@ def _causes(explanation: Explanation, *, everything: bool) -> list[str]:
 
 
 def _explains(explanation: Explanation, one: Explained) -> list[str]:
-    """Return how much of the gap a cause explains, where that is not all of it."""
+    """Return the part whose gap a cause explains, and how much of it, where that is not all."""
+    forecast, measured = explanation.question.forecast.parts_s, explanation.question.measured.parts_s
+    made = []
+    if one.part is not None:
+        gap = measured[one.part] - forecast.get(one.part, 0.0)
+        made.append(f"for: {_WORDS[one.part]} has {_gap(gap)}")
     if abs(one.share - 1) <= 1 - _MOST_OF_IT:
-        return []
-    seconds = units.duration(one.seconds)
+        return made
     if one.share > 1:
-        return [f"against: it would be more, {seconds}"]
-    return [f"against: it explains {units.percent(one.share, 0)} of the gap ({seconds})"]
+        return [*made, f"against: a step would take more, {units.duration(one.seconds)}"]
+    return [
+        *made,
+        f"against: it explains {units.percent(one.share, 0)} of that, {units.duration(one.seconds)} per step",
+    ]
 
 
 def _notes(explanation: Explanation) -> list[str]:
@@ -221,6 +228,9 @@ def _notes(explanation: Explanation) -> list[str]:
         )
         if not question.measured.parts_s and not forecaster.is_of_nccl:
             made.append("A file tells in which part the gap is: --measured PROFILE.json (torch.profiler), or run.json")
+    result = question.forecast.result
+    if result is not None and result.sharded is not None and result.sharded.fits is False:
+        made.append("The forecast does not fit in the GPU's memory, so the run has other settings than these")
     gpus = _gpus(question)
     if question.measured.ranks not in (None, gpus):
         made.append(

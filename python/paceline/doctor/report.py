@@ -11,6 +11,7 @@ from paceline._internal import block, units
 from paceline._internal.block import Fact
 from paceline._internal.console import Column, render, wrapped
 from paceline.async_ps.report import Staleness
+from paceline.catalog.causes import all_causes, title_of
 from paceline.doctor.analysis import Analysis, analyze
 from paceline.doctor.causes import COMPUTE_BOUND, SLOW_STEPS, diagnoses
 from paceline.doctor.diagnosis import Diagnosis, percent
@@ -28,8 +29,6 @@ _HEADERS = {
     "straggler": "straggler +",
     "negotiation": "negot. +",
 }
-_TITLES = {COMPUTE_BOUND: "Compute-bound", "network-bound": "Network-bound"}
-"""Titles of diagnoses whose names are no phrases."""
 _SHOWN = 0.005
 """Smallest share of a step for which the column `other` is shown."""
 
@@ -118,6 +117,7 @@ class Report:
                     "seconds": it.seconds,
                     "says": it.says,
                     "evidence": dict(it.evidence),
+                    "check": all_causes()[it.name].check,
                     "try": list(it.tries),
                 }
                 for it in self.diagnoses
@@ -153,7 +153,7 @@ class Report:
             subject = f"{it.subject}, " if it.subject else ""
             lines += [
                 "",
-                f"{number}. {_title(it.name)}: {subject}{units.duration(it.seconds)} {per} ({percent(it.share)})",
+                f"{number}. {title_of(it.name)}: {subject}{units.duration(it.seconds)} {per} ({percent(it.share)})",
             ]
             for fact in it.facts:
                 lines += wrapped(f"   {fact}", width, "     ")
@@ -205,10 +205,6 @@ class Report:
         middle = median(own.values())
         apart = sorted(own, key=lambda rank: (-abs(own[rank] - middle), rank))
         return sorted(apart[:_MOST_ROWS])
-
-
-def _title(name: str) -> str:
-    return _TITLES.get(name, name.replace("-", " ").capitalize())
 
 
 def diagnose(path: str | Path) -> Report:
