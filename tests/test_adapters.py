@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import paceline
 import pytest
+from click.testing import CliRunner
 from paceline.catalog.adapters import parse_adapter
+from paceline.catalog.models.memory import activation_bytes
+from paceline.catalog.models.modules import operators_of
 from paceline.catalog.models.spec import find_workload
 from paceline.catalog.models.workload import Workload
+from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 
 _LLAMA_8B = {"q": (4096, 4096), "k": (4096, 1024), "v": (4096, 1024), "o": (4096, 4096)}
@@ -110,3 +117,92 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str
 def test_words_take_the_options() -> None:
     one = workload("llama-3-8b@h100:lora=16:q_proj+v_proj,dora=true,quantize=nf4,seq=512")
     assert (one.adapter, one.quantization) == (parse_adapter("16:q_proj,v_proj", dora=True), "nf4")
+
+
+def _peak(word: str, sharding: str = "none", gpus: int = 1, **options: Any) -> int:
+    """Return the bytes that a GPU allocates at the peak."""
+    made = paceline.simulate(word, workers=gpus, strategy="native", sharding=sharding, accumulate=2, **options)
+    assert made.sharded is not None
+    return made.sharded.memory.peak_bytes
+
+
+@pytest.mark.parametrize("options", [{}, {"checkpointing": "full"}, {"precision": "mixed"}, {"precision": "bf16"}])
+def test_more_rank_needs_no_less(options: dict[str, str]) -> None:
+    made = [workload("llama-3.2-1b@a100", lora=f"{rank}", seq=1024, **options) for rank in (8, 16, 64)]
+    peaks = [_peak("llama-3.2-1b@a100", lora=f"{rank}", seq=1024, **options) for rank in (8, 16, 64)]
+    assert peaks == sorted(peaks)
+    times = [one.compute_s for one in made]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
+def test_fewer_bits_need_no_more_memory_and_no_less_time(sharding: str) -> None:
+    one: dict[str, Any] = {"lora": "16", "seq": 2048, "precision": "bf16", "checkpointing": "full"}
+    whole, eight, four, double = (
+        _peak("llama-3-8b@a100", sharding, 2, **one, quantize=it) for it in (None, "int8", "nf4", "nf4-double")
+    )
+    assert whole > eight > four > double
+    plain, slow = (workload("llama-3-8b@a100", **one, quantize=it) for it in (None, "nf4"))
+    assert slow.compute_s > plain.compute_s
+
+
+def test_what_is_frozen_is_no_slower() -> None:
+    options: dict[str, Any] = {"kernels": "eager", "seq": 1024, "batch": 4}
+    every = workload("llama-3.2-1b@a100", **options)
+    some = workload("llama-3.2-1b@a100", **options, freeze=["model.embed", "model.layers.?.*"])
+    lora = workload("llama-3.2-1b@a100", **options, lora="1:k_proj", precision="bf16")
+    assert some.compute_s < lora.compute_s < every.compute_s
+    assert some.forward_s == pytest.approx(every.forward_s, rel=0.01)
+    # Nothing is differentiated before the first layer that is trained.
+    assert [one.backward_s for one in some.timed if one.layer.name == "model.layers.3.mlp"] == [0.0]
+
+
+def test_model_flops_leave_out_gradients_of_frozen_weights() -> None:
+    every, lora = (workload("llama-3-8b@h100", lora=it, seq=2048).model for it in (None, "1:k_proj"))
+    attention = 32 * 12.0 * 4096 * 2048 * 2048
+    assert every.flops == pytest.approx(6 * 2048 * every.parameters + attention)
+    embedding = 128_256 * 4096
+    assert lora.flops == pytest.approx(2048 * (4 * every.parameters - 2 * embedding) + attention, rel=1e-4)
+
+
+def test_ranks_exchange_only_what_is_trained() -> None:
+    options: dict[str, Any] = {"lora": "16", "seq": 512}
+    result = paceline.simulate("llama-3-8b@h100", workers=8, strategy="native", **options)
+    trained = workload("llama-3-8b@h100", **options).model.trained_parameters
+    assert result.gradient_bytes == 4 * trained
+    assert result.trained_parameters == trained
+
+
+def test_memory_of_a_rank_has_weights_adapters_and_states() -> None:
+    options: dict[str, Any] = {"lora": "16", "seq": 512, "precision": "bf16", "quantize": "nf4"}
+    made = paceline.simulate("llama-3-8b@h100", workers=1, strategy="native", accumulate=2, **options)
+    model = workload("llama-3-8b@h100", **options).model
+    linear = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    rest = model.parameters - model.trained_parameters - linear
+    assert made.sharded is not None
+    memory = made.sharded.memory
+    assert memory.parameters_bytes == pytest.approx(
+        linear * 4.5 / 8 + 2 * rest + 2 * model.trained_parameters, rel=1e-6
+    )
+    assert memory.optimizer_bytes <= 3 * 2 * model.trained_parameters
+
+
+@pytest.mark.parametrize(("batch", "layers"), [(1, 4), (2, 2)])
+@pytest.mark.parametrize("word", ["llama-3-8b@h100", "gpt2-small@h100"])
+def test_values_that_autograd_keeps_are_those_that_the_rules_count(word: str, batch: int, layers: int) -> None:
+    """Of blocks in eager PyTorch, which are all trained, both ways to count activations agree."""
+    made = workload(word, kernels="eager", seq=512, batch=batch)
+    for layer in [one for one in made.model.layers if one.block][:layers]:
+        kept = operators_of(layer, made.setting).kept_bytes / batch
+        assert kept == pytest.approx(activation_bytes(layer, made.computed), rel=1e-3)
+
+
+def test_weights_in_few_bits_are_not_divided() -> None:
+    with pytest.raises(InvalidArgumentError, match="needs whole weights"):
+        workload("llama-3-8b@h100", lora="16", quantize="nf4", tensor_parallel=2)
+
+
+def test_advise_proposes_few_bits_where_adapters_alone_do_not_fit() -> None:
+    words = ["advise", "llama-3-70b", "--lora", "16", "--gpu", "a6000", "--gpus", "4", "--seq", "4096"]
+    assert "try: --quantize nf4" in CliRunner().invoke(main, words).output
+    assert "Best fit" in CliRunner().invoke(main, [*words, "--quantize", "nf4"]).output

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from paceline._internal.nearest import nearest
 from paceline.catalog import names
@@ -114,10 +115,16 @@ def linear_name(tensor: Tensor) -> str | None:
 
     Experts are none: all are in one tensor, which PEFT does not adapt unless it is named (`target_parameters`).
     """
-    *path, what, kind = tensor.name.split(".")[-4:]
-    if kind != "weight" or len(tensor.shape) != 2 or any(what.endswith(other) for other in _NOT_LINEAR):
+    return _linear_name(tensor.name) if len(tensor.shape) == 2 else None
+
+
+@lru_cache(maxsize=65_536)
+def _linear_name(name: str) -> str | None:
+    *path, what, kind = name.split(".")
+    numbers = [place for place, part in enumerate(path) if part.isdigit()]
+    if kind != "weight" or not numbers or what.endswith(_NOT_LINEAR):
         return None
-    return ".".join([*path[path[0].isdigit() :], what]) if path else what
+    return ".".join([*path[numbers[-1] + 1 :], what])
 
 
 def is_quantized(tensor: Tensor) -> bool:
@@ -147,6 +154,20 @@ def adapted(model: Model, adapter: Adapter, without: Sequence[str] = ()) -> Mode
 
     Raises InvalidArgumentError for a module that no block has, or a rank above the smallest dimension of a weight.
     """
+    key = id(model), adapter, tuple(without)
+    if key not in _ADAPTED:
+        if len(_ADAPTED) >= _MOST_ADAPTED:
+            _ADAPTED.clear()
+        _ADAPTED[key] = model, _adapted(model, adapter, without)
+    return _ADAPTED[key][1]
+
+
+_ADAPTED: dict[tuple[int, Adapter, tuple[str, ...]], tuple[Model, Model]] = {}
+_MOST_ADAPTED = 16
+"""Searches ask for the same model thousands of times."""
+
+
+def _adapted(model: Model, adapter: Adapter, without: Sequence[str]) -> Model:
     chosen = _chosen(model, adapter)
     _check_patterns(model, without)
     layers = []

@@ -166,7 +166,7 @@ class Layer:
         """Whether something in it or before it is trained."""
         return self.passes or bool(self.trained)
 
-    @property
+    @cached_property
     def kind(self) -> tuple[Layer, int, int]:
         """All of it but names: blocks are alike but for these."""
         alike = replace(self, name="", tensors=(), shared=(), block="block" * bool(self.block))

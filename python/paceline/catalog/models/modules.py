@@ -259,10 +259,7 @@ class _Module:
 
         bitsandbytes' `matmul_4bit` and `MatMul8bitLt`, which multiplies forward in 8 bits, and quantizes rows for that.
         """
-        tape, inner, setting = self.tape, value.shape[-1], self.setting
-        assert setting.quantization is not None
-        held = Parameter("weight", (outer, inner))
-        packed = Value(contiguous((quantized_bytes(held, setting.quantization),), "uint8"), trains=False)
+        tape, setting = self.tape, self.setting
         value = tape.cast(value, setting.dtype)
         if setting.quantization == "int8":
             # The largest element of each row is sought, and the product converted.
@@ -272,11 +269,17 @@ class _Module:
         def read(weight: Tensor) -> Value:
             if setting.quantization == "int8" and tape.phase == "forward":
                 return Value(weight, trains=False)
-            return tape.run("dequantize", (packed,), weight)
+            return self._converted(weight)
 
         out = tape.linear(value, outer, bias=bias, read=read)
         # int32 becomes 16 bits; a result in 4 bits is copied (`Linear4bit.forward` in peft/tuners/lora/bnb.py).
         return tape.copied(out) if setting.quantization != "gptq-int4" else out
+
+    def _converted(self, weight: Tensor) -> Value:
+        """Return a weight that is held in few bits."""
+        assert self.setting.quantization is not None
+        size = quantized_bytes(Parameter("weight", weight.shape), self.setting.quantization)
+        return self.tape.run("dequantize", (Value(contiguous((size,), "uint8"), trains=False),), weight)
 
     def _with_adapter(self, value: Value, result: Value) -> Value:
         """Add the adapter's product to that of a weight (`Linear.forward` in peft/tuners/lora/layer.py)."""
@@ -313,9 +316,7 @@ class _Module:
             "mm", (middle, Value(contiguous((adapter.rank, outer), dtype))), contiguous((inner, outer), dtype)
         )
         if setting.quantization is not None:
-            held = Parameter("weight", (outer, inner))
-            packed = Value(contiguous((quantized_bytes(held, setting.quantization),), "uint8"), trains=False)
-            weight = tape.run("dequantize", (packed,), contiguous((outer, inner), setting.dtype))
+            weight = self._converted(contiguous((outer, inner), setting.dtype))
         else:
             weight = Value(contiguous((outer, inner), setting.dtype))
         wide = tape.run("_to_copy", (weight,), matrix)
@@ -756,7 +757,11 @@ class _Module:
         rows = tape.lowered(rows)
         count, inner = rows.shape
         name = "_scaled_grouped_mm" if self.setting.eight_bits else "_grouped_mm"
-        weight = tape.lowered(tape.parameter((groups, outer, inner), self.stream))
+        is_quantized = self.setting.quantization is not None
+        if is_quantized:
+            weight = self._converted(contiguous((groups, outer, inner), rows.dtype))
+        else:
+            weight = tape.lowered(tape.parameter((groups, outer, inner), self.stream))
         turned = weight.seen_as(Tensor((groups, inner, outer), weight.dtype, (inner * outer, 1, inner)))
         ends = Value(contiguous((groups,), "int32"), trains=False)
         dtype = "float8_e4m3fn" if self.setting.eight_bits else rows.dtype
@@ -776,9 +781,10 @@ class _Module:
                 made = contiguous((groups, outer, inner), rows.dtype)
                 tape.give(weight, tape.run(name, (left, small(rows), ends), made))
             if rows.trains:
-                tape.give(rows, tape.run(name, (given, small(weight), ends), contiguous((count, inner), rows.dtype)))
+                again = self._converted(weight.tensor) if is_quantized else weight
+                tape.give(rows, tape.run(name, (given, small(again), ends), contiguous((count, inner), rows.dtype)))
 
-        needed = [*([rows] if weight.trains else []), *([weight] if rows.trains else [])]
+        needed = [*([rows] if weight.trains else []), *([weight] if rows.trains and not is_quantized else [])]
         return tape.node(out, back, *needed)
 
     # Layers by steps.

@@ -184,6 +184,12 @@ def workload_of(  # noqa: PLR0917
     check_impl(chosen, optimizer_impl)
     recomputed = _one_of(checkpointing or "none", get_args(names.Checkpointing), "checkpointing")
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
+    if held is not None and max(tensor, expert_parallel or 1) > 1:
+        raise InvalidArgumentError(
+            "needs whole weights on a GPU: bitsandbytes and GPTQ do not divide theirs",
+            setting="quantize",
+            remedy="drop {this}, or {tensor_parallel} and {expert_parallel}",
+        )
     if adapter is not None:
         model = adapted(model, adapter, without=freeze or ())
     elif freeze:

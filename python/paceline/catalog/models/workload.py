@@ -149,6 +149,17 @@ class Workload:
         They are those of the values that autograd saves. What torch.compile makes of several operators keeps neither
         what a norm reads in FP32 nor the results of an activation that a gate multiplies.
         """
+        known = self._known_kept.get(id(layer))
+        if known is None:
+            known = self._known_kept[id(layer)] = self._kept_by_autograd(layer)
+        return known
+
+    @cached_property
+    def _known_kept(self) -> dict[int, int]:
+        """Of each layer of the model, by its identity."""
+        return {}
+
+    def _kept_by_autograd(self, layer: Layer) -> int:
         kept = -(-self._spent(layer).kept_bytes * self.tensor * self.context // self.batch)
         if self.kernels != "compiled":
             return kept
