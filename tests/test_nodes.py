@@ -65,7 +65,8 @@ def test_a_cluster_that_does_not_say_what_is_inside_has_the_links_of_the_gpu(gpu
     inside = written_rate(nodes_of(find_hardware(gpu)).cluster.intra_bandwidth_bps)
     [own] = forecast(*words, *FABRIC)
     [alone] = forecast(*words, "--strategy", "native")
-    assert own["iteration_s"] == pytest.approx(alone["iteration_s"], rel=0.1)
+    # Messages in a fabric have the links' rate; the host's memory slows NCCL's collectives alone.
+    assert own["iteration_s"] == pytest.approx(alone["iteration_s"], rel=0.15)
     note = next(note for note in own["notes"] if " inside nodes, as the " in note)
     assert note.startswith("Assumed ") and note.endswith("fat-tree-k16 does not say (--intra-bandwidth)")
     assert ("PCI Express" in note) == (find_hardware(gpu).link_bandwidth is None)
@@ -73,8 +74,7 @@ def test_a_cluster_that_does_not_say_what_is_inside_has_the_links_of_the_gpu(gpu
     [given] = forecast(*words, *FABRIC, "--intra-bandwidth", "20Gbps")
     assert given["iteration_s"] > 1.5 * own["iteration_s"]
     [same] = forecast(*words, *FABRIC, "--intra-bandwidth", inside)
-    # A rate that is given is one between GPUs, and not through the host's memory.
-    assert same["iteration_s"] == pytest.approx(own["iteration_s"], rel=0.15)
+    assert same["iteration_s"] == pytest.approx(own["iteration_s"], rel=0.1)
     assert not any("Assumed" in note for note in given["notes"] + same["notes"])
 
 

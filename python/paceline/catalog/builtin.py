@@ -143,7 +143,9 @@ def _file_of(kind: str, source: str | Path, folder: Path) -> Path:
                 raise _unknown_collective(source)
             if kind == "trace":
                 raise _unknown_trace(source)
-            near = nearest(source, list(names))
+            from paceline.catalog.instances import instance_names
+
+            near = nearest(source, [*names, *(instance_names() if kind == "cluster" else ())])
             raise unknown(kind, source, [near] if near else [], f"paceline list {kind}s")
     return path
 
@@ -214,6 +216,8 @@ _UNMEASURED = "no network was measured"
 def _named_cluster(source: str | Path) -> Cluster:
     if source == "":
         raise InvalidArgumentError("the name of a cluster is empty", remedy="paceline list clusters")
+    if (document := _rented(source)) is not None:
+        return Cluster.from_json(json.dumps(document).encode(), str(source))
     path = _file_of("cluster", source, CLUSTERS)
     if _is_list(path):
         return Cluster.from_json(json.dumps(_only(path)).encode(), str(path))
@@ -222,11 +226,23 @@ def _named_cluster(source: str | Path) -> Cluster:
     return cluster.replace(bandwidth_measured=False) if _UNMEASURED in cluster.provenance else cluster
 
 
+def _rented(source: str | Path) -> dict[str, Any] | None:
+    """Return the file of a cluster of a cloud's instances; None for what is no instance, or a built-in cluster."""
+    from paceline.catalog.instances import find_instance
+
+    # A file of this name comes first, as for built-in clusters.
+    if not isinstance(source, str) or (instance := find_instance(source)) is None or Path(source).exists():
+        return None
+    return None if instance.is_cluster else instance.document()
+
+
 def cluster_text(source: str | Path) -> str:
     """Return the file of a cluster, with the fields that it gives and no others: a copy of it means the same.
 
     Raises InvalidArgumentError.
     """
+    if (document := _rented(source)) is not None:
+        return json.dumps(document, indent=1, ensure_ascii=False)
     whole = _named_cluster(source).to_json()
     path = _file_of("cluster", source, CLUSTERS)
     if not path.is_file() or _is_list(path):
@@ -263,6 +279,8 @@ def fields_given(source: str | Path | Cluster | None) -> frozenset[str]:
     """
     if source is None or isinstance(source, Cluster):
         return frozenset()
+    if (document := _rented(source)) is not None:
+        return frozenset(document)
     path = _file_of("cluster", source, CLUSTERS)
     if not path.is_file():
         return frozenset()

@@ -147,7 +147,7 @@ def nodes_of(gpu: Hardware) -> Nodes:
     """Return the nodes of a GPU: of its cluster, or else of 8 that share a node by NVLink or PCI Express."""
     if gpu.node is not None:
         return Nodes(gpu.title, load_cluster(gpu.node), gpu.node)
-    return Nodes(gpu.title, load_cluster(None, gpus_per_node=GPUS_PER_NODE, gpu=gpu.title, **_inside(gpu)))
+    return Nodes(gpu.title, load_cluster(None, gpus_per_node=GPUS_PER_NODE, gpu=gpu.title, **inside_fields(gpu)))
 
 
 def nodes_of_device(device: str) -> Nodes:
@@ -190,7 +190,8 @@ def slot_bps(gpu: Hardware) -> float | None:
     return channels.constant(f"inside.{gpu.link}") if gpu.link.startswith("pcie") else None
 
 
-def _inside(gpu: Hardware) -> dict[str, Any]:
+def inside_fields(gpu: Hardware) -> dict[str, Any]:
+    """Return the fields of a cluster that say what connects several of a GPU in a node."""
     slot = slot_bps(gpu)
     if slot is not None:
         return {"intra_bandwidth": as_rate(slot), "intra_link": "pcie", "peer_access": gpu.peer_access}

@@ -28,6 +28,12 @@ def _libraries() -> Iterable[str]:
     return library_names()
 
 
+def _instances() -> Iterable[str]:
+    from paceline.catalog.instances import instance_names
+
+    return instance_names()
+
+
 def _clusters() -> Iterable[str]:
     from paceline.catalog.builtin_names import cluster_names
 
@@ -120,6 +126,7 @@ _OF_COMMAND: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("models", "name"): _models,
     ("gpus", "name"): _gpus,
     ("clusters", "name"): _clusters,
+    ("instances", "name"): _instances,
     ("libraries", "name"): lambda: [*_libraries(), "channels"],
     ("advise", "workload"): _models,
     ("report", "spec"): _recorded_or_model,

@@ -71,7 +71,12 @@ COMMANDS: Table = {
     "doctor": (_TRAIN, "paceline.cli.doctor", "doctor", "Show where the time of a run goes, and what to try."),
     "probe": (_MEASURE, "paceline.cli.probe", "probe", "Measure a job's network and machines, for forecasts."),
     "calibrate": (_MEASURE, "paceline.cli.calibrate", "calibrate", "Measure a device's operators, for forecasts."),
-    "list": (_CATALOG, "paceline.cli.main", "list_", "Models, GPUs, traces, clusters, strategies, libraries."),
+    "list": (
+        _CATALOG,
+        "paceline.cli.main",
+        "list_",
+        "Models, GPUs, instances, traces, clusters, strategies, libraries.",
+    ),
     "import": (_IMPORTS, "paceline.cli.main", "import_", "Make a trace from kineto, chakra, tensorflow or sends."),
     "export": (_IMPORTS, "paceline.cli.main", "export", "Write a trace for ASTRA-sim (chakra)."),
 }
@@ -79,6 +84,7 @@ LISTS: Table = {
     "models": ("", "paceline.cli.models", "models", "List the built-in models, or show one on a GPU."),
     "gpus": ("", "paceline.cli.models", "gpus", "List the GPU types for --gpu, or show one."),
     "clusters": ("", "paceline.cli.catalog", "clusters", "List the built-in clusters, or show one."),
+    "instances": ("", "paceline.cli.instances", "instances", "List clouds' instances with prices, or show one."),
     "traces": ("", "paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
     "strategies": ("", "paceline.cli.catalog", "strategies", "List the strategies, and the options of each."),
     "libraries": ("", "paceline.cli.catalog", "libraries", "List the frameworks that --library models, or show one."),
@@ -98,7 +104,7 @@ EXPORTS: Table = {
     "chakra": ("", "paceline.cli.chakra", "export_chakra", "Write Chakra execution traces, for ASTRA-sim."),
 }
 FORMER: Table = {
-    **LISTS,
+    **{name: entry for name, entry in LISTS.items() if name != "instances"},
     **{f"import-{name}": entry for name, entry in IMPORTS.items() if name != "tensorflow"},
     **{f"export-{name}": entry for name, entry in EXPORTS.items()},
 }

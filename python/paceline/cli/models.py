@@ -312,8 +312,8 @@ def gpus(*, name: str | None, as_json: bool) -> None:
     say(render(columns, [rows]))
     aliases = ", ".join(f"{one} = {device.name}" for device in shown for one in device.aliases)
     for text in (
-        "TFLOPS are dense. Memory is what CUDA gives programs (84.9 GB = 79.1 GiB on an 80 GB H100). Links are NVLink, "
-        "per GPU and direction, or with * what NCCL gets of a PCI Express slot.",
+        "TFLOPS are dense. Memory is what CUDA gives programs (84.9 GB = 79.1 GiB on an 80 GB H100). Links are NVLink "
+        "or Infinity Fabric, per GPU and direction, or with * what NCCL gets of a PCI Express slot.",
         f"Aliases: {aliases}.",
         "Sources: paceline list gpus NAME",
     ):
@@ -332,17 +332,32 @@ def _link(device: Hardware, mark: str) -> str:
 def _show_gpu(device: Hardware) -> None:
     peaks = ", ".join(f"{name} {_tera(flops)}" for name, flops in device.peak_flops.items())
     memory = f"{units.memory(device.memory_bytes)} for programs ({device.memory_bytes / 2**30:.1f} GiB)"
-    of = "NVLink, per direction" if device.link_bandwidth is not None else "of PCI Express, what NCCL gets of a slot"
+    of = "of PCI Express, what NCCL gets of a slot"
+    if device.link_bandwidth is not None:
+        of = f"{'Infinity Fabric' if device.link.startswith('xgmi') else 'NVLink'}, per direction"
     facts = [
         Fact("Dense peak", f"{peaks} TFLOPS"),
         Fact("Memory", f"{memory}, {units.short(device.memory_bandwidth / 1e9, 4)} GB/s"),
         *([Fact("Link", f"{_link(device, '')} GB/s {of}")] if _link(device, "") != "-" else []),
         *([] if device.power_w is None else [Fact("Power", _power(device))]),
         *([_calibrated(device.calibration)] if device.calibration is not None else []),
+        *([] if device.is_cpu else [Fact("Evidence", _evidence(device))]),
         *([Fact("Nodes", f"{device.node}, unless --cluster says otherwise")] if device.node else []),
         *([Fact("Aliases", ", ".join(device.aliases))] if device.aliases else []),
     ]
     say([*headline(f"{device.name}: {device.title}"), "", *block(facts), *notes(device.sources, title="Sources")])
+
+
+def _evidence(device: Hardware) -> str:
+    """Return how many measured training steps on GPUs of its architecture forecasts have been compared with."""
+    from paceline.catalog.gpus import architecture_title
+    from paceline.forecast.evidence import computed_cases
+
+    sources = [one.source for one in computed_cases() if one.conditions.architecture == device.architecture]
+    title = f"{architecture_title(device.architecture)} GPUs"
+    if not sources:
+        return f"no measured training on {title}: forecasts have no interval"
+    return f"{units.count(len(sources), 'measured step')} on {title}, of {units.count(len(set(sources)), 'source')}"
 
 
 def _power(device: Hardware) -> str:

@@ -1,0 +1,98 @@
+"""Clouds' instances: every file is valid, every price has a date and a source, names resolve, clusters are made."""
+
+import json
+import re
+
+import cli
+import pytest
+from paceline.catalog.builtin import cluster_text, fields_given, load_cluster
+from paceline.catalog.instances import all_instances, find_instance, price_of, read_instances
+from paceline.catalog.nodes import nodes_of
+from paceline.errors import InvalidArgumentError
+
+CLOUDS = ("AWS", "Azure", "CoreWeave", "GCP", "Lambda", "OCI")
+
+
+def test_every_cloud_has_instances_and_no_name_is_twice():
+    assert sorted({one.cloud for one in all_instances()}) == list(CLOUDS)
+    names = [name.lower() for one in all_instances() for name in (one.name, *one.aliases)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("one", all_instances(), ids=lambda one: one.name)
+def test_an_instance_has_sources_and_is_a_cluster(one):
+    assert one.source
+    if one.price is not None:
+        assert re.fullmatch(r"20\d\d(-\d\d-\d\d)?", one.price.date) and one.price.source
+        assert 0.1 < one.price.usd_per_gpu_hour < 30
+    assert price_of(one.name) == one.price
+    cluster = load_cluster(one.name)
+    assert cluster.name == one.name and cluster.gpus_per_node == one.gpus and cluster.provenance
+    assert all(load_cluster(alias) == cluster for alias in one.aliases)
+    if not one.is_cluster:
+        assert json.loads(cluster_text(one.name))["name"] == one.name
+        assert {"bandwidth", "gpu", "latency"} <= fields_given(one.name)
+    if one.gpus > 1 and not one.is_cluster and not one.inside:
+        assert cluster.intra_bandwidth_bps == pytest.approx(
+            nodes_of(one.hardware).cluster.intra_bandwidth_bps, rel=0.05
+        )
+    assert ("Assumed: 25 Gbit/s" in cluster.provenance) == (not one.states_network)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("p5", "p5.48xlarge"),
+        ("P4D", "p4d.24xlarge"),
+        ("a3-mega", "a3-megagpu-8g"),
+        ("a3_ultra", "a3-ultragpu-8g"),
+        ("nd-h100-v5", "Standard_ND96isr_H100_v5"),
+        ("ND96isr_MI300X_v5", "Standard_ND96isr_MI300X_v5"),
+        ("bm.gpu.h100.8", "BM.GPU.H100.8"),
+        ("coreweave-b200", "coreweave-b200"),
+    ],
+)
+def test_short_names(word, name):
+    assert find_instance(word).name == name == load_cluster(word).name
+
+
+def test_unknown_names_suggest_others():
+    assert find_instance("dgx-h100") is price_of("dgx-h100") is None
+    with pytest.raises(InvalidArgumentError) as raised:
+        load_cluster("p5e.48xlrge")
+    assert "p5e.48xlarge" in raised.value.remedy
+    shown = cli.call("list", "instances", "a3-megaa")
+    assert shown.exit_code == 2 and "a3-mega" in shown.stderr
+
+
+def test_the_command_lists_and_shows():
+    rows = json.loads(cli.call("list", "instances", "--json").stdout)
+    assert [row["name"] for row in rows] == [one.name for one in all_instances()]
+    one = json.loads(cli.call("list", "instances", "p5", "--json").stdout)
+    assert (one["gpu"], one["gpus"], one["price"]["usd_per_gpu_hour"]) == ("h100", 8, price_of("p5").usd_per_gpu_hour)
+    text = cli.call("list", "instances", "p5e").stdout
+    assert "Price        none was found" in text
+    # A forecast on a cluster needs no --gpu, and has its network.
+    result = json.loads(cli.call("simulate", "gpt2-small", "--cluster", "a3-mega", "--gpus", 16, "--json").stdout)
+    assert result[0]["bandwidth_bps"] == 1.6e12 if isinstance(result, list) else result["bandwidth_bps"] == 1.6e12
+
+
+def test_a_file_that_is_wrong_says_where(tmp_path):
+    path = tmp_path / "mine.json"
+
+    def refused(match, **fields):
+        entry = {"name": "m1", "gpu": "h100", "gpus": 8, "price": None} | fields
+        path.write_text(
+            json.dumps(
+                {"format": "paceline-instances", "version": 1, "cloud": "Mine", "source": "x", "instances": [entry]}
+            )
+        )
+        with pytest.raises(InvalidArgumentError, match=match):
+            read_instances(path)
+
+    refused("m1: colour: unknown field", colour="red")
+    refused(r"m1\.gpus: is wrong: 0", gpus=0)
+    refused("m1: price: needs", price={"usd_per_gpu_hour": 2.0})
+    refused("m1: price.date", price={"usd_per_gpu_hour": 2.0, "date": "today", "source": "x"})
+    refused("m1: price.usd_per_gpu_hour", price={"usd_per_gpu_hour": -1, "date": "2026", "source": "x"})
+    refused("unknown GPU", gpu="h9000")
