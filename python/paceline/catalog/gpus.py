@@ -19,6 +19,7 @@ from paceline._internal.nearest import like_gpu, named_gpus
 from paceline.catalog import channels, names
 from paceline.catalog.calibration import Calibration, read_calibration
 from paceline.catalog.constants import is_number, read_document
+from paceline.catalog.offload import LINKS
 from paceline.errors import InvalidArgumentError
 
 _FOLDER = Path(__file__).parent / "gpus"
@@ -114,6 +115,8 @@ class Hardware:
     boost_hz: float
     """The clock that it reaches where power does not limit it: at least `clock_hz`."""
     sources: tuple[str, ...]
+    host_link: str = "pcie"
+    """The link to the host's memory, of `paceline.catalog.offload.LINKS`."""
     power_w: float | None = None
     """Watts that the board may draw; None: not known."""
     power_limit_w: float | None = None
@@ -314,6 +317,9 @@ def read_hardware(path: Path) -> Hardware:
     peer_access = document.pop("peer_access", True)
     if not isinstance(peer_access, bool):
         raise wrong("peer_access", "is not true or false", '"peer_access": false')
+    host_link = document.pop("host_link", _LINKS[architecture][0])
+    if host_link not in LINKS:
+        raise wrong("host_link", "is no link to a host's memory", f'"host_link": "pcie-5", of {", ".join(LINKS)}')
     node = document.pop("node", None)
     if node is not None and not (isinstance(node, str) and node):
         raise wrong(
@@ -343,6 +349,7 @@ def read_hardware(path: Path) -> Hardware:
         power_limit_w=limit,
         sources=sources,
         peer_access=peer_access,
+        host_link=host_link,
         node=node,
         aliases=aliases,
         like=like,

@@ -69,7 +69,7 @@ Attention = Literal["flash", "flash-1", "flash-2", "unfused"]
 Checkpointing = Literal["none", "selective", "full", "offload"]
 Kernels = Literal["eager", "fused", "compiled", "transformer-engine"]
 Recipe = Literal["mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16", "amp-bf16", "amp-fp16", "fp32"]
-OptimizerImpl = Literal["fused", "foreach", "loop"]
+OptimizerImpl = Literal["fused", "foreach", "loop", "in-backward"]
 Optimizer = Literal[
     "adam",
     "sgd",

@@ -182,7 +182,8 @@ def step_bytes(
         return 0, size + 3 * 2
     if optimizer != "adam" or impl == "fused":
         return 0, 0
-    return (size, 0) if impl == "foreach" else (0, 2 * size)
+    # In the backward pass, foreach's lists have one tensor each.
+    return {"foreach": (size, 0), IN_BACKWARD: (0, size)}.get(impl, (0, 2 * size))
 
 
 def default_impl(optimizer: names.Optimizer, recipe: Recipe) -> names.OptimizerImpl:
@@ -196,11 +197,26 @@ def default_impl(optimizer: names.Optimizer, recipe: Recipe) -> names.OptimizerI
     return "fused" if recipe.masters else "foreach"
 
 
+IN_BACKWARD = "in-backward"
+"""Each tensor is updated when its gradient is complete, which is then let go (torchtune's `optimizer_in_bwd`)."""
+
+
 def check_impl(optimizer: names.Optimizer, impl: str | None) -> None:
     """Raise InvalidArgumentError if an implementation is given of an optimizer that has but one."""
-    if impl is not None and KINDS[optimizer].by_tensor:
+    if impl not in (None, IN_BACKWARD) and KINDS[optimizer].by_tensor:
         raise InvalidArgumentError(
             f"has no effect on {optimizer}, which updates tensor by tensor",
             setting="optimizer_impl",
-            remedy="drop {this}, or {optimizer=adam}",
+            remedy=f"drop {{this}}, or {{this={IN_BACKWARD}}}, or {{optimizer=adam}}",
+        )
+
+
+def check_offload(optimizer: names.Optimizer) -> None:
+    """Raise InvalidArgumentError if an optimizer does not run on a CPU."""
+    kind = KINDS[optimizer]
+    if kind.eight_bits or kind.paged or kind.orthogonal:
+        raise InvalidArgumentError(
+            f"states on the host are updated there, and {optimizer} has no kernels for CPUs",
+            setting="offload",
+            remedy="{optimizer=adam} (or lion, adafactor), or {this=cpu:activations}",
         )

@@ -15,6 +15,7 @@ from paceline._core import Lowered, Trace
 from paceline.catalog import channels
 from paceline.catalog.dtypes import DTYPE_BYTES
 from paceline.catalog.nccl import assumed_values
+from paceline.catalog.offload import PARAMETERS, STATES
 from paceline.catalog.optimizers import IN_CORE, states_each, step_bytes
 from paceline.catalog.recipes import recipe_of
 from paceline.forecast import compression, sharding
@@ -36,6 +37,7 @@ def native(scenario: Scenario) -> _core.Scenario:
         options |= {"tensor_parallel": model.tensor, "pipeline_parallel": model.pipeline}
         options |= {"microbatches": model.microbatches, "expert_ranks": model.expert_ranks}
         options = types_of_state(model, options) | options
+        options |= {"releases_gradients": True} if model.releases_gradients else {}
     elif "optimizer" in options:
         options |= _states_of_recording(scenario.trace, options)
     elif scenario.update_bytes:
@@ -64,12 +66,20 @@ def types_of_state(model: Workload, options: Mapping[str, Any]) -> dict[str, Any
     """
     gathers = sharding.kind(options.get("sharding") or sharding.NONE) in sharding.GATHERED
     recipe = model.recipe.sharded if gathers else model.recipe
-    states = {} if model.optimizer in IN_CORE else {"state_bytes": model.states_each(recipe).resident}
+    states: dict[str, Any] = {}
+    if model.optimizer not in IN_CORE:
+        states["state_bytes"] = model.states_each(recipe).resident
+    moved = () if model.offload is None else model.offload.parts(gathers=gathers)
+    if STATES in moved:
+        states |= {"state_bytes": 0.0} | ({} if model.keeps_gradients else {"releases_gradients": True})
+    if PARAMETERS in moved:
+        states["offloads_parameters"] = True
     if not gathers and "param_dtype" in options:
         return states
-    every, one = step_bytes(model.optimizer, model.optimizer_impl, recipe, gathers=gathers)
+    on_gpu = step_bytes(model.optimizer, model.optimizer_impl, recipe, gathers=gathers)
+    every, one = (0, 0) if STATES in moved else on_gpu
     held = (recipe.parameters, recipe.gradients, recipe.states, recipe.masters, every, one)
-    types: dict[str, Any] = states | {"held": held}
+    types = states | {"held": held}
     if recipe.gathered == recipe.reduction:
         return types
     return types | {"param_dtype": recipe.gathered, "reduce_dtype": recipe.reduction}

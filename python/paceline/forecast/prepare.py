@@ -31,7 +31,7 @@ from paceline.catalog.strategies import (
     with_switch,
 )
 from paceline.errors import InvalidArgumentError, naming
-from paceline.forecast import compression, sharding
+from paceline.forecast import compression, offload, sharding
 from paceline.forecast.coordinator_model.model import Coordination
 from paceline.forecast.coordinator_model.options import Coordinated, coordinated
 from paceline.forecast.lowering import unreachable
@@ -112,6 +112,7 @@ def _prepared(sweep: Sweep) -> Prepared:
         temporaries = sweep.update_bytes(named)
         if workload is not None:
             sharding.check_recipe(workload.recipe, sweep.get("sharding"), sweep.values)
+            offload.check(workload, sweep.get("sharding"), sweep.get("accumulate") or 1)
         if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
                 f"{trace.name}: has no gradients, so there is nothing to synchronize",
@@ -159,7 +160,7 @@ def _prepared(sweep: Sweep) -> Prepared:
                     )
                     scenarios += [
                         replace(
-                            _with_copies(one, sweep, named),
+                            offload.applied(_with_copies(one, sweep, named)),
                             recorded=conditions,
                             update_bytes=temporaries,
                             one_a_node=sweep.is_one_a_node,

@@ -17,6 +17,7 @@ from paceline.forecast.evidence import Question, interval
 from paceline.forecast.footprint import footprint
 from paceline.forecast.likeness import Conditions, architecture_of, conditions_of, scale_of
 from paceline.forecast.lowering import native
+from paceline.forecast.offload import host
 from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Memory, Sharded
@@ -31,7 +32,7 @@ def _sharded(scenario: Scenario, found: Result, outcome: Outcome) -> Sharded | N
     assert outcome.sharded is not None
     peak = outcome.sharded.memory
     memory = Memory.of(peak, footprint(scenario, peak))
-    return replace(found.sharded, memory=memory, capacity_bytes=scenario.capacity_bytes)
+    return replace(found.sharded, memory=memory, capacity_bytes=scenario.capacity_bytes, host=host(scenario))
 
 
 def _order(order: str | None) -> str | None:

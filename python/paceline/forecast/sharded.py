@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,29 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Host:
+    """Bytes of one GPU's part of training that are not in its memory."""
+
+    memory: Mapping[str, int]
+    """In the host's memory, by kind."""
+    drives: int = 0
+    """On NVMe drives."""
+    gpus: int = 1
+    """GPUs that share the host."""
+
+    @property
+    def node_bytes(self) -> int:
+        """Bytes of a node's memory that are needed."""
+        return self.gpus * sum(self.memory.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        keys = {name: f"{name.replace(' ', '_').removeprefix('optimizer_')}_bytes" for name in self.memory}
+        own = {keys[name]: size for name, size in self.memory.items()} | {"nvme_bytes": self.drives}
+        return own | {"node_bytes": self.node_bytes, "node_nvme_bytes": self.gpus * self.drives}
+
+
+@dataclass(frozen=True)
 class Sharded:
     """Additions to a forecast whose iteration is a plan."""
 
@@ -111,6 +135,8 @@ class Sharded:
     """Iterations of a round, in the last of which ranks exchange something."""
     capacity_bytes: int | None = None
     """Memory of a GPU, if it is known."""
+    host: Host | None = None
+    """What a GPU has in the memory of its host or on its drives; None: nothing."""
 
     @property
     def fits(self) -> bool | None:
@@ -152,6 +178,8 @@ class Sharded:
         """Return it as `--json` prints it."""
         plain = {**vars(self), "exposed": self.exposed.to_dict(), "memory": self.memory.to_dict()}
         plain |= {"fits": self.fits, "tight": self.is_tight}
+        del plain["host"]
+        plain |= {} if self.host is None else {"host": self.host.to_dict()}
         if self.sync_every == 1:
             del plain["sync_every"]
         return plain

@@ -54,6 +54,16 @@ def ranks_of_groups(options: Mapping[str, Any]) -> int:
     return math.lcm(int(group or 1), int(again) if again.isdigit() else 1)
 
 
+def shard_ranks(sharding: str, workers: int, per_node: int) -> int:
+    """Return over how many ranks the optimizer's states are sharded."""
+    name, _, group = sharding.partition(":")
+    if name == NONE:
+        return 1
+    if group:
+        return int(group)
+    return min(per_node, workers) if name == HSDP else workers
+
+
 def in_every_pass(sharding: str) -> bool:
     """Whether ranks exchange in every pass of an iteration."""
     return kind(sharding) in ("zero2", *GATHERED)

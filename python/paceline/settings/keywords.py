@@ -129,6 +129,7 @@ class TraceChanges(TypedDict, total=False):
     precision: names.Recipe | None
     optimizer_impl: names.OptimizerImpl | None
     loss_chunks: int | None
+    offload: str | None
     lora: str | int | None
     dora: bool | None
     quantize: names.Quantization | None

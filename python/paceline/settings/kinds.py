@@ -31,6 +31,7 @@ from paceline.catalog import compression, optimizers
 from paceline.catalog.adapters import parse_adapter
 from paceline.catalog.dtypes import DTYPE_BYTES, SHORT_DTYPES
 from paceline.catalog.libraries import find_library
+from paceline.catalog.offload import parse_offload
 from paceline.catalog.strategies import find_coordinator, find_strategy
 from paceline.errors import InvalidArgumentError
 
@@ -387,6 +388,13 @@ def _adapter(value: object) -> str:
     """The rank of adapters and their modules, as typed once it has been checked."""
     word = str(value) if _integer(value) is not None else text(value)
     parse_adapter(word)
+    return word
+
+
+def _offload(value: object) -> str:
+    """A place of the host and parts, as typed once it has been checked."""
+    word = text(value)
+    parse_offload(word)
     return word
 
 
@@ -830,7 +838,7 @@ RECIPE = choice(
     {"bf16-mixed": "amp-bf16", "16-mixed": "amp-fp16", "bf16-true": "bf16", "32-true": "fp32"},
     literal="Recipe",
 )
-OPTIMIZER_IMPL = choice(("fused", "foreach", "loop"), literal="OptimizerImpl")
+OPTIMIZER_IMPL = choice(("fused", "foreach", "loop", "in-backward"), literal="OptimizerImpl")
 SHARDING = Kind("NAME", _sharding)
 SEVERAL_SHARDINGS = names_of(_sharding)
 COMPRESSION = Kind("NAME", _compression)
@@ -839,6 +847,7 @@ MEASURED_COMPRESSIONS = names_of(_measured_compression)
 RESHARD = Kind("yes|no|N", _reshard, python='Literal["yes", "no"] | bool | int')
 OPTIMIZER = choice(tuple(optimizers.KINDS), optimizers.ALIASES, literal="Optimizer")
 QUANTIZATION = choice(("nf4", "nf4-double", "int8", "gptq-int4"), literal="Quantization")
+OFFLOAD = Kind("cpu|nvme[:PART,…]", _offload, short="cpu|nvme")
 ADAPTER = Kind("RANK[:MODULES]", _adapter, python="str | int", short="RANK[:MODULES]")
 PATTERNS = names_of(str, "PATTERN,…", python="str")
 LIBRARY = Kind("NAME", lambda value: find_library(text(value)).spec, python="names.LibraryName")

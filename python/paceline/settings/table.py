@@ -504,7 +504,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="optimizer_impl",
         kind=kinds.OPTIMIZER_IMPL,
-        help="Optimizer kernels: fused, foreach, loop.",
+        help="Optimizer kernels: fused, foreach, loop; in-backward lets each gradient go once it is used.",
         default_words="fused with FP32 masters, else foreach",
         part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
@@ -516,6 +516,14 @@ _ALL: tuple[Setting, ...] = (
         default_words="not fused; in Megatron's kernels",
         part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+    ),
+    Setting(
+        name="offload",
+        kind=kinds.OFFLOAD,
+        help="What the host has instead of the GPU: cpu, nvme, cpu:states, cpu:activations.",
+        default_words="nothing; its parts: states, with zero3 and hsdp parameters, too",
+        part="trace",
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
         name="lora",
@@ -1442,6 +1450,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "kernels",
         "optimizer_impl",
         "loss_chunks",
+        "offload",
         *("lora", "dora", "quantize", "freeze"),
     ),
     "Parallelism": (

@@ -64,7 +64,7 @@ class Computation:
     only_scores: bool = False
     """Whether selective checkpointing recomputes scores alone, as Megatron's: with flash attention nothing."""
     offloads: bool = False
-    """Whether the CPU's memory has the inputs of blocks that are recomputed."""
+    """Whether the CPU's memory has what blocks keep, with checkpointing their inputs."""
     kept: Callable[[Layer], int] | None = field(default=None, compare=False)
     """What a layer keeps without checkpointing, where frozen weights need less than the rules below; else None."""
 
@@ -92,11 +92,13 @@ class Computation:
 
 def activation_bytes(layer: Layer, computed: Computation) -> int:
     """Return the bytes that all GPUs of a rank keep of a layer for its backward pass, per sample."""
+    if computed.offloads and layer.block:
+        return 0
     size, kept = element_bytes(computed.precision), layer.kept
     attention, checkpointing = computed.attention, computed.checkpointing
     wider = computed.stream_bytes - size
     if checkpointing == "full" and layer.block:
-        return 0 if computed.offloads else round(kept.inputs * (size + wider))
+        return round(kept.inputs * (size + wider))
     if computed.kept is not None and layer.logits:
         # Only the gradient of the head's matrix needs what it is multiplied by.
         kept = kept if any(one.trains for one in (*layer.tensors, *layer.shared)) else replace(kept, products=0.0)
@@ -168,11 +170,12 @@ def backward_bytes(layers: Sequence[Layer], computed: Computation) -> list[int]:
     for layer in layers:
         again, block = (again if layer.block == block else 0), layer.block
         if block and computed.checkpointing != "none":
-            again += activation_bytes(layer, replace(computed, checkpointing="none"))
+            again += activation_bytes(layer, replace(computed, checkpointing="none", offloads=False))
             again -= activation_bytes(layer, computed)
-            if computed.offloads:
-                # The next block's, on their way from the CPU.
-                again += round(layer.kept.inputs * computed.stream_bytes)
+        if block and computed.offloads:
+            # The next block's, on their way from the CPU; without checkpointing, also this one's.
+            on_way = activation_bytes(layer, replace(computed, offloads=False))
+            again += on_way if computed.checkpointing != "none" else 2 * on_way
         found.append(again + _gradient_bytes(layer, computed) + round(layer.logits * _of_logits(layer, computed)))
     return found
 

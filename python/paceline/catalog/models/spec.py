@@ -20,7 +20,8 @@ from paceline.catalog.models.names import resolve, unknown_model
 from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.traits import MEGATRON
 from paceline.catalog.models.workload import Workload
-from paceline.catalog.optimizers import ALIASES, KINDS, check_impl, default_impl
+from paceline.catalog.offload import ACTIVATIONS, STATES, Offload, parse_offload
+from paceline.catalog.optimizers import ALIASES, KINDS, check_impl, check_offload, default_impl
 from paceline.catalog.recipes import Recipe, precision_of, recipe_of
 from paceline.errors import InvalidArgumentError
 from paceline.operators.power import limited
@@ -33,7 +34,7 @@ _PARALLEL = (
     "expert_parallel",
     "context_parallel",
 )
-_RECIPE = ("precision", "optimizer_impl", "loss_chunks")
+_RECIPE = ("precision", "optimizer_impl", "loss_chunks", "offload")
 _TRAINED = ("lora", "dora", "quantize", "freeze")
 OPTIONS = (
     *("gpu", "power_limit", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer"),
@@ -115,6 +116,7 @@ def workload_of(  # noqa: PLR0917
     precision: str | None = None,
     optimizer_impl: str | None = None,
     loss_chunks: int | None = None,
+    offload: str | None = None,
     lora: str | None = None,
     dora: bool | None = None,
     quantize: str | None = None,
@@ -146,6 +148,7 @@ def workload_of(  # noqa: PLR0917
         optimizer_impl: `fused`, `foreach` or `loop`; by default fused with FP32 masters, else foreach. Others than
             `adam`, `sgd` and `momentum` have but one implementation.
         loss_chunks: Chunks of tokens in which a fused loss computes logits; by default it is not fused.
+        offload: `cpu`, `nvme` or `cpu:states,activations`: what the host has instead of the GPU.
         lora: `RANK` or `RANK:MODULES`: adapters beside weights that are not trained.
         dora: Whether they are DoRA's.
         quantize: How the weights beside adapters are held: `nf4`, `nf4-double`, `int8` or `gptq-int4`; by default in
@@ -182,6 +185,7 @@ def workload_of(  # noqa: PLR0917
     recipe = recipe if adapter is None else recipe.of_adapters
     chosen: names.Optimizer = _one_of(ALIASES.get(optimizer or "", optimizer or "adam"), tuple(KINDS), "optimizer")
     check_impl(chosen, optimizer_impl)
+    moved = Offload() if offload is None else _offload(offload, chosen, hardware, pipeline_parallel or 1)
     recomputed = _one_of(checkpointing or "none", get_args(names.Checkpointing), "checkpointing")
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
     if held is not None and max(tensor, expert_parallel or 1) > 1:
@@ -225,7 +229,8 @@ def workload_of(  # noqa: PLR0917
             "optimizer_impl",
         ),
         loss_chunks=_checked_chunks(model, loss_chunks, kernels),
-        offloads=recomputed == "offload",
+        offloads=recomputed == "offload" or ACTIVATIONS in moved.named,
+        offload=moved if offload is not None else None,
         adapter=adapter,
         quantization=held,
         flash=version,
@@ -259,6 +264,23 @@ def _quantization(
         )
     made: names.Quantization = _one_of(name, get_args(names.Quantization), "quantize")
     return made
+
+
+def _offload(text: str, optimizer: names.Optimizer, hardware: Hardware, stages: int) -> Offload:
+    """Return what `offload` stands for. Raises InvalidArgumentError for what contradicts it."""
+    try:
+        found = parse_offload(text)
+    except InvalidArgumentError as error:
+        raise error.at("offload") from None
+    if hardware.is_cpu:
+        raise InvalidArgumentError(f"{hardware.title} is the host itself", setting="offload", remedy="drop {this}")
+    if stages > 1:
+        raise InvalidArgumentError(
+            "is not modeled with stages of a pipeline", setting="offload", remedy="drop {pipeline_parallel}"
+        )
+    if not found.named or STATES in found.named:
+        check_offload(optimizer)
+    return found
 
 
 def _checked_chunks(model: Model, chunks: int | None, kernels: str) -> int | None:

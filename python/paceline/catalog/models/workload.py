@@ -33,9 +33,11 @@ from paceline.catalog.models.modules import Setting
 from paceline.catalog.models.pipeline import blocks_of_parts, in_flight
 from paceline.catalog.models.timing import Spent, spent_before, spent_by, spent_on_update
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
+from paceline.catalog.models.updates import update_of
 from paceline.catalog.names import Attention as AttentionKind
 from paceline.catalog.names import Kernels, OptimizerImpl
-from paceline.catalog.optimizers import States, states_each
+from paceline.catalog.offload import PARAMETERS, STATES, Offload
+from paceline.catalog.optimizers import IN_BACKWARD, States, states_each
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 from paceline.operators.queues import Program, Queues
@@ -90,7 +92,9 @@ class Workload:
     loss_chunks: int | None = None
     """Chunks of tokens in which a fused cross-entropy computes logits, one at a time; None: it is not fused."""
     offloads: bool = False
-    """Whether the CPU's memory has the inputs of blocks that are recomputed. Copies are hidden by computation."""
+    """Whether the CPU's memory has what blocks keep for the backward pass, with checkpointing their inputs."""
+    offload: Offload | None = None
+    """Other parts that the host has instead of the GPU."""
     flash: Literal[0, 1, 2] = 0
     """The version of FlashAttention that a library brings; 0: the kernel that torch chooses today."""
     gathered: Literal[0, 1, 2] = 0
@@ -366,6 +370,29 @@ class Workload:
     def _states_by_recipe(self) -> dict[Recipe, States]:
         return {}
 
+    def update_bytes(self, recipe: Recipe) -> int:
+        """Return the bytes that a step reads and writes of all parameters that are trained, by a recipe."""
+        trained = [tensor for layer in self.own.layers for tensor in layer.trained]
+        operators = update_of(trained, recipe, self.optimizer, self.optimizer_impl)
+        return sum(one.read + one.written for one in operators)
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether gradients have buffers that are never freed, whatever the host has: Megatron's."""
+        return self.recipe.masters and dtype_bytes(self.recipe.gradients) > dtype_bytes(self.recipe.parameters)
+
+    @property
+    def releases_gradients(self) -> bool:
+        """Whether each gradient is let go when the step of its own tensor has used it."""
+        return self.optimizer_impl == IN_BACKWARD and not self.keeps_gradients
+
+    @cached_property
+    def offloaded_bytes(self) -> int:
+        """Bytes of activations that a GPU's part of a pass has in the host's memory."""
+        kept = replace(self.computed, offloads=False)
+        own = sum(activation_bytes(layer, kept) for layer in self.own.layers if layer.block)
+        return -(-self.batch * own // (self.context * self.tensor))
+
     @cached_property
     def optimizer_s(self) -> float:
         """Seconds of the update of all parameters of the stage; a rank that updates a shard takes its share of it."""
@@ -573,6 +600,12 @@ class Workload:
         outputs = self.samples * sum(map(self._kept_outputs, layers)) + sum(map(self._kept_weights, layers))
         loss = max(-(-found.loss // self.context), self.batch * self._only_backward(layers)[-1])
         found = replace(found, activations=found.activations + outputs, loss=loss)
+        moved = () if self.offload is None else self.offload.parts(gathers=sharding == "zero3")
+        if STATES in moved:
+            found = replace(found, optimizer=0, gradients=found.gradients if self.keeps_gradients else 0)
+        if self.releases_gradients:
+            found = replace(found, gradients=0)
+        found = replace(found, parameters=0) if PARAMETERS in moved else found
         return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
 
     @property
@@ -586,15 +619,14 @@ class Workload:
         words += [f"experts on {self.expert} GPUs"] if self.expert > 1 else []
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
-        words += [*self.loss_words, *self.trained_words]
+        words += [*self.loss_words, *self.offload_words, *self.trained_words]
         return f"{self.hardware.under_limit}, {', '.join(words)}, {self.optimizer}"
 
     @property
     def checkpointing_words(self) -> str:
         """The recomputation, for prose."""
-        if self.offloads:
-            return "full checkpointing, offloaded"
-        return f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"
+        words = f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"
+        return f"{words}, offloaded" if self.offloads else words
 
     @property
     def loss_words(self) -> list[str]:
@@ -602,6 +634,11 @@ class Workload:
         if self.loss_chunks is None:
             return []
         return ["fused loss" if self.loss_chunks == 1 else f"fused loss in {self.loss_chunks} chunks"]
+
+    @property
+    def offload_words(self) -> list[str]:
+        """What the host has, for prose."""
+        return [] if self.offload is None else [self.offload.words]
 
     @property
     def trained_words(self) -> list[str]:

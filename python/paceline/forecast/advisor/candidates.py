@@ -148,7 +148,7 @@ class Space:
         """
         found = []
         for name in self.shardings:
-            ranks = shard_ranks(name, workers, per_node)
+            ranks = shardings.shard_ranks(name, workers, per_node)
             if workers == 1 and name != shardings.NONE:
                 continue
             if shardings.in_groups(name) and (parallel.experts > 1 or ranks in (1, workers) or workers % ranks):
@@ -213,19 +213,9 @@ class Space:
         yield from sizes
 
 
-def shard_ranks(sharding: str, workers: int, per_node: int) -> int:
-    """Return over how many ranks the optimizer's states are sharded."""
-    name, _, group = sharding.partition(":")
-    if name == shardings.NONE:
-        return 1
-    if group:
-        return int(group)
-    return min(per_node, workers) if name == "hsdp" else workers
-
-
 def least_seconds(workload: Workload, candidate: Candidate, per_node: int) -> float:
     """Return seconds that no iteration is shorter than: computation, with nothing exposed."""
-    ranks = shard_ranks(candidate.setup.sharding, candidate.workers, per_node)
+    ranks = shardings.shard_ranks(candidate.setup.sharding, candidate.workers, per_node)
     passes = candidate.accumulate * (workload.forward_s + workload.backward_s)
     return workload.before_s + passes + workload.optimizer_s / ranks
 
@@ -233,7 +223,7 @@ def least_seconds(workload: Workload, candidate: Candidate, per_node: int) -> fl
 def least_bytes(workload: Workload, candidate: Candidate, per_node: int, values: Mapping[str, Any]) -> int:
     """Return bytes that no peak is below: those held when the backward pass begins, without gathered units."""
     name = shardings.kind(candidate.setup.sharding)
-    ranks = shard_ranks(candidate.setup.sharding, candidate.workers, per_node)
+    ranks = shardings.shard_ranks(candidate.setup.sharding, candidate.workers, per_node)
     found = workload.memory(sharding="zero3" if name == "hsdp" else name, group=ranks)
     activations = found.activations + found.loss
     if values.get("param_dtype") is not None:

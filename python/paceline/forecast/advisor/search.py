@@ -26,7 +26,6 @@ from paceline.forecast.advisor.candidates import (
     Setup,
     least_bytes,
     least_seconds,
-    shard_ranks,
 )
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.kinds import Resource
@@ -252,10 +251,10 @@ def setups(job: Job, gpus: int) -> list[Setup]:
 
 def _check_groups(name: str, ranks: Sequence[tuple[int, int]]) -> None:
     """Raise InvalidArgumentError if groups never divide the data-parallel ranks; `ranks`: all, and those of a node."""
-    if any(workers % shard_ranks(name, workers, per_node) == 0 for workers, per_node in ranks):
+    if any(workers % shardings.shard_ranks(name, workers, per_node) == 0 for workers, per_node in ranks):
         return
     [(workers, per_node), *_] = ranks
-    own = shard_ranks(name, workers, per_node)
+    own = shardings.shard_ranks(name, workers, per_node)
     if ":" in name:
         raise InvalidArgumentError(
             f"{name}: groups of {own} do not divide {workers} ranks",

@@ -10,7 +10,7 @@ from paceline.forecast.footprint import allocatable_bytes
 from paceline.forecast.lowering import lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sharded import Sharded
+from paceline.forecast.sharded import Host, Sharded
 from paceline.forecast.verdict.remedy import Cure, Remedy
 
 _CURES = {
@@ -98,12 +98,20 @@ def memory(scenario: Scenario, result: Result, *, in_full: bool) -> list[Fact]:
     if own is None:
         return []
     parts = memory_parts(own)
+    host = [] if own.host is None else [host_memory(own.host)]
     if own.fits is False:
-        return [Fact("Memory", *parts, tone="bad")]
+        return [Fact("Memory", *parts, tone="bad"), *host]
     text = need(own) + (_room(own) if own.memory.activations_bytes is not None else ", without activations")
     if scenario.workload is not None and scenario.workload.pipeline > 1:
         text += " (stage that needs most)"
-    return [Fact("Memory", text, *(parts if in_full else ()))]
+    return [Fact("Memory", text, *(parts if in_full else ())), *host]
+
+
+def host_memory(own: Host) -> Fact:
+    """Return the line `Host memory`, of a node: what offloading needs of it, and of its drives."""
+    parts = [f"{name} {units.memory(own.gpus * size)}" for name, size in own.memory.items()]
+    drives = [f"{units.memory(own.gpus * own.drives)} on NVMe"] if own.drives else []
+    return Fact("Host memory", ", ".join([f"{units.memory(own.node_bytes)} per node ({', '.join(parts)})", *drives]))
 
 
 def fit(own: Sharded) -> str:

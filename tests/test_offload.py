@@ -1,0 +1,141 @@
+"""Offloading: what the host has instead of the GPU, what copies and the CPU's step take, and contradictions."""
+
+import json
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from paceline.catalog.models.spec import find_workload
+from paceline.catalog.offload import Offload, parse_offload, rate
+from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError
+
+COUNT = 8_030_261_248
+
+
+def forecast(word="llama-3-8b@a100", **options):
+    given = {
+        **{"workers": 8, "strategy": "native", "sharding": "zero3", "precision": "bf16", "checkpointing": "full"},
+        **options,
+    }
+    return paceline.simulate(word, **given)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "mixed", "o2", "fsdp-mixed", "amp-bf16"])
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("offload", ["cpu", "nvme", "cpu:states", "cpu:activations", "cpu:states,activations"])
+def test_offloading_never_needs_more_of_the_gpu_and_is_never_faster(sharding, offload, precision):
+    if precision == "fsdp-mixed" and sharding != "zero3":
+        pytest.skip("only FSDP has it")
+    options = {"sharding": sharding, "precision": precision, "seq": 1024}
+    plain, moved = (forecast("gpt2-xl@a100", **options, offload=one) for one in (None, offload))
+    assert moved.sharded.memory.peak_bytes <= plain.sharded.memory.peak_bytes
+    assert moved.iteration_s >= plain.iteration_s * (1 - 1e-7)
+    assert plain.sharded.host is None
+
+
+def test_states_and_gradients_on_the_host_are_those_of_the_gpu():
+    plain, moved = forecast(), forecast(offload="cpu")
+    host = moved.sharded.host
+    assert host.memory["optimizer states"] == pytest.approx(plain.sharded.memory.optimizer_bytes, rel=1e-3)
+    assert host.memory["parameters"] == pytest.approx(plain.sharded.memory.parameters_bytes, rel=1e-3)
+    assert host.memory["gradients"] == pytest.approx(2 * COUNT / 8, rel=1e-6)
+    # 2 of parameters, 2 of gradients, 4 of moments: the whole model's, on one node.
+    assert host.node_bytes == pytest.approx(8 * COUNT, rel=1e-6)
+    memory = moved.sharded.memory
+    assert (memory.parameters_bytes, memory.optimizer_bytes) == (0, 0)
+    # Of a unit at a time: the largest is the head with its norm.
+    assert memory.gradients_bytes <= 2 * (128256 + 1) * 4096
+
+
+def test_deepspeed_needs_sixteen_bytes_of_the_host_for_a_parameter():
+    host = forecast(sharding="zero2", precision="o2", offload="cpu").sharded.host
+    assert host.node_bytes == pytest.approx(16 * COUNT, rel=1e-6)
+
+
+def test_the_step_is_bound_by_the_memory_of_the_host():
+    offloaded = forecast(sharding="zero2", precision="o2", offload="cpu:states")
+    # Masters, moments and 16-bit gradients are read; masters, moments and parameters written: 28 bytes a parameter.
+    back_s = 2 * COUNT / 8 / rate("pcie-4")
+    assert offloaded.optimizer_s == pytest.approx(28 * COUNT / rate("memory") + back_s, rel=1e-3)
+    drives = forecast(sharding="zero2", precision="o2", offload="nvme")
+    assert drives.optimizer_s == pytest.approx(2 * 12 * COUNT / rate("nvme") + back_s, rel=1e-3)
+    assert drives.sharded.host.drives == pytest.approx(12 * COUNT / 8, rel=1e-6)
+    assert "optimizer states" not in drives.sharded.host.memory
+
+
+def test_activations_on_the_host_are_those_of_blocks():
+    plain, moved = (forecast(checkpointing=one) for one in ("full", "offload"))
+    inputs = 32 * 8192 * 4096 * 2
+    assert moved.sharded.host.memory == {"activations": inputs}
+    assert plain.sharded.memory.peak_bytes - moved.sharded.memory.peak_bytes <= inputs
+    assert moved.iteration_s == pytest.approx(plain.iteration_s, rel=1e-6)
+    # Copies of all that a block keeps take longer than to compute it.
+    every = forecast(checkpointing="none", offload="cpu:activations")
+    assert every.forward_s == pytest.approx(every.sharded.host.memory["activations"] / rate("pcie-4"), rel=1e-6)
+    assert every.forward_s > plain.forward_s
+
+
+def test_a_superchip_copies_faster_than_a_slot():
+    assert find_workload("llama-3-8b@gh200").hardware.host_link == "c2c"
+    slot, chip = (forecast(f"gpt2-xl@{gpu}", workers=1, offload="cpu", kernels="compiled") for gpu in ("h100", "gh200"))
+    assert chip.forward_s <= slot.forward_s
+
+
+def test_gradients_that_are_used_in_the_backward_pass_are_let_go():
+    plain, own = (forecast(workers=1, sharding="none", optimizer_impl=one) for one in ("foreach", "in-backward"))
+    assert own.sharded.memory.gradients_bytes <= 2 * (128256 + 1) * 4096
+    assert plain.sharded.memory.peak_bytes - own.sharded.memory.peak_bytes > COUNT
+    eight = forecast(workers=1, sharding="none", optimizer="adamw-8bit", optimizer_impl="in-backward")
+    assert eight.sharded.memory.peak_bytes < own.sharded.memory.peak_bytes
+
+
+def test_paged_states_are_of_the_host_at_most():
+    host = forecast(optimizer="paged-adamw-8bit").sharded.host
+    assert host.memory["paged states"] == pytest.approx(2 * COUNT / 8, rel=1e-2)
+
+
+def test_the_host_is_in_text_and_json():
+    options = ["--gpus", "8", "--sharding", "zero3", "--strategy", "native", "--offload", "cpu"]
+    words = ["simulate", "llama-3-8b", "--gpu", "a100", *options]
+    text = CliRunner().invoke(main, words).output
+    assert "Host memory" in text and "per node" in text
+    (row,) = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    host = row["sharded"]["host"]
+    own = host["states_bytes"] + host["gradients_bytes"] + host["parameters_bytes"]
+    assert host["node_bytes"] == 8 * own and host["nvme_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "offload"),
+    [
+        ("cpu", Offload()),
+        ("nvme", Offload("nvme")),
+        ("cpu:states", Offload("cpu", ("states",))),
+        ("cpu:activations+states", Offload("cpu", ("states", "activations"))),
+    ],
+)
+def test_places_and_parts_are_read(text, offload):
+    assert parse_offload(text) == offload
+    assert offload.parts(gathers=True) == (offload.named or ("parameters", "states"))
+    assert "parameters" not in offload.parts(gathers=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"offload": "disk"}, "'disk' is no place of a host"),
+        ({"offload": "cpu:"}, "'' is no part of training"),
+        ({"offload": "cpu:weights"}, "'weights' is no part of training"),
+        ({"offload": "nvme:activations"}, "not on a drive"),
+        ({"offload": "cpu:parameters", "sharding": "zero2"}, "which only zero3 and hsdp do"),
+        ({"offload": "cpu", "optimizer": "adamw-8bit"}, "adamw-8bit has no kernels for CPUs"),
+        ({"offload": "cpu", "optimizer": "muon"}, "muon has no kernels for CPUs"),
+        ({"offload": "cpu", "pipeline_parallel": 2, "microbatches": 8}, "is not modeled with stages"),
+        ({"optimizer_impl": "in-backward", "accumulate": 2}, "needs every gradient whole after one pass"),
+        ({"optimizer_impl": "in-backward", "offload": "cpu"}, "in-backward contradicts states on the host"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        forecast(**options)
