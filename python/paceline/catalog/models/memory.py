@@ -167,6 +167,7 @@ def backward_bytes(layers: Sequence[Layer], computed: Computation) -> list[int]:
     those before it do not keep exists again. The loss needs copies of the logits.
     """
     found, block, again = [], "", 0
+    first = next((layer.block for layer in layers if layer.block), "")
     for layer in layers:
         again, block = (again if layer.block == block else 0), layer.block
         if block and computed.checkpointing != "none":
@@ -175,7 +176,7 @@ def backward_bytes(layers: Sequence[Layer], computed: Computation) -> list[int]:
         if block and computed.offloads:
             # The next block's, on their way from the CPU; without checkpointing, also this one's.
             on_way = activation_bytes(layer, replace(computed, offloads=False))
-            again += on_way if computed.checkpointing != "none" else 2 * on_way
+            again += on_way * ((block != first) + (computed.checkpointing == "none"))
         found.append(again + _gradient_bytes(layer, computed) + round(layer.logits * _of_logits(layer, computed)))
     return found
 
