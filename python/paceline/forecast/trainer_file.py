@@ -211,7 +211,8 @@ def _take(reading: Reading, name: str, value: object, given: Given) -> None:
         return
     own = setting.source(given.given_by, value)
     where = f"{reading.path!s:.200}" + (f": {reading.label(fields[0])}" if fields else "")
-    source = Source(own.kind, own.name, where)
+    also = f"--{setting.also}" if own.kind == "flag" and setting.also else own.name
+    source = Source(own.kind, also, where)
     try:
         checked = setting.check(value, source, place)
     except InvalidArgumentError as error:

@@ -101,39 +101,5 @@ ACCELERATE = Trainer(
         or ("compute_environment" in values and any(key.startswith("fsdp_config.") for key in values))
     ),
     _derive,
-    idle={
-        "how units are wrapped and loaded": fsdp.IDLE,
-        "seed and launch": (
-            *(
-                "gpu_ids",
-                "fsdp_config.*_to_ignore",
-                "commands",
-                "command_file",
-                "ec2_*",
-                "sagemaker_*",
-                "mpirun_config.*",
-            ),
-            *(
-                "deepspeed_config.zero3_init_flag",
-                "deepspeed_config.zero3_save_16bit_model",
-                "deepspeed_config.gradient_clipping",
-            ),
-            *(
-                "deepspeed_config.deepspeed_*",
-                "deepspeed_config.zero_force*",
-                "megatron_lm_config.megatron_lm_gradient_clipping",
-            ),
-            *(
-                "deepspeed_config.offload_*_nvme_path",
-                "parallelism_config.parallelism_config_cp_*",
-                "use_parallelism_config",
-            ),
-            *("parallelism_config.parallelism_config_tp_*", "dynamo_config.*"),
-        ),
-    },
-    unforecast={
-        "deepspeed_config.deepspeed_moe_layer_cls_names": "DeepSpeed's mixture of experts",
-        "fp8_config.*": "the recipe of 8-bit products; --precision fp8 says it",
-        "mixed_precision_config.*": "another recipe of precision; --precision says it",
-    },
+    tables=("accelerate",),
 )

@@ -16,9 +16,13 @@ _OBJECTIVES = {one: one for one in ("dpo", "ipo", "kto", "orpo", "simpo", "grpo"
 def _derive(reading: Reading) -> None:
     model = reading.text("base_model")
     reading.name_model(model, "base_model")
-    reading.take("batch", reading.whole("micro_batch_size", "batch_size"), "micro_batch_size")
-    reading.passes(reading.whole("gradient_accumulation_steps"), "gradient_accumulation_steps")
+    reading.take("batch", reading.whole("micro_batch_size"), "micro_batch_size")
     _parallel(reading)
+    passes, total = reading.whole("gradient_accumulation_steps"), reading.whole("batch_size")
+    if passes is None and total is not None:
+        # The older way: the samples of an iteration on one GPU.
+        passes = max(1, total // int(reading.effective("batch", 1)))
+    reading.passes(passes, "gradient_accumulation_steps", "batch_size")
     hf_trainer.sharding(reading)
     quantized = reading.flag("load_in_4bit") or reading.flag("load_in_8bit")
     held = reading.choice(DTYPES, "torch_dtype") if reading.value("torch_dtype") else None
@@ -42,13 +46,14 @@ def _derive(reading: Reading) -> None:
         reading.take("checkpointing", "offload", "gradient_checkpointing")
     else:
         hf_trainer.recomputation(reading, "gradient_checkpointing")
-    if reading.flag("activation_offloading"):
+    if reading.text("activation_offloading").lower() in ("true", "legacy", "disk", "hidden_states"):
         reading.take("offload", "cpu:activations", "activation_offloading")
     _kernels(reading)
     take_optimizer(reading, "optimizer")
     hf_trainer.packing(reading, "sample_packing")
     objective = reading.choice(_OBJECTIVES, "rl")
     reading.take("objective", objective, "rl", "rl_beta")
+    hf_trainer.attention(reading)
     unfused = reading.flag("eager_attention")
     reading.take("attention", "unfused" if unfused else None, "eager_attention")
     for name in ("flash_attention", "sdp_attention", "xformers_attention", "flex_attention", "s2_attention"):
@@ -60,6 +65,7 @@ def _parallel(reading: Reading) -> None:
     for setting, names in {
         "tensor_parallel": ("tensor_parallel_size",),
         "context_parallel": ("context_parallel_size", "sequence_parallel_degree"),
+        "expert_parallel": ("expert_parallel_size",),
     }.items():
         reading.take(setting, reading.whole(*names), *names, unless=1)
     shard, replicas = reading.whole("dp_shard_size"), reading.whole("dp_replicate_size")
@@ -92,15 +98,21 @@ def _adapter(reading: Reading) -> None:
         reading.take("dora", True, "peft_use_dora")
 
 
+_LIGER = (
+    "liger_rms_norm",
+    "liger_rope",
+    "liger_glu_activation",
+    "liger_swiglu",
+    "liger_layer_norm",
+    "liger_rms_norm_gated",
+)
+
+
 def _kernels(reading: Reading) -> None:
     if reading.flag("torch_compile"):
         reading.take("kernels", "compiled", "torch_compile")
         return
-    fused = [
-        name
-        for name in ("liger_rms_norm", "liger_rope", "liger_glu_activation", "liger_swiglu", "liger_layer_norm")
-        if reading.flag(name)
-    ]
+    fused = [name for name in _LIGER if reading.flag(name)]
     reading.take("kernels", "fused" if fused else "eager", *fused)
     if not fused:
         reading.assume("eager kernels, those of transformers' models", "--kernels fused, or compiled")
@@ -118,84 +130,5 @@ AXOLOTL = Trainer(
     ),
     _derive,
     direct={"sequence_len": Direct("seq")},
-    idle={
-        **hf_trainer.IDLE,
-        "axolotl's own, without effect on a step": (
-            *(
-                "model_type",
-                "base_model_config",
-                "base_model_ignore_patterns",
-                "is_*_derived_model",
-                "plugins",
-                "pad_to_sequence_len",
-            ),
-            *(
-                "eval_sample_packing",
-                "lora_model_dir",
-                "lora_fan_in_fan_out",
-                "lora_on_cpu",
-                "group_by_length",
-                "sample_packing_*",
-            ),
-            *(
-                "flash_attn_*",
-                "lora_modules_to_save_*",
-                "lr_quadratic_warmup",
-                "xformers_attention",
-                "sdp_attention",
-                "flash_attention",
-            ),
-            *(
-                "auto_resume_from_checkpoints",
-                "relora_*",
-                "unfrozen_parameters",
-                "gpu_memory_limit",
-                "fsdp",
-                "max_memory*",
-                "excess_length_strategy",
-            ),
-            *(
-                "device",
-                "device_map",
-                "dataset_prepared_path",
-                "chat_template",
-                "use_wandb",
-                "rl_beta",
-                "peft_layers*",
-                "lora_alpha",
-            ),
-            *(
-                "gptq*",
-                "skip_prepare_dataset",
-                "pretraining_*",
-                "sequence_parallel_size",
-                "heads_k_stride",
-                "ring_attn_func",
-                "tiled_mlp_*",
-            ),
-            *(
-                "lora_*_kernel",
-                "torch_compile_*",
-                "val_set_size",
-                "s2_attention",
-                "strict",
-                "gradient_accumulation_steps",
-                "float16",
-                "bfloat16",
-            ),
-        ),
-    },
-    unforecast={
-        **hf_trainer.UNFORECAST,
-        "lora_modules_to_save": "modules that are trained whole beside the adapters",
-        "lora_*_kernel": "axolotl's own kernels of LoRA",
-        "unfrozen_parameters": "parameters that are trained alone; --freeze says which are not",
-        "tiled_mlp": "MLPs in tiles",
-        "gptq": "base weights of GPTQ; --quantize gptq-int4 says it",
-        "relora*": "ReLoRA",
-        "flash_attn_fuse_*": "fused projections",
-        "vllm.*": "generation with vLLM",
-        "trl.*": "generation of online training",
-        "fp8": "products in 8 bits; --precision fp8 says it",
-    },
+    tables=("axolotl", "transformers"),
 )

@@ -1,311 +1,33 @@
-"""Fields of trainers that have no effect on the time or the memory of a step, by why they have none.
+"""Fields that give no option, by trainer: without effect on a forecast, or with one that no option says.
 
-The patterns are those of names that several trainers share; a trainer's module has its own.
+`fields.json` has patterns of their names, by why they have no effect or by what they do. Those of `all` are names that
+several trainers share; patterns of arguments are without their `--`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-IDLE: Mapping[str, Sequence[str]] = {
-    "learning rate and other values of the optimizer": (
-        *(
-            "learning_rate",
-            "learning-rate",
-            "lr",
-            "lr_*",
-            "lr-*",
-            "min-lr",
-            "min_lr",
-            "max_lr",
-            "cosine_*",
-            "*lr_scheduler*",
-        ),
-        *("weight_decay*", "weight-decay*", "*start-weight-decay", "*end-weight-decay", "adam_beta*", "adam-beta*"),
-        *("adam_epsilon*", "adam-eps*", "max_grad_norm", "clip-grad", "clip_grad", "gradient_clipping", "warmup*"),
-        *(
-            "*.warmup_*",
-            "*warmup_steps",
-            "*warmup_ratio",
-            "num_warmup_*",
-            "sgd-momentum",
-            "optim_args",
-            "optimizer.params.*",
-        ),
-        *("scheduler.*", "label_smoothing*", "init-method-std", "init_method_std", "embedding_lr*", "loraplus_*"),
-        *(
-            "*.lr",
-            "*.min_lr",
-            "*.weight_decay",
-            "*.adam_beta*",
-            "*.adam_eps*",
-            "*.adam_epsilon",
-            "*.betas",
-            "*.eps",
-            "*.beta1",
-            "*.beta2",
-        ),
-        *(
-            "decay-*",
-            "lr-decay-*",
-            "*.clip_grad",
-            "max_norm",
-            "*.max_norm",
-            "neftune_noise_alpha",
-            "lora_alpha",
-            "lora_dropout",
-        ),
-        *("lora_bias", "use_rslora", "peft_use_rslora", "lora_r_dropout"),
-    ),
-    "number of steps": (
-        *(
-            "num_epochs",
-            "num_train_epochs",
-            "max_steps",
-            "train-iters",
-            "train_iters",
-            "train-samples",
-            "train_samples",
-        ),
-        *("*.train_iters", "*.train_steps", "*.steps", "exit-*", "steps", "epochs", "max_samples", "ignore_data_skip"),
-    ),
-    "data": (
-        *(
-            "dataset*",
-            "datasets*",
-            "*.dataset*",
-            "data-path*",
-            "data_path*",
-            "data-cache*",
-            "split",
-            "split-*",
-            "test_datasets*",
-        ),
-        *(
-            "train-data-path",
-            "valid-data-path",
-            "test-data-path",
-            "train_file",
-            "validation_file",
-            "val_set_size",
-            "val_size",
-        ),
-        *(
-            "dataloader_*",
-            "*dataloader.*",
-            "num-workers",
-            "num_workers",
-            "*.num_workers",
-            "preprocessing_*",
-            "overwrite_cache",
-        ),
-        *(
-            "template",
-            "chat_template*",
-            "tokenizer*",
-            "*tokenizer*",
-            "special_tokens*",
-            "vocab-file",
-            "merge-file",
-            "special_tokens.*",
-        ),
-        *(
-            "remove_unused_columns",
-            "shuffle*",
-            "data_seed",
-            "streaming",
-            "text_column*",
-            "train_on_inputs",
-            "mask_history",
-        ),
-        *(
-            "mixer*",
-            "dataset_mixer*",
-            "dataloader-type",
-            "eod-mask-loss",
-            "reset-*",
-            "mmap-*",
-            "no-mmap-*",
-            "mock-data",
-        ),
-        *(
-            "add_eos_token",
-            "add_bos_token",
-            "default_system_message",
-            "system_prompt",
-            "cutoff_strategy",
-            "conversation",
-        ),
-        *("no-create-attention-mask-in-dataloader", "create-attention-mask-in-dataloader", "type", "tokens.limit_*"),
-    ),
-    "logging": (
-        *(
-            "logging_*",
-            "log-*",
-            "log_*",
-            "*.log_*",
-            "logging.*",
-            "report_to",
-            "run_name",
-            "wandb*",
-            "*wandb*",
-            "tensorboard*",
-        ),
-        *(
-            "*tensorboard*",
-            "mlflow*",
-            "*mlflow*",
-            "comet*",
-            "swanlab*",
-            "use_swanlab",
-            "steps_per_print",
-            "wall_clock_breakdown",
-        ),
-        *(
-            "dump_state",
-            "disable_tqdm",
-            "plot_loss",
-            "timing-log-*",
-            "profiling.*",
-            "profiler*",
-            "profile*",
-            "*.profile*",
-        ),
-        *(
-            "use-tensorboard",
-            "hub_*",
-            "push_to_hub*",
-            "include_*",
-            "disable_log_stats",
-            "*verbose*",
-            "debug",
-            "general.*",
-        ),
-        *("monitor*", "monitor_config.*", "csv_monitor.*", "comms_logger.*", "flops_profiler.*", "memory_breakdown"),
-        *("logger.*", "exp_manager.*", "metrics.*", "job.description", "job.print_*", "description", "one-logger*"),
-        *("enable-one-logger", "log", "name", "*.experiment_name", "wandb-*", "adapter_name", "trust_remote_code"),
-    ),
-    "saving and evaluation": (
-        *(
-            "save*",
-            "*.save_*",
-            "load",
-            "load-*",
-            "output_dir",
-            "overwrite_output_dir",
-            "resume*",
-            "checkpoint.*",
-            "checkpoints.*",
-        ),
-        *(
-            "eval*",
-            "*.eval_*",
-            "do_eval",
-            "do_predict",
-            "do_train",
-            "test_*",
-            "validation.*",
-            "ckpt-*",
-            "ckpt_*",
-            "use-dist-ckpt",
-        ),
-        *("per_device_eval_batch_size", "early_stopping*", "load_best_model*", "metric_for_best*", "greater_is_better"),
-        *(
-            "zero_optimization.stage3_gather_16bit_weights_on_model_save",
-            "*gather_16bit_weights*",
-            "auto_resume*",
-            "no-save-*",
-        ),
-        *(
-            "no-load-*",
-            "async-save",
-            "dist-ckpt-*",
-            "finetune",
-            "prediction_loss_only",
-            "checkpoint.*",
-            "*checkpoint_dir*",
-        ),
-        *(
-            "async_save",
-            "load_checkpoint*",
-            "export_*",
-            "merge_lora",
-            "predict_with_generate",
-            "include_num_input_tokens_seen",
-        ),
-        *("batch_eval_metrics", "*_strategy.save*", "skip_memory_metrics", "do_bench_eval", "no_save_*"),
-    ),
-    "seed and launch": (
-        *(
-            "seed",
-            "*.seed",
-            "random_seed",
-            "manual_seed",
-            "master-*",
-            "master_*",
-            "rdzv-*",
-            "main_process_*",
-            "machine_rank",
-        ),
-        *(
-            "node-rank",
-            "rank",
-            "local_rank",
-            "local-rank",
-            "ddp_timeout",
-            "ddp_backend",
-            "distributed-backend",
-            "distributed_backend",
-        ),
-        *(
-            "distributed-timeout-*",
-            "*timeout*",
-            "standalone",
-            "tee",
-            "redirects",
-            "role",
-            "max-restarts",
-            "rdzv_*",
-            "use_cpu",
-        ),
-        *(
-            "same_network",
-            "downcast_bf16",
-            "main_training_function",
-            "rdzv_backend",
-            "compute_environment",
-            "tpu_*",
-            "use_cpu",
-        ),
-        *(
-            "enable_cpu_affinity",
-            "deepspeed_hostfile",
-            "deepspeed_multinode_launcher",
-            "hostfile",
-            "*launcher*",
-            "strict",
-        ),
-        *(
-            "job-name",
-            "nodelist",
-            "partition",
-            "account",
-            "time",
-            "mem",
-            "cpus-per-task",
-            "exclusive",
-            "output",
-            "error",
-        ),
-        *(
-            "launcher",
-            "module",
-            "no-python",
-            "num-gpus-per-node",
-            "local-ranks-filter",
-            "dist_init_*",
-            "hf_*",
-            "cache_dir",
-        ),
-    ),
-}
+_FILE = Path(__file__).parent / "fields.json"
+
+
+@lru_cache(maxsize=1)
+def _tables() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    tables: dict[str, dict[str, dict[str, Any]]] = json.loads(_FILE.read_text(encoding="utf-8"))
+    return tables
+
+
+@lru_cache
+def idle(tables: tuple[str, ...]) -> Sequence[tuple[str, Sequence[str]]]:
+    """Return why fields have no effect, with their patterns; those of `all` are the last."""
+    return [pair for name in (*tables, "all") for pair in _tables()[name]["idle"].items()]
+
+
+@lru_cache
+def unforecast(tables: tuple[str, ...]) -> Mapping[str, str]:
+    """Return what fields do that no option says, by pattern."""
+    return {pattern: why for name in tables for pattern, why in _tables()[name]["unforecast"].items()}

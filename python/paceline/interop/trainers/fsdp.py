@@ -63,11 +63,3 @@ def take(reading: Reading, words: Sequence[str] = ()) -> None:
         reading.leave(reading.present(*ahead), "units are forecast to be gathered ahead")
     if reading.flag(*names("forward_prefetch")):
         reading.known(reading.present(*names("forward_prefetch")), "as a forecast has it")
-
-
-IDLE = (
-    *names("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "use_orig_params"),
-    *names("sync_module_states", "cpu_ram_efficient_loading", "state_dict_type", "limit_all_gathers", "version"),
-    *names("xla*", "final_state_dict_type", "min_num_params", "ignored_modules", "mixed_precision_policy"),
-)
-"""Those that have no effect on a forecast: units are the model's blocks."""

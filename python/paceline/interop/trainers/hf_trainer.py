@@ -15,6 +15,8 @@ from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take
 ATTENTION: Mapping[object, str] = {
     "flash_attention_2": "flash",
     "flash_attention_3": "flash",
+    "flash_attention": "flash",
+    "xformers": "flash",
     "kernels-community/flash-attn": "flash",
     "kernels-community/flash-attn2": "flash",
     "kernels-community/flash-attn3": "flash",
@@ -160,7 +162,7 @@ def _derive(reading: Reading) -> None:
     recomputation(reading, "gradient_checkpointing")
     kernels(reading)
     take_optimizer(reading, "optim")
-    reading.take("attention", reading.choice(ATTENTION, "attn_implementation"), "attn_implementation", unless="flash")
+    attention(reading)
     reading.take(
         "seq",
         reading.whole("max_length", "max_seq_length", "block_size", "model_max_length"),
@@ -175,6 +177,17 @@ def _derive(reading: Reading) -> None:
     buckets(reading)
     objective(reading)
     packing(reading, "packing")
+
+
+def attention(reading: Reading) -> None:
+    """Take the kernel of attention; one that is not known is named."""
+    name = "attn_implementation"
+    word = reading.text(name)
+    if word and word not in ATTENTION:
+        reading.leave(name, "an implementation of attention that is not known; --attention says it")
+    elif word:
+        reading.take("attention", ATTENTION[word], name, unless="flash")
+        reading.known(name, "as a forecast's attention")
 
 
 def buckets(reading: Reading) -> None:
@@ -200,96 +213,6 @@ def packing(reading: Reading, *names: str) -> None:
         reading.assume("all samples as long as the sequence, without padding", "--real-tokens SHARE")
 
 
-IDLE = {
-    "how units are wrapped and loaded": fsdp.IDLE,
-    "a switch of the trainer that a forecast's step does not depend on": (
-        *(
-            "gradient_checkpointing_kwargs.*",
-            "ddp_find_unused_parameters",
-            "ddp_broadcast_buffers",
-            "auto_find_batch_size",
-        ),
-        *(
-            "fp16_opt_level",
-            "fp16_backend",
-            "half_precision_backend",
-            "bf16_full_eval",
-            "fp16_full_eval",
-            "accelerator_config.*",
-        ),
-        *(
-            "average_tokens_across_devices",
-            "torch_empty_cache_steps",
-            "group_by_length",
-            "length_column_name",
-            "full_determinism",
-        ),
-        *(
-            "optim_target_modules",
-            "model_revision",
-            "model_code_revision",
-            "use_fast_tokenizer",
-            "use_auth_token",
-            "token",
-        ),
-        *(
-            "low_cpu_mem_usage",
-            "use_cache",
-            "max_prompt_length",
-            "max_completion_length",
-            "bnb_*",
-            "lora_task_type",
-            "past_index",
-        ),
-        *(
-            "assistant_only_loss",
-            "completion_only_loss",
-            "padding_free",
-            "pad_token",
-            "eos_token",
-            "use_ipex",
-            "tpu_*",
-            "jit_mode_eval",
-        ),
-        *(
-            "liger_kernel_config.*",
-            "torch_compile_mode",
-            "config_name",
-            "torchdynamo",
-            "ray_scope",
-            "neftune*",
-            "dtype",
-            "tf32",
-        ),
-        *(
-            "eval_accumulation_steps",
-            "no_cuda",
-            "use_mps_device",
-            "mp_parameters",
-            "restore_callback*",
-            "project",
-            "trackio*",
-        ),
-        *(
-            "max_seq_length",
-            "response_template",
-            "loss_type",
-            "beta",
-            "ddp_bucket_cap_mb",
-            "parallelism_config",
-            "gradient_checkpointing",
-        ),
-    ),
-}
-UNFORECAST = {
-    "neftune_noise_alpha": "noise on embeddings",
-    "parallelism_config.*": "accelerate's parallelism; --tensor-parallel and --context-parallel say it",
-    "use_dora": "DoRA; --dora says it",
-    "galore*": "GaLore",
-    "precompute_ref_log_probs": "log probabilities of the reference model that are computed before",
-    "lora_modules_to_save": "modules that are trained whole beside the adapters",
-    "modules_to_save": "modules that are trained whole beside the adapters",
-}
 HF_TRAINER = Trainer(
     "transformers' Trainer",
     lambda values: (
@@ -298,7 +221,5 @@ HF_TRAINER = Trainer(
         or ("gradient_accumulation_steps" in values and "output_dir" in values)
     ),
     _derive,
-    direct={},
-    idle=IDLE,
-    unforecast=UNFORECAST,
+    tables=("transformers",),
 )

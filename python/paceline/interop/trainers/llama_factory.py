@@ -26,6 +26,7 @@ _QUANTIZED = {4: "nf4-double", 8: "int8"}
 
 def _derive(reading: Reading) -> None:
     reading.name_model(reading.text("model_name_or_path"), "model_name_or_path")
+    _parallel(reading)
     hf_trainer.batch(reading)
     hf_trainer.sharding(reading)
     pure = reading.flag("pure_bf16")
@@ -34,7 +35,9 @@ def _derive(reading: Reading) -> None:
         reading.take("precision", "bf16", "pure_bf16")
     else:
         hf_trainer.precision(reading, None)
-    if reading.flag("disable_gradient_checkpointing"):
+    if "checkpointing" in reading.options:
+        reading.flag("disable_gradient_checkpointing")
+    elif reading.flag("disable_gradient_checkpointing"):
         reading.known("disable_gradient_checkpointing", "--checkpointing none")
     else:
         reading.take("checkpointing", "full", "disable_gradient_checkpointing")
@@ -52,13 +55,31 @@ def _derive(reading: Reading) -> None:
     hf_trainer.buckets(reading)
 
 
+def _parallel(reading: Reading) -> None:
+    """Take the degrees of its trainer on Megatron-LM (mcore_adapter)."""
+    for setting, name in {
+        "tensor_parallel": "tensor_model_parallel_size",
+        "pipeline_parallel": "pipeline_model_parallel_size",
+        "context_parallel": "context_parallel_size",
+        "expert_parallel": "expert_model_parallel_size",
+    }.items():
+        reading.take(setting, reading.whole(name), name, unless=1)
+    if reading.flag("use_distributed_optimizer"):
+        reading.take("sharding", "zero1", "use_distributed_optimizer")
+        reading.take("precision", "megatron", "use_distributed_optimizer")
+    kind = reading.choice({"full": "full", "selective": "selective"}, "recompute_granularity")
+    reading.take("checkpointing", kind, "recompute_granularity")
+
+
 def _tuning(reading: Reading) -> None:
     kind = reading.choice({one: one for one in ("full", "lora", "freeze", "oft")}, "finetuning_type") or "lora"
     if kind in ("freeze", "oft"):
         reading.leave("finetuning_type", f"{kind}; --freeze says which layers are not trained")
     bits = reading.choice(_QUANTIZED, "quantization_bit")
     method = reading.text("quantization_method") or "bnb"
-    if bits is not None and method in ("bnb", "bitsandbytes"):
+    if bits is not None and kind != "lora":
+        reading.leave("quantization_bit", "quantized weights beside what is no LoRA")
+    elif bits is not None and method in ("bnb", "bitsandbytes"):
         if bits == "nf4-double" and not reading.flag("double_quantization", default=True):
             bits = "nf4"
         reading.take(
@@ -97,81 +118,5 @@ LLAMA_FACTORY = Trainer(
         and "micro_batch_size" not in values
     ),
     _derive,
-    idle={
-        **hf_trainer.IDLE,
-        "LLaMA-Factory's own, without effect on a step": (
-            *(
-                "image_*",
-                "video_*",
-                "audio_*",
-                "media_dir",
-                "additional_target*",
-                "adapter_name_or_path",
-                "adapter_folder",
-                "create_new_adapter",
-            ),
-            *(
-                "pref_beta",
-                "pref_ftx",
-                "dpo_label_smoothing",
-                "kto_*",
-                "ref_model_adapters",
-                "reward_model*",
-                "llamaboard*",
-                "ray_*",
-            ),
-            *(
-                "upcast_*",
-                "resize_vocab",
-                "use_unsloth_gc",
-                "rope_scaling",
-                "shift_attn",
-                "enable_thinking",
-                "flash_attn",
-                "stage",
-            ),
-            *(
-                "finetuning_type",
-                "lora_rank",
-                "lora_target",
-                "interleave_probs",
-                "mix_strategy",
-                "tool_format",
-                "tokenized_path",
-                "infer_*",
-            ),
-            *(
-                "freeze_multi_modal_projector",
-                "freeze_language_model",
-                "freeze_vision_tower",
-                "placement_strategy",
-                "resources_per_worker",
-                "num_workers_*",
-            ),
-            *(
-                "split_special_tokens",
-                "new_special_tokens",
-                "moe_aux_loss_coef",
-                "print_param_status",
-                "quantization_*",
-                "double_quantization",
-            ),
-        ),
-    },
-    unforecast={
-        **{key: why for key, why in hf_trainer.UNFORECAST.items() if key != "use_dora"},
-        "use_unsloth": "Unsloth's kernels",
-        "use_galore": "GaLore",
-        "use_badam": "BAdam",
-        "use_apollo": "APOLLO",
-        "use_muon": "Muon; --optimizer muon says it",
-        "use_adam_mini": "Adam-mini",
-        "use_llama_pro": "expanded blocks",
-        "additional_target": "modules that are trained whole beside the adapters",
-        "mixture_of_depths": "mixture of depths",
-        "freeze_trainable_*": "layers that are trained alone; --freeze says which are not",
-        "ref_model": "a reference model of another size",
-        "use_unsloth_gc": "Unsloth's checkpointing; --checkpointing offload says it",
-        "shift_attn": "shifted attention",
-    },
+    tables=("llama-factory", "transformers"),
 )

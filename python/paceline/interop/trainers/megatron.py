@@ -267,11 +267,21 @@ def _model(reading: Reading) -> None:
     kind = _kind(reading, gated=gated, experts=experts, own=own)
     if experts:
         used += _experts(reading, kind, experts, own)
+    if kind == "gpt2":
+        own = {_GPT2.get(name, name): value for name, value in own.items()}
     for name in _ARCHITECTURE:
         used += [name] if name in reading.values else []
     reading.build_model(kind, own, *used)
 
 
+_GPT2 = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+}
+"""Fields of GPT-2's configuration that have names of their own."""
 _ARCHITECTURE = (
     *(
         "--swiglu",
@@ -355,7 +365,7 @@ def _experts(reading: Reading, kind: str, experts: int, own: dict[str, Any]) -> 
         own["moe_intermediate_size"] = width or own["intermediate_size"]
     if kind.startswith("deepseek"):
         own["n_shared_experts"] = max(0, round((shared or 0) / own["moe_intermediate_size"]))
-        own["first_k_dense_replace"] = _dense(reading, own["num_hidden_layers"])
+        own["first_k_dense_replace"] = max(1, _dense(reading, own["num_hidden_layers"]))
         for name, field in _LATENT.items():
             if (size := reading.whole(name)) is not None:
                 own[field] = size
@@ -384,220 +394,17 @@ _LATENT = {
 def _dense(reading: Reading, layers: int) -> int:
     """Return how many of the first layers have no experts: `--moe-layer-freq "([0]*3+[1]*58)"`."""
     word = "".join(map(str, reading.words("--moe-layer-freq"))).replace(" ", "")
+    if word.lstrip("(").startswith("[0]+"):
+        return 1
     first = word.partition("]*")[2].partition("+")[0] if word.lstrip("(").startswith("[0]*") else ""
     return min(int(first), layers - 1) if first.isdigit() and len(first) < 6 else 0
 
 
-MEGATRON_IDLE = {
-    "another name of what the model is": (
-        *(
-            "model-name",
-            "make-vocab-size-divisible-by",
-            "norm-epsilon",
-            "layernorm-epsilon",
-            "rotary-*",
-            "rope-*",
-            "no-rope-fusion",
-        ),
-        *(
-            "attention-dropout",
-            "hidden-dropout",
-            "init-method-*",
-            "no-position-embedding",
-            "use-rotary-position-embeddings",
-        ),
-        *(
-            "apply-layernorm-1p",
-            "no-masked-softmax-fusion",
-            "no-bias-*-fusion",
-            "attention-softmax-in-fp32",
-            "use-mcore-models",
-        ),
-        *(
-            "spec",
-            "mscale*",
-            "rotary-scaling-factor",
-            "original-max-position-embeddings",
-            "max-position-embeddings",
-            "bert-*",
-        ),
-        *(
-            "disable-bias-linear",
-            "normalization",
-            "swiglu",
-            "num-query-groups",
-            "group-query-attention",
-            "position-embedding-type",
-        ),
-        *(
-            "encoder-*",
-            "decoder-seq-length",
-            "use-rope-scaling",
-            "apply-query-key-layer-scaling",
-            "no-weight-decay-cond-type",
-        ),
-    ),
-    "routing of tokens to experts": (
-        *(
-            "moe-router-*",
-            "moe-aux-loss-coeff",
-            "moe-z-loss-coeff",
-            "moe-token-dispatcher-type",
-            "moe-grouped-gemm",
-            "moe-permute-fusion",
-        ),
-        *(
-            "moe-input-jitter-eps",
-            "moe-per-layer-logging",
-            "moe-token-drop-policy",
-            "moe-pad-expert-input-to-capacity",
-            "moe-flex*",
-        ),
-        *("moe-enable-deepep", "moe-shared-expert-overlap", "moe-use-legacy-grouped-gemm", "moe-deepep-num-sms"),
-    ),
-    "a switch of Megatron that a forecast's step does not depend on": (
-        *(
-            "use-legacy-models",
-            "no-async-tensor-model-parallel-allreduce",
-            "no-gradient-accumulation-fusion",
-            "distributed-*",
-        ),
-        *(
-            "accumulate-allreduce-grads-in-fp32",
-            "empty-unused-memory-level",
-            "manual-gc*",
-            "check-for-*",
-            "no-check-for-*",
-        ),
-        *(
-            "initial-loss-scale",
-            "loss-scale*",
-            "min-loss-scale",
-            "hysteresis",
-            "override-opt*",
-            "use-checkpoint*",
-            "dist-ckpt*",
-        ),
-        *(
-            "nccl-communicator-config-path",
-            "nccl-ub",
-            "use-nccl-ub",
-            "use-tp-pp-dp-mapping",
-            "no-initialization",
-            "num-dataset-builder-threads",
-        ),
-        *(
-            "enable-ft-package",
-            "result-rejected-tracker-filename",
-            "rerun-mode",
-            "lazy-mpu-init",
-            "local-ranks-filter",
-            "no-mmap-bin-files",
-        ),
-        *(
-            "fp8-amax-*",
-            "fp8-margin",
-            "fp8-interval",
-            "fp8-recipe",
-            "fp8-wgrad",
-            "transformer-impl",
-            "deterministic-mode",
-            "use-cpu-initialization",
-        ),
-        *(
-            "num-distributed-optimizer-instances",
-            "ddp-*",
-            "align-*",
-            "sequence-parallel",
-            "cross-entropy-fusion-impl",
-            "train-sync-interval",
-        ),
-        *(
-            "use-precision-aware-optimizer",
-            "main-*-dtype",
-            "exp-avg*",
-            "no-shared-fs",
-            "onnx-safe",
-            "calculate-per-token-loss",
-            "attention-backend",
-        ),
-        *(
-            "ckpt-format",
-            "te-rng-tracker",
-            "no-ckpt*",
-            "inference-*",
-            "rdzv-*",
-            "world-size",
-            "recompute-*",
-            "tiktoken-*",
-            "auto-detect-ckpt-format",
-        ),
-        *(
-            "tensorboard-*",
-            "no-log*",
-            "dataset-*",
-            "mid-level-*",
-            "per-split-*",
-            "valid-*",
-            "test-*",
-            "sft*",
-            "legacy-tokenizer",
-            "data-sharding",
-        ),
-        *(
-            "cpus-per-task",
-            "gpus-per-task",
-            "ntasks*",
-            "container-*",
-            "no-container-*",
-            "cpu-bind",
-            "export",
-            "wait",
-            "jobid",
-            "nodes",
-            "gres",
-            "mail-*",
-            "dependency",
-            "no-kill",
-            "overlap",
-            "label",
-            "kill-on-bad-exit",
-            "unbuffered",
-            "mpi",
-        ),
-    ),
-}
-UNFORECAST = {
-    "--tp-comm-overlap": "overlap of tensor-parallel communication with products",
-    "--mtp-num-layers": "layers of multi-token prediction",
-    "--moe-layer-freq": "layers without experts among the others",
-    "--moe-expert-capacity-factor": "tokens that are dropped",
-    "--use-precision-aware-optimizer": "another type of the optimizer's states",
-    "--enable-cuda-graph": "CUDA graphs",
-    "--cuda-graph-*": "CUDA graphs",
-    "--external-cuda-graph": "CUDA graphs",
-    "--delay-wgrad-compute": "gradients of weights that are computed later",
-    "--overlap-moe-expert-parallel-comm": "overlap of the exchange of tokens with computation",
-    "--window-size": "windows of attention",
-    "--hybrid-*": "layers of Mamba; --model config.json says them",
-    "--fp4-*": "products in 4 bits",
-    "--fp8-param-gather": "parameters gathered in 8 bits",
-    "--decoder-first-pipeline-num-layers": "stages of different sizes",
-    "--decoder-last-pipeline-num-layers": "stages of different sizes",
-    "--pipeline-model-parallel-layout": "stages of different sizes",
-    "--account-for-*-in-pipeline-split": "stages of different sizes",
-    "--context-parallel-*": "another exchange of keys and values",
-    "--cp-comm-type": "another exchange of keys and values",
-    "--hierarchical-context-parallel-sizes": "another exchange of keys and values",
-    "--overlap-p2p-communication-warmup-flush": "an overlap of the pipeline's ends",
-    "--fine-grained-activation-offloading": "activations in the CPU's memory; --offload cpu:activations says it",
-}
 MEGATRON = Trainer(
     "Megatron-LM",
     recognizes,
     derive,
     direct={"--seq-length": Direct("seq")},
-    idle=MEGATRON_IDLE,
-    unforecast=UNFORECAST,
+    tables=("megatron",),
     prefix="--",
 )

@@ -35,8 +35,9 @@ def _derive(reading: Reading) -> None:
     _precision(reading)
     _recomputation(reading)
     take_optimizer(reading, "optimizer.optimizer_factory.name")
-    if reading.flag("optimizer.optimizer_factory.torch_adam_is_fused"):
-        reading.take("optimizer_impl", "fused", "optimizer.optimizer_factory.torch_adam_is_fused")
+    fused = ("optimizer.optimizer_factory.torch_adam_is_fused", "optimizer.torch_adam_is_fused")
+    if reading.flag(*fused):
+        reading.take("optimizer_impl", "fused", *fused)
     engine = reading.text(f"{_P}pp_engine").lower()
     if engine == "1f1b":
         reading.known(f"{_P}pp_engine", "as a forecast has it")
@@ -115,71 +116,5 @@ NANOTRON = Trainer(
     ),
     _derive,
     direct={"tokens.micro_batch_size": Direct("batch"), "tokens.sequence_length": Direct("seq")},
-    idle={
-        "of the model, without effect on its size or time": (
-            *(
-                f"{_MODEL}{name}"
-                for name in (
-                    "bos_token_id",
-                    "eos_token_id",
-                    "pad_token_id",
-                    "initializer_range",
-                    "rms_norm_eps",
-                    "rope_*",
-                    "use_cache",
-                )
-            ),
-            *(
-                "model.init_method.*",
-                "model.make_vocab_size_divisible_by",
-                "model.ddp_bucket_cap_mb",
-                f"{_MODEL}is_*_config",
-                f"{_MODEL}pretraining_tp",
-            ),
-            *(
-                f"{_MODEL}_*",
-                f"{_MODEL}no_rope_layer",
-                f"{_MODEL}attention_bias",
-                f"{_MODEL}z_loss*",
-                f"{_MODEL}head_dim",
-            ),
-            f"{_MODEL}_attn_implementation",
-        ),
-        "values of the optimizer": (
-            *(
-                "optimizer.learning_rate_scheduler.*",
-                "optimizer.weight_decay*",
-                "optimizer.clip_grad",
-                "optimizer.optimizer_factory.*",
-            ),
-            "optimizer.finetuning*",
-        ),
-        "number of steps, data and validation": (
-            "tokens.train_steps",
-            "tokens.val_check_interval",
-            "tokens.limit_*",
-            "data_stages*",
-            "data.*",
-        ),
-        "logging and saving": (
-            "general.*",
-            "checkpoints.*",
-            "logging.*",
-            "profiler.*",
-            "s3_upload.*",
-            "lighteval.*",
-            "metrics_logging.*",
-        ),
-        "a switch of nanotron": (
-            "parallelism.tp_recompute_allgather",
-            "parallelism.*_bucket*",
-            "model.dtype",
-            "experiment_logger",
-        ),
-    },
-    unforecast={
-        f"{_MODEL}moe_config.*": "a mixture of experts; --model says which",
-        f"{_MODEL}sliding_window*": "windows of attention",
-        "parallelism.moe_layer_recompute": "recomputation of experts",
-    },
+    tables=("nanotron",),
 )

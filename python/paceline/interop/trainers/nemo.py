@@ -57,10 +57,10 @@ def arguments(values: Values) -> tuple[Values, dict[str, str]]:
     found: Values = {}
     fields: dict[str, str] = {}
     for field, value in values.items():
-        section, _, name = field.rpartition(".")
+        section, _, name = field.removeprefix("MODEL_ARGS.").rpartition(".")
         if name.startswith("--"):
             option = f"--{name[2:].replace('_', '-')}"
-        elif section in _SECTIONS or section == "":
+        elif section in _SECTIONS or (not section and name.islower()):
             plain = _NAMES.get(name, name.replace("_", "-"))
             option = f"--{plain}" if plain else field
         else:
@@ -129,61 +129,7 @@ NEMO = Trainer(
     _recognizes,
     _derive,
     direct={"--seq-length": Direct("seq")},
-    idle={
-        **megatron.MEGATRON_IDLE,
-        "NeMo's own, without effect on a step": (
-            *(
-                "restore-from-path",
-                "*.restore_*",
-                "accelerator",
-                "precision",
-                "max-*",
-                "val-check-interval",
-                "limit-*",
-                "enable-*",
-                "logger",
-            ),
-            *(
-                "benchmark",
-                "use-distributed-sampler",
-                "replace-sampler-ddp",
-                "num-sanity-val-steps",
-                "gradient-clip-val",
-                "accumulate-grad-batches",
-            ),
-            *(
-                "do-layer-norm-weight-decay",
-                "hidden-dropout",
-                "bias*",
-                "masked-softmax-fusion",
-                "persist-layer-norm",
-                "resume-from-checkpoint",
-            ),
-            *(
-                "gradient-as-bucket-view",
-                "mcore-gpt",
-                "megatron-amp-O2",
-                "sync-batch-comm",
-                "nsys-profile*",
-                "apex-*",
-                "ub-*",
-                "use-emha",
-            ),
-        ),
-        "of other parts of the run": (
-            "exp_manager.*",
-            "model.tokenizer.*",
-            "model.data.*",
-            "model.optim.*",
-            "model.nsys_profile.*",
-            "ENV_VARS.*",
-            "TEST_TYPE",
-            "run.*",
-            "hydra.*",
-            "defaults",
-        ),
-    },
-    unforecast=megatron.UNFORECAST,
+    tables=("nemo", "megatron"),
     prefix="--",
     translate=arguments,
 )

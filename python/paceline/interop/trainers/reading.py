@@ -6,7 +6,7 @@ has no effect on a forecast, is not forecast, or is not understood; nothing is l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -68,10 +68,8 @@ class Trainer:
     derive: Callable[[Reading], None]
     """Derives what depends on several fields."""
     direct: Mapping[str, Direct] = field(default_factory=dict)
-    idle: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Patterns of fields that have no effect on a forecast, by why they have none."""
-    unforecast: Mapping[str, str] = field(default_factory=dict)
-    """Patterns of fields that change time or memory and that no option says, with what they do."""
+    tables: tuple[str, ...] = ()
+    """Of `fields.json`, in which the fields are that give no option."""
     prefix: str = ""
     """That of all fields: `--` of arguments."""
     translate: Callable[[Values], tuple[Values, dict[str, str]]] | None = None
@@ -127,7 +125,9 @@ class Reading:
             found = self.values.get(name)
             if name in self.values:
                 self._consulted.setdefault(name, "")
-            if found is not None and found != AUTO:
+            if isinstance(found, str) and "$" in found:
+                self._unforecast[name] = "a variable that the file does not set"
+            elif found is not None and found != AUTO:
                 return found
         return None
 
@@ -199,7 +199,9 @@ class Reading:
 
     def present(self, *names: str) -> str:
         """Return the first of these fields that the file has with a value; else the first."""
-        return next((one for one in names if self.values.get(one) not in (None, AUTO)), names[0])
+        return next(
+            (one for one in names if self.values.get(one) not in (None, AUTO) and one not in self._unforecast), names[0]
+        )
 
     def has(self, *patterns: str) -> bool:
         """Whether the file has a field of one of these patterns."""
@@ -397,17 +399,19 @@ class Reading:
             return Row(name, shown, "read", ", ".join(words), tuple(settings))
         if (why := self._unforecast.get(name)) is not None:
             return Row(name, shown, "not forecast", why)
-        if (why := _first(self.trainer.unforecast, name)) is not None:
+        if (why := _first(fields.unforecast(self.trainer.tables), name)) is not None:
             # A switch that is off, or an empty value, changes nothing.
             if value is False or value in (None, "", "none", "None", AUTO) or value == []:
                 return Row(name, shown, "no effect", "the default")
             return Row(name, shown, "not forecast", why)
+        if value is None or value == "":
+            return Row(name, shown, "no effect", "has no value")
         if name in self._consulted:
             return Row(
                 name, shown, "read", self._consulted[name] or ("by the trainer" if value == AUTO else "the default")
             )
-        for why, patterns in (*self.trainer.idle.items(), *fields.IDLE.items()):
-            if any(fnmatchcase(name, f"{self.trainer.prefix}{one}") for one in patterns):
+        for why, patterns in fields.idle(self.trainer.tables):
+            if any(fnmatchcase(name, one) or fnmatchcase(name, f"{self.trainer.prefix}{one}") for one in patterns):
                 return Row(name, shown, "no effect", why)
         near = nearest(name, sorted(self._readable()))
         return Row(name, shown, "not understood", f"is it {near}?" if near else "")
@@ -425,8 +429,9 @@ class Reading:
         return setting in self.given and str(self.effective(setting)) != str(self.options.get(setting))
 
     def _readable(self) -> set[str]:
-        exact = {one for patterns in self.trainer.idle.values() for one in patterns if "*" not in one}
-        return {*self.trainer.direct, *self.trainer.unforecast, *(f"{self.trainer.prefix}{one}" for one in exact)}
+        exact = {one for _, patterns in fields.idle(self.trainer.tables) for one in patterns if "*" not in one}
+        unforecast = fields.unforecast(self.trainer.tables)
+        return {*self.trainer.direct, *unforecast, *self._consulted, *(f"{self.trainer.prefix}{one}" for one in exact)}
 
 
 def _first(patterns: Mapping[str, str], name: str) -> str | None:

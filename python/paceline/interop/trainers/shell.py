@@ -17,7 +17,7 @@ _ASSIGNMENT = re.compile(
     r"(?m)(?:^|(?<=[;&|\s]))(?:export\s+|declare\s+(?:-\w+\s+)?|local\s+)?([A-Za-z_]\w*)(\+?)=(?=\S|$)"
 )
 _VARIABLE = re.compile(
-    r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)|\$\(\(([^()]*)\)\)|\$\[([^\[\]]*)\]"
+    r"\$\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)|\$\(\(([^()]*)\)\)|\$\[([^\[\]]*)\]"
 )
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _PROGRAM = re.compile(r".*\.(?:py|sh)|python3?|torchrun|accelerate|deepspeed|srun|mpirun|bash|-m")
@@ -75,10 +75,13 @@ def _without_assignments(text: str, variables: dict[str, str]) -> Iterator[str]:
         yield text[place : match.start()]
         value, place = _value(text, match.end())
         name = match[1]
-        own = variables.get(name, "")
-        # `NAME="$NAME --more"` and `NAME+=" --more"` both append.
-        again = re.sub(rf"\$\{{?{name}(?:\[[@*]\])?\}}?", own.replace("\\", r"\\"), value)
-        variables[name] = (f"{own} {again}" if match[2] else again)[:_LONGEST]
+        own = variables.get(name)
+        # In `NAME="$NAME --more"` and `NAME=${NAME:-8}` the variable has the value from before.
+        before = f"{name}__{len(variables)}"
+        if own is not None:
+            variables[before] = own
+        again = re.sub(rf"\$(\{{?){name}\b", rf"$\g<1>{before}", value)
+        variables[name] = (f"{own or ''} {again}" if match[2] else again)[:_LONGEST]
         yield " "
     yield text[place:]
 

@@ -203,8 +203,7 @@ def _kernels(reading: Reading) -> None:
         reading.take("kernels", "eager", *names)
         return
     components = reading.words("compile.components") or ["model", "loss"]
-    if "model" in components:
-        reading.take("kernels", "compiled", *names)
+    reading.take("kernels", "compiled" if "model" in components else "eager", *names, "compile.components")
     if "loss" in components:
         reading.take("loss_chunks", 1, "compile.components")
 
@@ -221,48 +220,5 @@ TORCHTITAN = Trainer(
         "training.seq_len": Direct("seq"),
         "optimizer.implementation": Direct("optimizer_impl", _UPDATES),
     },
-    idle={
-        "values of the optimizer": ("optimizer.*", "lr_scheduler.*", "training.max_norm", "training.warmup_steps"),
-        "number of steps": ("training.steps",),
-        "data": (
-            "training.dataset*",
-            "model.hf_assets_path",
-            "model.tokenizer_path",
-            "training.data*",
-            "experimental.custom_*",
-        ),
-        "logging, saving and launch": (
-            *(
-                "job.*",
-                "comm.*",
-                "checkpoint.*",
-                "profiling.*",
-                "metrics.*",
-                "debug.*",
-                "validation.*",
-                "training.gc_*",
-            ),
-            *("training.seed", "training.deterministic", "memory_estimation.*", "fault_tolerance.*", "compile.backend"),
-            *("activation_checkpoint.early_stop", "activation_checkpoint.*_fqns", "activation_checkpoint.per_op_*"),
-            *("model.print_after_conversion", "parallelism.pipeline_parallel_split_points", "compile.enable"),
-            *("parallelism.pipeline_parallel_expert_parallel_*", "parallelism.module_fqns_per_model_part", "float8.*"),
-            *(
-                "parallelism.pipeline_parallel_first_*",
-                "parallelism.pipeline_parallel_last_*",
-                "quantize.*.filter_fqns",
-            ),
-            *("model.norm_type", "activation_checkpoint.preserve_rng_state", "activation_checkpoint.debug"),
-        ),
-    },
-    unforecast={
-        "parallelism.enable_async_tensor_parallel": "asynchronous tensor parallelism",
-        "experimental.enable_async_tensor_parallel": "asynchronous tensor parallelism",
-        "parallelism.enable_compiled_autograd": "compiled autograd",
-        "activation_checkpoint.memory_budget": "a budget of memory for torch.compile",
-        "optimizer.early_step_in_backward": "the optimizer's step within the backward pass",
-        "parallelism.disable_loss_parallel": "logits gathered for the loss",
-        "quantize.*": "products of other types",
-        "mx.*": "products in MX types",
-        "parallelism.spmd_backend": "another implementation of parallelism",
-    },
+    tables=("torchtitan",),
 )

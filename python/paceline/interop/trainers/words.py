@@ -45,7 +45,9 @@ OPTIMIZERS: Mapping[str, tuple[str, str | None]] = {
     **dict.fromkeys(("adamw", "adam", "adamw_torch", "adamw_hf", "adamw_anyprecision"), ("adamw", None)),
     **dict.fromkeys(("adamw_torch_fused", "adamw_apex_fused", "fusedadam"), ("adamw", "fused")),
     "deepspeedcpuadam": ("adamw", None),
-    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "adam8bit", "adamw8bit"), ("adamw-8bit", None)),
+    **dict.fromkeys(
+        ("adamw_8bit", "adamw_bnb_8bit", "adam8bit", "adamw8bit", "adamw_torch_8bit"), ("adamw-8bit", None)
+    ),
     **dict.fromkeys(("paged_adamw_8bit", "pagedadamw8bit"), ("paged-adamw-8bit", None)),
     **dict.fromkeys(("paged_adamw_32bit", "paged_adamw", "pagedadamw32bit"), ("paged-adamw", None)),
     "adafactor": ("adafactor", None),
