@@ -71,7 +71,7 @@ def language_part(config: Config, kinds: tuple[str, ...]) -> Part:
     if field is None:
         # Older files of some families have the fields of the language model beside the others.
         if default is None or "hidden_size" not in config.fields:
-            raise _unknown(config, kinds)
+            raise _unknown(config)
         return _with_head(config, _with_defaults(config, default), "the rest of the model")
     inner = config.part(field)
     if not isinstance(inner.fields.get("model_type"), str):
@@ -81,13 +81,13 @@ def language_part(config: Config, kinds: tuple[str, ...]) -> Part:
         outer = {name: config.fields[name] for name in ("architectures",) if name in config.fields}
         return language_part(replace(inner, fields={**outer, **inner.fields}), kinds)
     if kind not in kinds and kind not in _table()["families"]:
-        raise _unknown(config, kinds, f", nor is the '{kind[:80]}' of its {field}")
+        raise _unknown(config, f", nor is the '{kind[:80]}' of its {field}")
     return _with_head(config, _with_defaults(inner, kind), f"everything outside its {config.prefix}{field}")
 
 
-def _unknown(config: Config, kinds: tuple[str, ...], part: str = "") -> InvalidArgumentError:
+def _unknown(config: Config, part: str = "") -> InvalidArgumentError:
     return config.wrong(
-        "model_type",
+        "model_type" if "model_type" in config.fields else "_class_name",
         f"'{config.kind[:80]}' is not known{part}",
         remedy="paceline record --gpu h100 -o mine.json -- python train.py (estimates any script)",
     )

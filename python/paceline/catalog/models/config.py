@@ -42,8 +42,8 @@ class Config:
 
     @property
     def kind(self) -> str:
-        """The `model_type`."""
-        found = self.fields.get("model_type")
+        """The `model_type`, or the class of a model of diffusers."""
+        found = self.fields.get("model_type", self.fields.get("_class_name"))
         if not (isinstance(found, str) and found):
             raise self.wrong("model_type", "is missing", remedy='the family, such as "llama"')
         return found
@@ -253,12 +253,12 @@ def read_config(path: Path) -> Config:
 
 
 def is_config(path: Path) -> bool:
-    """Return whether a file is a configuration rather than a file of Paceline's: a JSON object with `model_type`."""
+    """Return whether a file is a configuration rather than a file of Paceline's: a JSON object with a model's kind."""
     try:
         if not path.is_file():
             return False
         text = read_small(path, _LARGEST_FILE)
-        if '"model_type"' not in text:
+        if '"model_type"' not in text and '"_class_name"' not in text:
             return False
         fields = json.loads(text)
         return isinstance(fields, dict) and not str(fields.get("format", "")).startswith("paceline-")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from paceline.catalog.models import decoders, hybrids
+from paceline.catalog.models import decoders, diffusion, hybrids
 from paceline.catalog.models.blocks import (
     embedding_layer,
     final_norm,
@@ -440,6 +440,7 @@ _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
     "gpt2": _gpt2,
     **decoders.FAMILIES,
     **hybrids.FAMILIES,
+    **diffusion.FAMILIES,
     "mpt": _mpt,
     "falcon": _falcon,
     "opt": _opt,
@@ -511,6 +512,7 @@ _MOST_MADE = 16
 def _made(whole: Config, sequence: int | None) -> Model:
     part = language_part(whole, MODEL_TYPES)
     config = part.config
+    assumed: tuple[str, ...] = ()
     if config.kind == "vit":
         side, patch = config.whole("image_size", 224), config.whole("patch_size", 16)
         if side % patch:
@@ -522,6 +524,10 @@ def _made(whole: Config, sequence: int | None) -> Model:
                 setting="seq",
                 remedy="drop {seq}",
             )
+    elif config.kind in diffusion.FAMILIES:
+        tokens = sequence or diffusion.default_patches(config)
+        if text := diffusion.TEXT_TOKENS[config.kind]:
+            assumed = (f"Assumed {text} tokens of text beside {tokens:,} patches of an image in latent space (seq)",)
     else:
         field = _CONTEXT.get(config.kind, "max_position_embeddings")
         context = config.whole(field, default_context(config.kind))
@@ -532,7 +538,7 @@ def _made(whole: Config, sequence: int | None) -> Model:
             context -= 2
         tokens = sequence or min(context, LONGEST_DEFAULT)
     layers, head = tuple(_FAMILIES[config.kind](config, tokens)), head_of(config)
-    notes = (*whole.notes, *part.notes)
+    notes = (*whole.notes, *part.notes, *assumed)
     if head.is_assumed and not whole.source:
         notes = (*notes, f"Assumed {head.architecture}: {whole.where} has no `architectures`")
     largest = "" if whole.source else config.largest_size()

@@ -71,6 +71,9 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "qwen3_5_text": ("Qwen3_5", "Qwen3_5Text"),
     "qwen3_5_moe_text": ("Qwen3_5Moe", "Qwen3_5MoeText"),
     "qwen3_next": ("Qwen3Next",),
+    "FluxTransformer2DModel": ("FluxTransformer2D",),
+    "SD3Transformer2DModel": ("SD3Transformer2D",),
+    "DiTTransformer2DModel": ("DiTTransformer2D",),
     "mpt": ("Mpt", "MPT"),
     "falcon": ("Falcon", "RW"),
     "opt": ("OPT",),
@@ -94,6 +97,9 @@ _OF_DECODERS: Mapping[str, What] = {
 _OF_FAMILIES: Mapping[str, Mapping[str, What]] = {
     "gpt2": {"LMHeadModel": "words", **_OF_DECODERS, "DoubleHeadsModel": "two heads"},
     "qwen": {"LMHeadModel": "words"},
+    "FluxTransformer2DModel": {"Model": "patches"},
+    "SD3Transformer2DModel": {"Model": "patches"},
+    "DiTTransformer2DModel": {"Model": "patches"},
     "transfo-xl": {"LMHeadModel": "words", "Model": "none", "ForSequenceClassification": "sequence"},
     "bert": {
         "ForPreTraining": "pretraining",
@@ -161,7 +167,7 @@ def ends_of(kind: str) -> Mapping[str, What]:
 def head_of(config: Config) -> Head:
     """Return the head of a configuration of a known family. Raises InvalidArgumentError if its class is unknown."""
     known = {f"{base}{end}": what for base in BASES[config.kind] for end, what in ends_of(config.kind).items()}
-    asked = config.fields.get("architectures")
+    asked = config.fields.get("architectures") or config.fields.get("_class_name")
     if asked is None or asked == []:
         name, what = next(iter(known.items()))
         return Head(name, what, is_assumed=True)
