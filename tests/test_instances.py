@@ -2,14 +2,18 @@
 
 import json
 import re
+from pathlib import Path
 
 import cli
 import pytest
 from paceline.catalog.builtin import cluster_text, fields_given, load_cluster
+from paceline.catalog.gpus import all_hardware
 from paceline.catalog.instances import all_instances, find_instance, price_of, read_instances
 from paceline.catalog.nodes import nodes_of
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.output import machines
 
+ROOT = Path(__file__).parents[1]
 CLOUDS = ("AWS", "Azure", "CoreWeave", "GCP", "Lambda", "OCI")
 
 
@@ -90,9 +94,32 @@ def test_a_file_that_is_wrong_says_where(tmp_path):
         with pytest.raises(InvalidArgumentError, match=match):
             read_instances(path)
 
-    refused("m1: colour: unknown field", colour="red")
+    refused("m1: racks: unknown field", racks=2)
     refused(r"m1\.gpus: is wrong: 0", gpus=0)
     refused("m1: price: needs", price={"usd_per_gpu_hour": 2.0})
     refused("m1: price.date", price={"usd_per_gpu_hour": 2.0, "date": "today", "source": "x"})
     refused("m1: price.usd_per_gpu_hour", price={"usd_per_gpu_hour": -1, "date": "2026", "source": "x"})
     refused("unknown GPU", gpu="h9000")
+
+
+def test_the_page_of_machines_is_up_to_date():
+    written = (ROOT / "docs/reference/machines.md").read_text(encoding="utf-8")
+    assert written == machines.page(), "python -m paceline.forecast.output.machines docs/reference/machines.md"
+
+
+def test_a_gpu_says_what_has_been_measured():
+    assert "no measured training on CDNA 3 GPUs" in cli.call("list", "gpus", "mi300x").stdout
+    assert re.search(r"\d+ measured steps on Hopper GPUs, of \d+ sources", cli.call("list", "gpus", "h100").stdout)
+    verdict = cli.call("simulate", "gpt2-small", "--gpu", "mi300x", "--gpus", 8).output
+    assert "no interval: fewer than two sources have measured CDNA 3 GPUs" in re.sub(r"\s+", " ", verdict)
+
+
+FIGURES = ("peak_flops", "memory_bandwidth", "memory_bytes", "power_w", "multiprocessors", "clock_hz", "l2_bytes")
+
+
+@pytest.mark.parametrize("device", all_hardware(), ids=lambda device: device.name)
+def test_every_figure_of_a_gpu_has_a_source(device):
+    document, sources = device.document(), " ".join(device.sources)
+    for figure in (*FIGURES, "launch_s", "bus_bandwidth"):
+        assert figure in sources or figure not in document, figure
+    assert device.peer_access or "peer_access" in sources

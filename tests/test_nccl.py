@@ -421,3 +421,48 @@ def test_measured_and_bare_exchanges_are_told_apart():
 
     assert len(notes("allreduce:8B", "--cluster", "dgx-h100")) == 1
     assert not notes("allreduce:8B", "--cluster", "25g-ethernet") + notes("gpt2-small", "--cluster", "dgx-h100")
+
+
+CARDS = {"intra_bandwidth": "192Gbps", "intra_link": "pcie", "gpus_per_node": 8, "bandwidth": "25Gbps", "gpu": "A40"}
+
+
+def bus_of_cards(ranks, kind="allreduce", **fields):
+    """Bus bandwidth of 4 GiB on PCI Express cards, as a share of a slot of 24 GB/s."""
+    on = load_cluster(None, **CARDS | fields)
+    return collective_time(kind, 4 * GIB, Group(ranks, min(ranks, 8)), on).bus_bandwidth / 24e9
+
+
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
+def test_rings_of_cards_take_the_way_that_the_slots_have(kind):
+    share = {name: nccl.constant(name) for name in ("pci.share", "pci.host.share", "pci.sockets")}
+    near = partial(pytest.approx, rel=0.01)
+    assert bus_of_cards(8, kind) == near(share["pci.share"])
+    # Without peer access, through the host's memory; over two sockets, across the bus between them.
+    assert bus_of_cards(8, kind, peer_access=False) == near(share["pci.host.share"])
+    assert bus_of_cards(8, kind, sockets=2) == near(share["pci.share"] * share["pci.sockets"])
+    both = {"peer_access": False, "sockets": 2}
+    assert bus_of_cards(8, kind, **both) == near(share["pci.host.share"] * share["pci.sockets"])
+    # Four of eight cards share a socket.
+    assert bus_of_cards(4, kind, **both) == bus_of_cards(4, kind, peer_access=False)
+    assert bus_of_cards(8, kind, sockets=4) == bus_of_cards(8, kind, sockets=2)
+    # Half the lanes, half the rate.
+    assert bus_of_cards(8, kind, intra_bandwidth="96Gbps") == near(share["pci.share"] / 2)
+
+
+def test_fields_of_cards_are_of_pci_express():
+    for fields in ({"peer_access": False}, {"sockets": 2}):
+        with pytest.raises(InvalidArgumentError, match="is of PCI Express"):
+            load_cluster("dgx-h100", **fields)
+    with pytest.raises(InvalidArgumentError, match="sockets"):
+        load_cluster(None, **CARDS, sockets=9)
+
+
+def test_rccl_has_the_published_bandwidth_of_mi300x():
+    """RCCL's all-reduces on Azure's ND MI300X v5 (AI-benchmarking-guide, Azure_Results/ND_MI300X_v5_results.md)."""
+    published = {64 * MIB: 266.34, 256 * MIB: 302.80, GIB: 313.92, 8 * GIB: 316.82}
+    on = machine("nd-mi300x-v5")
+    assert (on.generation.name, on.intra_link, on.has_nvls, on.assumed) == ("cdna", "xgmi", False, [])
+    for size, gigabytes in published.items():
+        assert collective_time("allreduce", size, Group(8, 8), on).bus_bandwidth / 1e9 == pytest.approx(
+            gigabytes, rel=0.08
+        )

@@ -330,6 +330,8 @@ def _link(device: Hardware, mark: str) -> str:
 
 
 def _show_gpu(device: Hardware) -> None:
+    from paceline.forecast.evidence import measured_on
+
     peaks = ", ".join(f"{name} {_tera(flops)}" for name, flops in device.peak_flops.items())
     memory = f"{units.memory(device.memory_bytes)} for programs ({device.memory_bytes / 2**30:.1f} GiB)"
     of = "of PCI Express, what NCCL gets of a slot"
@@ -341,23 +343,11 @@ def _show_gpu(device: Hardware) -> None:
         *([Fact("Link", f"{_link(device, '')} GB/s {of}")] if _link(device, "") != "-" else []),
         *([] if device.power_w is None else [Fact("Power", _power(device))]),
         *([_calibrated(device.calibration)] if device.calibration is not None else []),
-        *([] if device.is_cpu else [Fact("Evidence", _evidence(device))]),
+        *([] if device.is_cpu else [Fact("Evidence", measured_on(device.architecture))]),
         *([Fact("Nodes", f"{device.node}, unless --cluster says otherwise")] if device.node else []),
         *([Fact("Aliases", ", ".join(device.aliases))] if device.aliases else []),
     ]
     say([*headline(f"{device.name}: {device.title}"), "", *block(facts), *notes(device.sources, title="Sources")])
-
-
-def _evidence(device: Hardware) -> str:
-    """Return how many measured training steps on GPUs of its architecture forecasts have been compared with."""
-    from paceline.catalog.gpus import architecture_title
-    from paceline.forecast.evidence import computed_cases
-
-    sources = [one.source for one in computed_cases() if one.conditions.architecture == device.architecture]
-    title = f"{architecture_title(device.architecture)} GPUs"
-    if not sources:
-        return f"no measured training on {title}: forecasts have no interval"
-    return f"{units.count(len(sources), 'measured step')} on {title}, of {units.count(len(set(sources)), 'source')}"
 
 
 def _power(device: Hardware) -> str:

@@ -17,6 +17,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+from paceline._internal import units
+from paceline.catalog.gpus import architecture_title
 from paceline.forecast.kinds import FURTHER, Comparable, Evidence, Ground
 from paceline.forecast.likeness import APART, LEVEL, Conditions, Like, size_of
 from paceline.forecast.result import Interval
@@ -123,6 +125,17 @@ def computed_cases() -> tuple[ComputedCase, ...]:
 def scaled_cases() -> tuple[ScaledCase, ...]:
     """Return the measured training steps of more GPUs than a measured one's."""
     return tuple(ScaledCase(**case) for case in _read(_SCALED)["cases"])
+
+
+def measured_on(architecture: str) -> str:
+    """Return how many measured training steps of GPUs of an architecture forecasts have been compared with."""
+    sources = [one.source for one in computed_cases() if one.conditions.architecture == architecture]
+    title = f"{architecture_title(architecture)} GPUs"
+    if not sources:
+        return f"no measured training on {title}: forecasts have no interval"
+    steps, of = units.count(len(sources), "measured step"), units.count(len(set(sources)), "source")
+    few = "" if len(set(sources)) >= _FEWEST_SOURCES else f", fewer than the {_FEWEST_SOURCES} of an interval"
+    return f"{steps} on {title}, of {of}{few}"
 
 
 @lru_cache(maxsize=3)
