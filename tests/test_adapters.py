@@ -206,3 +206,15 @@ def test_advise_proposes_few_bits_where_adapters_alone_do_not_fit() -> None:
     words = ["advise", "llama-3-70b", "--lora", "16", "--gpu", "a6000", "--gpus", "4", "--seq", "4096"]
     assert "try: --quantize nf4" in CliRunner().invoke(main, words).output
     assert "Best fit" in CliRunner().invoke(main, [*words, "--quantize", "nf4"]).output
+
+
+def test_gptq_keeps_the_weights_that_it_converts_for_the_backward_pass() -> None:
+    """AutoGPTQ converts by torch's operators, in the forward pass alone; bitsandbytes converts again."""
+    options: dict[str, Any] = {"lora": "8", "seq": 512, "precision": "bf16"}
+    kept = {}
+    for name in ("nf4", "gptq-int4"):
+        made = workload("llama-3.2-1b@a100", quantize=name, **options)
+        (mlp,) = (one for one in made.model.layers if one.name == "model.layers.3.mlp")
+        kept[name] = operators_of(mlp, made.setting).kept_bytes
+        shape = mlp.matmuls[-1]
+    assert kept["gptq-int4"] - kept["nf4"] == 3 * 2 * shape.inner * shape.outer

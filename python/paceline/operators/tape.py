@@ -474,6 +474,7 @@ class Tape:
         bias: bool,
         transposed: bool = False,
         read: Callable[[Tensor], Value] | None = None,
+        is_kept: bool = True,
     ) -> Value:
         """Multiply rows by a weight; with a bias it is added by the product.
 
@@ -482,7 +483,8 @@ class Tape:
             outer: Their width afterwards.
             bias: Whether there is one.
             transposed: Whether the weight is held inner by outer.
-            read: Makes the weight of what is held, for each product; by default it is held as it is.
+            read: Makes the weight of what is held; by default it is held as it is.
+            is_kept: Whether the weight is kept for the backward pass; otherwise it is made again.
         """
         inner = value.shape[-1]
         lead = value.shape[:-1]
@@ -501,7 +503,7 @@ class Tape:
 
         def of_input(gradient: Value) -> None:
             if rows.trains:
-                again = weight if read is None else read(weight.tensor)
+                again = weight if is_kept or read is None else read(weight.tensor)
                 other = _turned(again, 0, 1) if transposed else again
                 self.give(rows, self.run("mm", (gradient, other), contiguous(rows.shape, value.dtype)))
 
@@ -522,7 +524,7 @@ class Tape:
                 total = self.run("sum", (gradient,), row, dim=[0], keepdim=True)
                 self.give(offset, Value(contiguous((outer,), value.dtype), total.source))
 
-        needed = [*([rows] if weight.trains else []), *([weight] if rows.trains and read is None else [])]
+        needed = [*([rows] if weight.trains else []), *([weight] if rows.trains and is_kept else [])]
         return self.reshape(self.node(out, back, *needed), *lead, outer)
 
     def matmul(self, left: Value, right: Value) -> Value:

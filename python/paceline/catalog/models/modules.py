@@ -258,6 +258,7 @@ class _Module:
         """Multiply by a weight that is held in few bits: it is converted before each product of both passes.
 
         bitsandbytes' `matmul_4bit` and `MatMul8bitLt`, which multiplies forward in 8 bits, and quantizes rows for that.
+        AutoGPTQ converts by torch's operators, and autograd keeps the result.
         """
         tape, setting = self.tape, self.setting
         value = tape.cast(value, setting.dtype)
@@ -271,15 +272,24 @@ class _Module:
                 return Value(weight, trains=False)
             return self._converted(weight)
 
-        out = tape.linear(value, outer, bias=bias, read=read)
+        is_kept = setting.quantization == "gptq-int4"
+        out = tape.linear(value, outer, bias=bias, read=read, is_kept=is_kept)
         # int32 becomes 16 bits; a result in 4 bits is copied (`Linear4bit.forward` in peft/tuners/lora/bnb.py).
         return tape.copied(out) if setting.quantization != "gptq-int4" else out
 
     def _converted(self, weight: Tensor) -> Value:
         """Return a weight that is held in few bits."""
         assert self.setting.quantization is not None
-        size = quantized_bytes(Parameter("weight", weight.shape), self.setting.quantization)
-        return self.tape.run("dequantize", (Value(contiguous((size,), "uint8"), trains=False),), weight)
+        tape, shape = self.tape, weight.shape
+        size = quantized_bytes(Parameter("weight", shape), self.setting.quantization)
+        packed = Value(contiguous((size,), "uint8"), trains=False)
+        if self.setting.quantization != "gptq-int4":
+            return tape.run("dequantize", (packed,), weight)
+        # Eight weights of an int32 are shifted apart (auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py).
+        apart = tape.run("bitwise_right_shift", (packed,), contiguous(shape, "int32"))
+        small = tape.run("_to_copy", (apart,), contiguous(shape, "int8"))
+        masked = tape.run("bitwise_and", (small,), contiguous(shape, "int8"))
+        return tape.run("mul", (tape.run("sub", (masked,), contiguous(shape, "int8")),), weight)
 
     def _with_adapter(self, value: Value, result: Value) -> Value:
         """Add the adapter's product to that of a weight (`Linear.forward` in peft/tuners/lora/layer.py)."""
@@ -757,8 +767,8 @@ class _Module:
         rows = tape.lowered(rows)
         count, inner = rows.shape
         name = "_scaled_grouped_mm" if self.setting.eight_bits else "_grouped_mm"
-        is_quantized = self.setting.quantization is not None
-        if is_quantized:
+        is_converted = self.setting.quantization is not None
+        if is_converted:
             weight = self._converted(contiguous((groups, outer, inner), rows.dtype))
         else:
             weight = tape.lowered(tape.parameter((groups, outer, inner), self.stream))
@@ -781,10 +791,10 @@ class _Module:
                 made = contiguous((groups, outer, inner), rows.dtype)
                 tape.give(weight, tape.run(name, (left, small(rows), ends), made))
             if rows.trains:
-                again = self._converted(weight.tensor) if is_quantized else weight
+                again = self._converted(weight.tensor) if is_converted else weight
                 tape.give(rows, tape.run(name, (given, small(again), ends), contiguous((count, inner), rows.dtype)))
 
-        needed = [*([rows] if weight.trains else []), *([weight] if rows.trains and not is_quantized else [])]
+        needed = [*([rows] if weight.trains else []), *([weight] if rows.trains and not is_converted else [])]
         return tape.node(out, back, *needed)
 
     # Layers by steps.

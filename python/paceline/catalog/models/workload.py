@@ -184,7 +184,8 @@ class Workload:
         rows = self.batch * layer.tokens / self.context
         outer = 0 if self.recipe.autocast else max(shape[0] for shape in sizes) * own
         through = rows * (outer + max(shape[1] for shape in sizes) * own) if own > size or self.recipe.autocast else 0.0
-        matrix = max(map(math.prod, sizes)) * size if self.quantization is not None else 0
+        is_converted = self.quantization not in (None, "gptq-int4")
+        matrix = max(map(math.prod, sizes)) * size if is_converted else 0
         if self.adapter.dora:
             matrix += max(own * (3 * outer * inner + inner * inner) for outer, inner in sizes)
         return round((through + matrix) / self.tensor)
@@ -260,7 +261,7 @@ class Workload:
     @property
     def _has_wide_stream(self) -> bool:
         """Whether the residual stream is in FP32: that of embeddings in FP32, with autocast."""
-        return self.recipe.autocast if self.adapter is None else self.is_upcast
+        return self.recipe.autocast and self.adapter is None
 
     @property
     def _has_main_gradients(self) -> bool:
@@ -709,13 +710,7 @@ class Workload:
             return tensor.size * dtype_bytes(self.recipe.parameters)
         if self.quantization is not None and is_quantized(tensor):
             return quantized_bytes(tensor, self.quantization)
-        return tensor.size * (4 if self.is_upcast else element_bytes(self.precision))
-
-    @property
-    def is_upcast(self) -> bool:
-        """Whether what is not quantized is in FP32: PEFT's `prepare_model_for_kbit_training` converts it."""
-        is_peft = self.recipe.parameters == "float32" and self.quantization != "gptq-int4"
-        return self.recipe.name == "fsdp-mixed" or (is_peft and self.quantization is not None)
+        return tensor.size * (4 if self.recipe.name == "fsdp-mixed" else element_bytes(self.precision))
 
     def _frozen(self, stage: int) -> list[tuple[str, int]]:
         """Return the parameters of a stage that are not trained.
