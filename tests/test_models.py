@@ -425,7 +425,7 @@ def test_a_rank_may_be_several_gpus():
     assert "gpus_per_worker" not in paceline.simulate("llama-2-7b", None, "ring", workers=4, **job).to_dict()
     for change, message in (
         ({"workers": 12}, "tensor_parallel: 12 GPUs are not a multiple of 8"),
-        ({"gpus_per_node": 2}, "must divide the GPUs of a node, 2, not be 4"),
+        ({"gpus_per_node": 6}, "must divide the GPUs of a node, 6, or be a multiple, not 4"),
         ({"tensor_parallel": 3}, "3 does not divide the 32 attention heads"),
         ({"gpu": "l4"}, "no NVLink"),
         ({"pipeline_parallel": 64}, "64 stages are more than the 32 blocks"),

@@ -384,6 +384,14 @@ class PartCosts:
         self, *, bucket_s: float = 0.0, tensor_s: float = 0.0, element_s: float = 0.0, received_s: float = 0.0
     ) -> None: ...
 
+class Sockets:
+    """NCCL's TCP sockets between two ranks: helper threads of a connection, and sockets of a thread."""
+
+    threads: int
+    """0: the proxy's thread sends and receives itself."""
+    per_thread: int
+    def __init__(self, threads: int, per_thread: int) -> None: ...
+
 class CompressionCosts:
     """The time of compressing by one method, such as `powersgd:4`."""
 
@@ -406,6 +414,9 @@ class _ClusterFields(TypedDict, total=False):
     gpus_per_node: int
     gpu: str | None
     nics_per_node: int
+    gpudirect: bool
+    nccl_plugin: str | None
+    nccl_sockets: Sockets
     intra_link: Literal["pcie", "xgmi", "nvlink", "nvswitch"] | None
     intra_bandwidth_bps: float
     peer_access: bool
@@ -453,6 +464,12 @@ class Cluster:
     gpu: str | None
     """The GPUs' name; None: not said."""
     nics_per_node: int
+    gpudirect: bool
+    """Whether NICs read and write the memory of GPUs; otherwise, messages pass through the host's."""
+    nccl_plugin: str | None
+    """The plugin by which NCCL uses RDMA; None: it needs none."""
+    nccl_sockets: Sockets
+    """NCCL's sockets where it has no RDMA."""
     intra_link: Literal["pcie", "xgmi", "nvlink", "nvswitch"] | None
     """The links between the GPUs of a node; None: unknown."""
     intra_bandwidth_bps: float
@@ -1065,6 +1082,10 @@ class NcclGeneration:
     def plateau(self) -> float:
         """By what rings of large buffers over several nodes have longer latencies."""
 
+    @property
+    def slot(self) -> float:
+        """The rate of the PCI Express slot of a GPU or a NIC. Bytes per second."""
+
 def nccl_generations() -> list[NcclGeneration]:
     """Return the generations, oldest first."""
 
@@ -1140,6 +1161,13 @@ class NcclMachine:
     @property
     def hop_s(self) -> float:
         """The time of a hop between nodes beside NCCL's own figures: the latency of TCP. Seconds."""
+
+    @property
+    def transport(self) -> Literal["rdma", "rdma-through-host", "sockets"]:
+        """What carries messages between nodes."""
+
+    def carrying(self, group: NcclGroup, assumed: dict[str, float] | None = None) -> NcclMachine:
+        """Return the machine whose `network` is what its transport carries for a group: of sockets, less than the wire."""
 
     @property
     def assumed(self) -> list[str]:

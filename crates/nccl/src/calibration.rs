@@ -61,6 +61,9 @@ pub struct Generation {
     pub nvls_share: f64,
     /// Factor on a ring's latency for large buffers over several nodes.
     pub plateau: f64,
+    /// Bytes per second of the x16 slot of a GPU or a NIC: 12 GB/s of PCI Express 3.0, twice that of each next
+    /// generation (NVIDIA/nccl `src/graph/topo.h`, PCI_BW).
+    pub slot: f64,
 }
 
 /// Rates inside the node, in bits per second, from which GPUs without a name are taken for those of a generation.

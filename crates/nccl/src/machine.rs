@@ -1,6 +1,7 @@
 //! Nodes and their links as NCCL sees them, and a group of ranks.
 use crate::calibration::Generation;
 use crate::names::{NcclError, counted, named};
+use crate::transport::Transport;
 
 named! {
     /// The links between the GPUs of a node.
@@ -80,6 +81,8 @@ pub struct Machine {
     pub nic_share: Option<f64>,
     /// Seconds that a hop between nodes takes beside NCCL's own figures: the latency of TCP.
     pub hop_s: f64,
+    /// What carries messages between nodes.
+    pub transport: Transport,
     /// Assumptions about links and GPUs that the cluster does not name.
     pub assumed: Vec<String>,
 }
@@ -102,6 +105,7 @@ impl Machine {
             nics: 1,
             nic_share: Some(1.0),
             hop_s: 0.0,
+            transport: Transport::Rdma,
             assumed: Vec::new(),
         }
     }
@@ -126,11 +130,12 @@ impl Machine {
     /// The wire rate between nodes that a group gets.
     ///
     /// A group reaches the NICs of its own GPUs, and concurrent groups share them: with a NIC for each GPU, a group of
-    /// one rank a node has one NIC, and all groups together have all of them.
+    /// one rank a node has one NIC, and all groups together have all of them. A GPU has no more than its slot feeds.
     #[must_use]
     pub fn network_of(&self, group: Group) -> f64 {
-        let nics = f64::from(self.nics);
-        let reached = (f64::from(group.per_node_used()) * nics / f64::from(self.gpus_per_node)).max(1.0);
+        let (nics, ranks) = (f64::from(self.nics), f64::from(group.per_node_used()));
+        let fed = (self.generation.slot * nics / self.nominal).ceil();
+        let reached = (ranks * (nics / f64::from(self.gpus_per_node)).min(fed)).max(1.0);
         self.network * (reached / nics).min(1.0 / f64::from(group.concurrent))
     }
 

@@ -181,9 +181,9 @@ impl Fastest<'_> {
 
     /// Bytes of the buffer per second of NVLSTree. Of two nodes, each sends the buffer once; of more, a node in the middle
     /// of a tree sends it twice.
-    fn nvls_tree_rate(&self) -> f64 {
+    fn nvls_tree_rate(&self, machine: &Machine) -> f64 {
         let &Request { kind, group, .. } = self.request;
-        let network = self.machine.network_of(group) * self.calibration.value("nvls-tree.share");
+        let network = machine.network_of(group) * self.calibration.value("nvls-tree.share");
         if group.nodes() > 2 {
             return network * ring_ratio(kind, group.ranks);
         }
@@ -201,7 +201,8 @@ impl Fastest<'_> {
 
     fn between_nodes(&self) -> Option<(f64, Choice)> {
         let &Request { kind, size, group, .. } = self.request;
-        let (machine, calibration) = (self.machine, self.calibration);
+        let calibration = self.calibration;
+        let machine = &self.machine.carrying(group, calibration);
         let estimates = RELEASE.estimates(kind, size, group, machine);
         let share = machine.nic_share.unwrap_or_else(|| calibration.value("network.share"));
         let network = machine.network_of(group) * share;
@@ -243,7 +244,7 @@ impl Fastest<'_> {
                 }
                 (Algorithm::NvlsTree, _) => {
                     let latency = RELEASE.latency_s(kind, group, machine, choice, 1.0);
-                    latency * calibration.value("tree.slowdown") + bytes / self.nvls_tree_rate()
+                    latency * calibration.value("tree.slowdown") + bytes / self.nvls_tree_rate(machine)
                 }
                 (Algorithm::Nvls | Algorithm::Pat, _) => {
                     RELEASE.latency_s(kind, group, machine, choice, 1.0) + bytes / (bus * PAT)

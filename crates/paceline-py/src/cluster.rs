@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use paceline_iteration::{Compression, Cost};
 use paceline_model::cluster::{
     Channel, CompressionCosts as ModelCosts, Degraded as ModelDegraded, Fabric as ModelFabric, IntraLink, Jitter,
-    Mesh as ModelMesh, PartCosts as ModelPart, Racks as ModelRacks, ServerPlace, Shape, Switch as ModelSwitch,
+    Mesh as ModelMesh, PartCosts as ModelPart, Racks as ModelRacks, ServerPlace, Shape, Sockets as ModelSockets,
+    Switch as ModelSwitch,
 };
 use paceline_model::{Cluster as ModelCluster, Rate, Time};
 use paceline_schedule::Refusal;
@@ -61,6 +62,14 @@ record! {
     Mesh(peers, bridge_bps) {
         peers: u32,
         bridge_bps: f64,
+    }
+}
+
+record! {
+    /// TCP sockets of NCCL between two ranks on different nodes.
+    Sockets(threads, per_thread) {
+        threads: u32,
+        per_thread: u32,
     }
 }
 
@@ -243,6 +252,12 @@ fn set(cluster: &mut ModelCluster, field: &str, given: &Bound<'_, PyAny>) -> PyR
         "gpus_per_node" => cluster.gpus_per_node = value(field, given)?,
         "gpu" => cluster.gpu = value::<Option<String>>(field, given)?.unwrap_or_default(),
         "nics_per_node" => cluster.nics_per_node = value(field, given)?,
+        "gpudirect" => cluster.gpudirect = value(field, given)?,
+        "nccl_plugin" => cluster.nccl_plugin = value::<Option<String>>(field, given)?.unwrap_or_default(),
+        "nccl_sockets" => {
+            let Sockets { threads, per_thread } = value(field, given)?;
+            cluster.nccl_sockets = ModelSockets { threads, per_thread };
+        }
         "intra_link" => {
             let all = [IntraLink::Pcie, IntraLink::Xgmi, IntraLink::Nvlink, IntraLink::Nvswitch];
             cluster.intra_link = if given.is_none() { None } else { Some(named(field, given, &all, IntraLink::name)?) };
@@ -319,6 +334,12 @@ getters! { Cluster, self {
     gpus_per_node: u32 = self.0.gpus_per_node;
     gpu: Option<&str> = Some(self.0.gpu.as_str()).filter(|gpu| !gpu.is_empty());
     nics_per_node: u32 = self.0.nics_per_node;
+    gpudirect: bool = self.0.gpudirect;
+    nccl_plugin: Option<&str> = Some(self.0.nccl_plugin.as_str()).filter(|plugin| !plugin.is_empty());
+    nccl_sockets: Sockets = {
+        let ModelSockets { threads, per_thread } = self.0.nccl_sockets;
+        Sockets { threads, per_thread }
+    };
     intra_link: Option<&'static str> = self.0.intra_link.map(IntraLink::name);
     intra_bandwidth_bps: f64 = self.0.intra_bandwidth.0;
     peer_access: bool = self.0.peer_access;

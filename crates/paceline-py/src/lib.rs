@@ -218,6 +218,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Cluster>()?;
     module.add_class::<cluster::Racks>()?;
     module.add_class::<cluster::Switch>()?;
+    module.add_class::<cluster::Sockets>()?;
     module.add_class::<cluster::Degraded>()?;
     module.add_class::<cluster::Straggler>()?;
     module.add_class::<cluster::Mesh>()?;

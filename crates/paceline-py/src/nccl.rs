@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use paceline_nccl::{
     Algorithm, Calibration, Caller, CollectiveTime, Constant, Estimate, Generation, Group, Kind, Machine, Protocol,
-    Release, Request, bus_factor, collective_time,
+    Release, Request, Transport, bus_factor, collective_time,
 };
 use paceline_schedule::Refusal;
 use paceline_simulator::nccl;
@@ -124,6 +124,8 @@ getters! { PyGeneration, self {
     nvls_share: f64 = self.0.nvls_share;
     /// Factor on a ring's latency for large buffers over several nodes.
     plateau: f64 = self.0.plateau;
+    /// Bytes per second of the PCI Express slot of a GPU or a NIC.
+    slot: f64 = self.0.slot;
 }
 
     fn __repr__(&self) -> String {
@@ -210,6 +212,12 @@ getters! { PyMachine, self {
     nic_share: Option<f64> = self.0.nic_share;
     /// Time of a hop between nodes beside NCCL's own figures: the latency of TCP.
     hop_s: f64 = self.0.hop_s;
+    /// `rdma`, `rdma-through-host` or `sockets`.
+    transport: &str = match self.0.transport {
+        Transport::Rdma => "rdma",
+        Transport::RdmaThroughHost => "rdma-through-host",
+        Transport::Sockets(_) => "sockets",
+    };
     /// Assumptions about links and GPUs that the cluster does not name.
     assumed: Vec<String> = self.0.assumed.clone();
     /// Whether the switches inside the node add and multicast.
@@ -236,6 +244,12 @@ getters! { PyMachine, self {
     /// one rank a node has one NIC, and all groups together have all of them.
     fn network_of(&self, group: &PyGroup) -> f64 {
         self.0.network_of(group.0)
+    }
+
+    /// Return the machine whose `network` is what its transport carries for a group: of sockets, less than the wire.
+    #[pyo3(signature = (group, assumed=None))]
+    fn carrying(&self, group: &PyGroup, assumed: Option<HashMap<String, f64>>) -> PyResult<PyMachine> {
+        Ok(PyMachine(self.0.carrying(group.0, &calibration(assumed)?)))
     }
 
     /// Raise InvalidArgumentError if the group does not fit on the nodes.

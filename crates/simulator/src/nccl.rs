@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use paceline_iteration::{Plan, Step, Work};
 use paceline_model::Cluster;
 use paceline_model::cluster::{self, Channel, Degraded};
-use paceline_nccl::{Calibration, Generation, Group, IntraLink, Kind, Machine, Request, bus_factor, collective_time};
+use paceline_nccl::{
+    Calibration, Generation, Group, IntraLink, Kind, Machine, Request, Sockets, Transport, bus_factor, collective_time,
+};
 use paceline_schedule::Collective;
 
 use crate::network::left::left_for_rings;
@@ -73,6 +75,14 @@ pub fn machine(cluster: &Cluster, rdma_latency_s: f64) -> Result<Machine, Simula
         nics,
         nic_share: cluster.efficiency.or(if has_channel { None } else { Some(1.0) }),
         hop_s: if cluster.channel == Channel::Tcp { latency_s } else { (latency_s - rdma_latency_s).max(0.0) },
+        transport: match (cluster.channel, cluster.gpudirect) {
+            (Channel::Tcp, _) => {
+                let cluster::Sockets { threads, per_thread } = cluster.nccl_sockets;
+                Transport::Sockets(Sockets { threads, per_thread })
+            }
+            (_, false) => Transport::RdmaThroughHost,
+            (_, true) => Transport::Rdma,
+        },
         assumed,
     })
 }

@@ -345,19 +345,31 @@ class Sweep:
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields given, in which a rank stands for its tensor-parallel GPUs."""
-        fields = {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
+        fields = self._own_fields()
         ways = self.get("tensor_parallel") or 1
         if ways == 1:
             return fields
         own = load_cluster(self._cluster(), **fields)
-        if own.gpus_per_node % ways:
-            raise InvalidArgumentError(
-                f"must divide the GPUs of a node, {own.gpus_per_node}, not be {ways}",
-                setting="tensor_parallel",
-                remedy=f"{{this={own.gpus_per_node}}}, or {{gpus_per_node={ways}}}",
-            )
+        nodes = self._tensor_nodes(own)
         intra = as_rate(ways * own.intra_bandwidth_bps)
-        return fields | {"gpus_per_node": own.gpus_per_node // ways, "intra_bandwidth": intra}
+        return fields | {"gpus_per_node": own.gpus_per_node * nodes // ways, "intra_bandwidth": intra}
+
+    def _own_fields(self) -> dict[str, Any]:
+        """Return the fields given of nodes whose ranks are GPUs."""
+        return {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
+
+    def _tensor_nodes(self, own: Cluster) -> int:
+        """Return how many nodes tensor-parallel GPUs are on. Raises InvalidArgumentError where it is no whole number."""
+        ways, per_node = self.get("tensor_parallel") or 1, own.gpus_per_node
+        if per_node % ways == 0:
+            return 1
+        if ways % per_node:
+            raise InvalidArgumentError(
+                f"must divide the GPUs of a node, {per_node}, or be a multiple, not {ways}",
+                setting="tensor_parallel",
+                remedy=f"{{this={per_node}}}, or {{gpus_per_node={ways}}}",
+            )
+        return int(ways // per_node)
 
     def machines(self, machine: Cluster, library: Library) -> list[Cluster]:
         """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""
@@ -378,8 +390,12 @@ class Sweep:
             )
             for rate, latency in product(self.get("bandwidth") or (None,), self.get("latency") or (None,))
         ]
+        fields = self._fields()
+        # The cards of all nodes of a rank are its own.
+        nodes = self._tensor_nodes(load_cluster(self._cluster(), **self._own_fields()))
         # What was given explicitly wins over the channel's.
-        return [load_cluster(cluster, **self._fields(), latency=latency) for cluster, latency in linked]
+        made = [load_cluster(cluster, **fields, latency=latency) for cluster, latency in linked]
+        return made if nodes == 1 else [one.replace(bandwidth_bps=nodes * one.bandwidth_bps) for one in made]
 
     def steps(self) -> list[Trace]:
         """Return the traces as changed by the options. Raises InvalidArgumentError."""
@@ -416,8 +432,10 @@ class Sweep:
     def _looked_up(self, named: Named) -> Workload | None:
         given = {name: self.get(name) for name in MODEL_OPTIONS}
         found = find_workload(named, default_gpu=self._gpu_of_cluster(), **given)
-        if found is not None and max(found.expert, found.context) > 1:
-            found = replace(found, links=self._links(found))
+        if found is not None and found.has_exchanges:
+            links = self._links(found)
+            if max(found.expert, found.context) > 1 or links.nodes is not None:
+                found = replace(found, links=links)
         if found is None:
             refuse_on_recording(_recording(named), given)
         return found
@@ -426,15 +444,19 @@ class Sweep:
         """Return over what tokens come to experts, and keys and values to queries. Raises InvalidArgumentError."""
         source = nodes_of(workload.hardware).cluster if self.get("cluster") is None else self._loaded()
         rates = self.get("bandwidth") or [None]
-        found = Links.of(load_cluster(source, gpus_per_node=self.get("gpus_per_node"), bandwidth=rates[0]))
+        own = load_cluster(source, gpus_per_node=self.get("gpus_per_node"), bandwidth=rates[0])
+        found = Links.of(own)
         per_node = found.gpus_per_node
         shared = workload.tensor * workload.context
         if len(rates) > 1 and max(workload.expert, shared) > per_node:
+            setting = "tensor_parallel" if workload.tensor > per_node else "context_parallel"
             raise InvalidArgumentError(
                 f"{max(workload.expert, shared)} GPUs are on several nodes, whose exchanges need one bandwidth",
-                setting="expert_parallel" if workload.expert > per_node else "context_parallel",
+                setting="expert_parallel" if workload.expert > per_node else setting,
                 remedy="{bandwidth=400Gbps}",
             )
+        if workload.tensor > per_node:
+            found = replace(found, nodes=with_channel(own, self.get("channel"), bare=True))
         on_several = max(self.workers) * workload.gpus > per_node
         for size, setting in ((workload.expert, "expert_parallel"), (shared, "context_parallel")):
             if on_several and is_split(size, per_node):

@@ -117,6 +117,12 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         if workload.tensor > 1:
             # Its nodes are made of ranks, each of which is several GPUs.
             figures["notes"] = tuple(terms.note(one, "data-parallel rank") for one in outcome.notes)
+        if workload.tensor_nodes > 1:
+            inside = replace(workload, links=replace(workload.links, nodes=None) if workload.links else None)
+            slower = workload.tensor_parallel_s / inside.tensor_parallel_s
+            said_s = figures["tensor_parallel_s"]
+            note = notes.tensor_between_nodes(workload.tensor, workload.tensor_nodes, said_s, slower)
+            figures["notes"] = (*figures["notes"], note)
     sharded = _sharded(scenario, found, outcome)
     if sharded is not None and sharded.memory.activations_bytes is None:
         figures["notes"] = (*figures.get("notes", found.notes), terms.without_activations(found.trace))

@@ -94,6 +94,9 @@ class ClusterFields(TypedDict, total=False):
     stream_bandwidth: str | None
     node_contention: float | None
     nics_per_node: int | None
+    gpudirect: bool | None
+    nccl_plugin: str | None
+    nccl_sockets: dict[str, int] | None
     intra_link: Literal["nvswitch", "nvlink", "xgmi", "pcie"] | None
     peer_access: bool | None
     sockets: int | None

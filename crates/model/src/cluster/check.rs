@@ -16,6 +16,9 @@ pub(super) mod range {
     pub const GPUS_PER_NODE: RangeInclusive<u32> = 1..=1024;
     pub const NICS_PER_NODE: RangeInclusive<u32> = 1..=128;
     pub const SOCKETS: RangeInclusive<u32> = 1..=8;
+    /// MAX_THREADS and MAX_SOCKETS of NCCL's `net_socket.cc`.
+    pub const SOCKET_THREADS: RangeInclusive<u32> = 0..=16;
+    pub const SOCKETS_PER_THREAD: RangeInclusive<u32> = 1..=64;
     pub const NODES_PER_RACK: RangeInclusive<u32> = 1..=u32::MAX;
     /// Workers in one aggregation.
     pub const AGGREGATED: RangeInclusive<u32> = 2..=u32::MAX;
@@ -84,6 +87,9 @@ impl Cluster {
         within("gpus_per_node", self.gpus_per_node, &range::GPUS_PER_NODE)?;
         within("nics_per_node", self.nics_per_node, &range::NICS_PER_NODE)?;
         within("sockets", self.sockets, &range::SOCKETS)?;
+        check_text(self.nccl_plugin.clone()).map_err(at("nccl_plugin"))?;
+        within("nccl_sockets.threads", self.nccl_sockets.threads, &range::SOCKET_THREADS)?;
+        within("nccl_sockets.per_thread", self.nccl_sockets.per_thread, &range::SOCKETS_PER_THREAD)?;
         within("node_contention", self.node_contention, &range::CONTENTION)?;
         self.efficiency.map_or(Ok(()), |share| within("efficiency", share, &range::EFFICIENCY))?;
         self.jitter.map_or(Ok(()), |jitter| within("jitter.sigma", jitter.sigma, &range::SIGMA))?;

@@ -7,7 +7,7 @@ use serde::de::{Deserializer, Error, IgnoredAny};
 use super::check::{RAILS, range, too_little_left};
 use super::{
     Channel, Cluster, CompressionCosts, Degraded, Fabric, IntraLink, Jitter, Mesh, PartCosts, Racks, Routing,
-    ServerPlace, Shape, Switch,
+    ServerPlace, Shape, Sockets, Switch,
 };
 use crate::document::fields::{
     name, name_of_file, number, optional_delay, optional_name, optional_rate, optional_size, rate, text, whole,
@@ -72,6 +72,12 @@ struct ClusterFile {
     gpu: Option<String>,
     #[serde(default, deserialize_with = "nics_per_node")]
     nics_per_node: Option<u32>,
+    #[serde(default)]
+    gpudirect: Option<bool>,
+    #[serde(default, deserialize_with = "optional_name")]
+    nccl_plugin: Option<String>,
+    #[serde(default, deserialize_with = "object")]
+    nccl_sockets: Option<SocketsFile>,
     #[serde(default, deserialize_with = "intra_link")]
     intra_link: Option<IntraLink>,
     #[serde(default, deserialize_with = "optional_rate")]
@@ -144,6 +150,14 @@ struct MeshFile {
     peers: u32,
     #[serde(deserialize_with = "rate")]
     bridge: Rate,
+}
+
+#[derive(Deserialize)]
+struct SocketsFile {
+    #[serde(deserialize_with = "socket_threads")]
+    threads: u32,
+    #[serde(deserialize_with = "sockets_per_thread")]
+    per_thread: u32,
 }
 
 #[derive(Deserialize)]
@@ -359,6 +373,11 @@ impl ClusterFile {
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
             gpu: self.gpu.unwrap_or_default(),
             nics_per_node: self.nics_per_node.unwrap_or(default.nics_per_node),
+            gpudirect: self.gpudirect.unwrap_or(default.gpudirect),
+            nccl_plugin: self.nccl_plugin.unwrap_or_default(),
+            nccl_sockets: self
+                .nccl_sockets
+                .map_or(default.nccl_sockets, |SocketsFile { threads, per_thread }| Sockets { threads, per_thread }),
             intra_link: self.intra_link,
             intra_bandwidth: self.intra_bandwidth.unwrap_or(default.intra_bandwidth),
             peer_access: self.peer_access.unwrap_or(default.peer_access),
@@ -413,6 +432,14 @@ fn nics_per_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u3
 
 fn sockets<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     whole(deserializer, range::SOCKETS).map(Some)
+}
+
+fn socket_threads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    whole(deserializer, range::SOCKET_THREADS)
+}
+
+fn sockets_per_thread<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    whole(deserializer, range::SOCKETS_PER_THREAD)
 }
 
 fn intra_link<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IntraLink>, D::Error> {
@@ -522,6 +549,11 @@ fn hint(field: &str) -> Option<&'static str> {
         "intra_link" => "\"pcie\", \"xgmi\", \"nvlink\" or \"nvswitch\"",
         "peer_access" => "true or false",
         "sockets" => "how many processors a node has, a whole number from 1 to 8",
+        "gpudirect" => "true or false",
+        "nccl_plugin" => "\"aws-ofi-nccl\" (a plugin's name)",
+        "nccl_sockets" => "{\"threads\": 2, \"per_thread\": 8}",
+        "threads" => "how many helper threads a connection has, a whole number from 0 to 16",
+        "per_thread" => "how many sockets a thread has, a whole number from 1 to 64",
         "compression_costs" => "a list of what `paceline probe --compression` measures",
         "method" => "\"powersgd:4\" (a way of compressing)",
         "compress" | "between" | "decompress" => "{\"bucket_s\": 2e-5, \"element_s\": 1e-9}",

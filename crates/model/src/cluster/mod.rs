@@ -120,6 +120,15 @@ pub struct Mesh {
     pub bridge: Rate,
 }
 
+/// TCP sockets of NCCL between two ranks on different nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sockets {
+    /// Helper threads of a connection (`NCCL_SOCKET_NTHREADS`); 0: the proxy's thread does it all.
+    pub threads: u32,
+    /// Sockets of a thread (`NCCL_NSOCKS_PERTHREAD`).
+    pub per_thread: u32,
+}
+
 /// How a worker's compute time varies from iteration to iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Jitter {
@@ -181,6 +190,12 @@ pub struct Cluster {
     /// NICs that make up `bandwidth`, evenly. The network models see one of the total rate; NCCL's model gives each
     /// group of ranks those that it reaches. 1 with rails, where every GPU has its own.
     pub nics_per_node: u32,
+    /// Whether NICs read and write the memory of GPUs (GPUDirect RDMA); otherwise, messages pass through the host's.
+    pub gpudirect: bool,
+    /// The plugin by which NCCL uses RDMA, such as EFA's `aws-ofi-nccl`; empty: it needs none.
+    pub nccl_plugin: String,
+    /// NCCL's sockets where it has no RDMA.
+    pub nccl_sockets: Sockets,
     /// `None`: not said.
     pub intra_link: Option<IntraLink>,
     /// Rate of a rank's link inside the node, each way.
@@ -254,6 +269,9 @@ impl Default for Cluster {
             gpus_per_node: 1,
             gpu: String::new(),
             nics_per_node: 1,
+            gpudirect: true,
+            nccl_plugin: String::new(),
+            nccl_sockets: Sockets { threads: 0, per_thread: 1 },
             intra_link: None,
             intra_bandwidth: DEFAULT_INTRA_BANDWIDTH,
             peer_access: true,

@@ -1,5 +1,5 @@
 //! Writes a cluster, with units as people write them.
-use super::{Channel, Cluster, CompressionCosts, Fabric, PartCosts, Shape};
+use super::{Channel, Cluster, CompressionCosts, Fabric, PartCosts, Shape, Sockets};
 use crate::document::quoted;
 use crate::units::{Rate, Time, parse_rate, parse_size, parse_time};
 
@@ -32,6 +32,16 @@ impl Cluster {
         }
         if self.nics_per_node != 1 {
             fields.push(("nics_per_node", self.nics_per_node.to_string()));
+        }
+        if !self.gpudirect {
+            fields.push(("gpudirect", "false".into()));
+        }
+        if !self.nccl_plugin.is_empty() {
+            fields.push(("nccl_plugin", quoted(&self.nccl_plugin)));
+        }
+        if self.nccl_sockets != Cluster::default().nccl_sockets {
+            let Sockets { threads, per_thread } = self.nccl_sockets;
+            fields.push(("nccl_sockets", format!("{{\"threads\": {threads}, \"per_thread\": {per_thread}}}")));
         }
         fields.push(("intra_bandwidth", rate(self.intra_bandwidth)));
         fields.extend(self.intra_link.map(|link| ("intra_link", quoted(link.name()))));

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from paceline._core import Cluster
+from paceline import _core
+from paceline._core import Cluster, NcclGroup, NcclMachine
 from paceline.catalog.gpus import Hardware
-from paceline.catalog.nccl import constant
+from paceline.catalog.nccl import assumed_values, constant
 
 _RING_HOP_S = 3.4e-6
 """Of NCCL's ring over NVLink, protocol Simple (NVIDIA/nccl src/graph/tuning.cc)."""
@@ -31,6 +33,8 @@ class Links:
     gpus_per_node: int
     card: float
     """Bytes per second, each way: a GPU's share of its node's network cards, as NCCL uses them."""
+    nodes: Cluster | None = field(default=None, compare=False)
+    """For collectives of tensor-parallel GPUs on several nodes; None: they are on one."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> Links:
@@ -41,11 +45,32 @@ class Links:
         share = cluster.efficiency or constant("network.share")
         return cls(per_node, cluster.bandwidth_bps / 8 / sharing * share)
 
+    @cached_property
+    def machine(self) -> NcclMachine | None:
+        """The nodes as NCCL sees them."""
+        return None if self.nodes is None else NcclMachine.of(self.nodes)
 
-def all_reduce_s(hardware: Hardware, moved_bytes: float, ranks: int) -> float:
-    """Return the seconds of an all-reduce among GPUs of a node: a ring's latency, and bytes at NCCL's bus bandwidth."""
+    @property
+    def doubled(self) -> Links:
+        """The links with twice their rate."""
+        nodes = None if self.nodes is None else self.nodes.replace(bandwidth_bps=2 * self.nodes.bandwidth_bps)
+        return replace(self, card=2 * self.card, nodes=nodes)
+
+
+def all_reduce_s(hardware: Hardware, moved_bytes: float, ranks: int, links: Links | None = None) -> float:
+    """Return the seconds of an all-reduce: inside a node, a ring's latency, and bytes at NCCL's bus bandwidth.
+
+    Between nodes (`links`), it is NCCL's reduce-scatter and all-gather, as tensor parallelism with a divided sequence has
+    them: where every byte crosses the network, NCCL's tree with NVLS has no part in them.
+    """
     if ranks == 1:
         return 0.0
+    if links is not None and links.machine is not None and ranks > links.gpus_per_node:
+        group = NcclGroup(ranks, links.gpus_per_node)
+        size = max(1, round(moved_bytes))
+        halves = ("reducescatter", "allgather")
+        times = [_core.nccl_time(half, size, group, links.machine, assumed=assumed_values()) for half in halves]
+        return sum(it.seconds for it in times)
     assert hardware.bus_bandwidth is not None
     steps = 2 * (ranks - 1)
     return steps * _RING_HOP_S + steps / ranks * moved_bytes / hardware.bus_bandwidth

@@ -73,7 +73,7 @@ class Workload:
     kernels: Kernels = "fused"
     optimizer: Optimizer = "adam"
     tensor: int = 1
-    """GPUs that share every layer, inside a node."""
+    """GPUs that share every layer."""
     pipeline: int = 1
     """Stages, of consecutive blocks."""
     microbatches: int = 1
@@ -85,7 +85,10 @@ class Workload:
     context: int = 1
     """Data-parallel ranks that share every sample, each with a part of its tokens."""
     links: Links | None = None
-    """Over which tokens come to experts, and keys and values to queries; None: to none on other GPUs."""
+    """Over which tokens come to experts, keys and values to queries, and sums to tensor-parallel GPUs of other nodes.
+
+    None: to none on other GPUs.
+    """
     recipe: Recipe = field(default_factory=lambda: recipe_of(None, "bf16"))
     """Types of parameters, gradients and optimizer states; its computation is that of `precision`."""
     optimizer_impl: OptimizerImpl = "fused"
@@ -109,6 +112,12 @@ class Workload:
     def gpus(self) -> int:
         """GPUs of a data-parallel rank."""
         return self.tensor * self.pipeline
+
+    @property
+    def tensor_nodes(self) -> int:
+        """Nodes of the GPUs that share a layer."""
+        per_node = self.tensor if self.links is None or self.links.nodes is None else self.links.gpus_per_node
+        return max(1, self.tensor // per_node)
 
     @property
     def expert_ranks(self) -> int:
@@ -346,8 +355,10 @@ class Workload:
             return 2 * all_to_all_s(self.hardware, routed, self.expert, self.links)
         moved = self.batch / self.context * layer.tokens * layer.hidden * element_bytes(self.precision)
         if self.kernels != TRANSFORMER_ENGINE:
-            return all_reduce_s(self.hardware, moved, self.tensor)
-        whole = all_reduce_s(self.hardware, moved * (0.75 if self.precision == "fp8" else 1.0), self.tensor)
+            return all_reduce_s(self.hardware, moved, self.tensor, self.links)
+        whole = all_reduce_s(
+            self.hardware, moved * (0.75 if self.precision == "fp8" else 1.0), self.tensor, self.links
+        )
         return max(whole / self.tensor, whole - products)
 
     @cached_property

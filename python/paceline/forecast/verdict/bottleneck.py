@@ -239,7 +239,7 @@ def with_faster_links(scenario: Scenario, *, inside: bool = True, between: bool 
         assert rate is not None  # checked where the model was made
         faster = replace(faster, hardware=replace(workload.hardware, bus_bandwidth=2 * rate))
     if between and workload.links is not None:
-        faster = replace(faster, links=replace(workload.links, card=2 * workload.links.card))
+        faster = replace(faster, links=workload.links.doubled)
     if faster is workload:
         return scenario
     # A given rate stands for all of the computation.

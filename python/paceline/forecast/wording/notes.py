@@ -20,6 +20,14 @@ def ranks(tensor: int, stages: int) -> list[str]:
     return notes
 
 
+def tensor_between_nodes(ways: int, nodes: int, exchange_s: float, slower: float) -> str:
+    """Return that tensor-parallel GPUs on several nodes wait for the network, and by how much longer."""
+    return (
+        f"TP {ways} spans {nodes} nodes: its all-reduces take {units.duration(exchange_s)} of an iteration, "
+        f"{slower:.1f}x what they would in one node"
+    )
+
+
 def shared_samples(ways: int) -> str:
     """Return that context-parallel ranks train the same samples."""
     return f"{ways} neighboring ranks share every sample (CP {ways}), so a batch is theirs together"

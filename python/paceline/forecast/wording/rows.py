@@ -247,7 +247,7 @@ def whose(result: Result) -> str:
 
 def gpus_of_node(result: Result, workload: Workload | None) -> int:
     """Return the GPUs of a node; tensor-parallel ones are one rank of the cluster."""
-    return result.gpus_per_node * (1 if workload is None else workload.tensor)
+    return result.gpus_per_node * (1 if workload is None else workload.tensor // workload.tensor_nodes)
 
 
 def _batch(result: Result, workload: Workload | None, noun: str) -> str:
@@ -299,7 +299,8 @@ def _computation(workload: Workload) -> list[str]:
 def network(result: Result, workload: Workload | None) -> str:
     """Return `8 GPUs and 3.2 Tbps per node, RDMA, 2.54 us`."""
     sharing = gpus_of_node(result, workload)
-    rate = units.rate(result.bandwidth_bps)
+    # The rate is that of a rank's nodes together.
+    rate = units.rate(result.bandwidth_bps / (1 if workload is None else workload.tensor_nodes))
     if sharing == 1:
         words = [rate]
     elif result.has_rails:
