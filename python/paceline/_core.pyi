@@ -1167,7 +1167,10 @@ class NcclMachine:
         """What carries messages between nodes."""
 
     def carrying(self, group: NcclGroup, assumed: dict[str, float] | None = None) -> NcclMachine:
-        """Return the machine whose `network` is what its transport carries for a group: of sockets, less than the wire."""
+        """Return the machine whose `network` is what its transport carries for a group.
+
+        With sockets, or without GPUDirect, that is less than the wire.
+        """
 
     @property
     def assumed(self) -> list[str]:

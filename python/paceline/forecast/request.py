@@ -359,7 +359,7 @@ class Sweep:
         return {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
 
     def _tensor_nodes(self, own: Cluster) -> int:
-        """Return how many nodes tensor-parallel GPUs are on. Raises InvalidArgumentError where it is no whole number."""
+        """Return how many nodes tensor-parallel GPUs are on. Raises InvalidArgumentError if that is not whole."""
         ways, per_node = self.get("tensor_parallel") or 1, own.gpus_per_node
         if per_node % ways == 0:
             return 1
@@ -458,7 +458,8 @@ class Sweep:
         if workload.tensor > per_node:
             found = replace(found, nodes=with_channel(own, self.get("channel"), bare=True))
         on_several = max(self.workers) * workload.gpus > per_node
-        for size, setting in ((workload.expert, "expert_parallel"), (shared, "context_parallel")):
+        sharing = shared if workload.context > 1 else 1
+        for size, setting in ((workload.expert, "expert_parallel"), (sharing, "context_parallel")):
             if on_several and is_split(size, per_node):
                 raise InvalidArgumentError(
                     f"groups of {size} GPUs do not divide the {per_node} of a node",

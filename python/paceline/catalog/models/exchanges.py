@@ -60,8 +60,8 @@ class Links:
 def all_reduce_s(hardware: Hardware, moved_bytes: float, ranks: int, links: Links | None = None) -> float:
     """Return the seconds of an all-reduce: inside a node, a ring's latency, and bytes at NCCL's bus bandwidth.
 
-    Between nodes (`links`), it is NCCL's reduce-scatter and all-gather, as tensor parallelism with a divided sequence has
-    them: where every byte crosses the network, NCCL's tree with NVLS has no part in them.
+    Between nodes (`links`), it is a reduce-scatter and an all-gather, which tensor parallelism with a divided sequence
+    has instead: NVLS has no part in them.
     """
     if ranks == 1:
         return 0.0

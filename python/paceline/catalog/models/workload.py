@@ -356,9 +356,7 @@ class Workload:
         moved = self.batch / self.context * layer.tokens * layer.hidden * element_bytes(self.precision)
         if self.kernels != TRANSFORMER_ENGINE:
             return all_reduce_s(self.hardware, moved, self.tensor, self.links)
-        whole = all_reduce_s(
-            self.hardware, moved * (0.75 if self.precision == "fp8" else 1.0), self.tensor, self.links
-        )
+        whole = all_reduce_s(self.hardware, moved * (0.75 if self.precision == "fp8" else 1.0), self.tensor, self.links)
         return max(whole / self.tensor, whole - products)
 
     @cached_property

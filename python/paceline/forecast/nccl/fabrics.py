@@ -37,7 +37,9 @@ def alternatives(cluster: Cluster) -> list[Alternative]:
 
 def compared(kind: Kind, size: int, group: Group, cluster: Cluster) -> list[tuple[Alternative, CollectiveTime]]:
     """Return the time of a collective under each alternative, the slowest first; `size` is in bytes."""
-    times = [(one, collective_time(kind, size, group, one.cluster, caller="nccl-tests")) for one in alternatives(cluster)]
+    times = [
+        (one, collective_time(kind, size, group, one.cluster, caller="nccl-tests")) for one in alternatives(cluster)
+    ]
     return sorted(times, key=lambda it: -it[1].seconds)
 
 

@@ -13,12 +13,13 @@ from paceline._core import Cluster, Degraded
 from paceline._internal import units
 from paceline.catalog.builtin import as_nccl_tests, load_cluster
 from paceline.catalog.builtin_names import COLLECTIVES
+from paceline.catalog.channels import with_channel
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.nccl.model import CollectiveTime, Group, Machine, collective_time
 from paceline.forecast.request import Sweep
 
-_APPLICABLE = frozenset({"workers", "cluster", "bandwidth", "gpus_per_node", "intra_bandwidth", "degraded"})
+_APPLICABLE = frozenset({"workers", "cluster", "bandwidth", "channel", "gpus_per_node", "intra_bandwidth", "degraded"})
 _MOST_BYTES = 10**15
 
 
@@ -46,7 +47,7 @@ def is_asked(words: Sequence[str], options: Mapping[str, Any]) -> bool:
     """Return whether traces ask for NCCL's collectives.
 
     `allreduce:SIZE` does if the cluster names its GPUs and nothing is asked for that only the simulator has, such as
-    strategies; ranges of sizes and other collectives always do.
+    strategies; ranges of sizes and other collectives always do. With a channel, nodes of several GPUs need no name.
     """
     if any(_kind(word) not in (None, "allreduce") or (_kind(word) and "-" in word) for word in words):
         return True
@@ -55,7 +56,8 @@ def is_asked(words: Sequence[str], options: Mapping[str, Any]) -> bool:
         return False
     if any(_kind(word) is None or "/" in word for word in words):
         return False
-    return load_cluster(options["cluster"]).gpu is not None
+    cluster = load_cluster(options["cluster"])
+    return cluster.gpu is not None or ("channel" in given and cluster.gpus_per_node > 1)
 
 
 def answers(words: Sequence[str], options: Mapping[str, Any]) -> list[Answer]:
@@ -75,7 +77,10 @@ def answers(words: Sequence[str], options: Mapping[str, Any]) -> list[Answer]:
                 f"{words[0]} needs a cluster", remedy="{cluster=dgx-h100} (list: paceline list clusters)"
             )
         rates = sweep.get("bandwidth") or (None,)
+        channel = sweep.get("channel")
         clusters = [load_cluster(part.machine(), bandwidth=rate) for part in sweep.parts for rate in rates]
+        if channel is not None:
+            clusters = [with_channel(cluster, channel) for cluster in clusters]
         return [_answer(spec, cluster, workers) for spec in specs for cluster in clusters for workers in sweep.workers]
 
 

@@ -122,6 +122,6 @@ def _to_dict(answer: Answer, it: CollectiveTime) -> dict[str, Any]:
         "nccl_model": None
         if own is None
         else {"algorithm": own.algorithm, "protocol": own.protocol, "time_s": own.seconds},
-        "evidence": evidence(answer.group.nodes),
+        "evidence": evidence(answer.group.nodes, answer.machine.transport),
         "assumed": list(answer.machine.assumed),
     }

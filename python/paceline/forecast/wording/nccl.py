@@ -60,11 +60,31 @@ def notes(answers: Sequence[Answer]) -> list[str]:
             f"By its own model NCCL would pick otherwise in {rows} ({pick})",
             "That model is 2-3x too fast between nodes, except ring with Simple, so it is not followed there",
         ]
-    return [*made, *(evidence(answer.group.nodes) for answer in answers)]
+    made += dict.fromkeys(carried(answer) for answer in answers if is_limited(answer))
+    return [*made, *(evidence(answer.group.nodes, answer.machine.transport) for answer in answers)]
 
 
-def evidence(nodes: int) -> str:
+def is_limited(answer: Answer) -> bool:
+    """Return whether messages between nodes pass through the host's memory."""
+    return answer.group.nodes > 1 and answer.machine.transport != "rdma"
+
+
+def carried(answer: Answer) -> str:
+    """Return what sockets, or NICs without GPUDirect, carry of a node's network."""
+    machine, group = answer.machine.carrying(answer.group), answer.group
+    assert machine.nic_share is not None
+    rate, wire = machine.network_of(group) * machine.nic_share / 1e9, answer.machine.network_of(group) / 1e9
+    how = "Over TCP sockets" if machine.transport == "sockets" else "Without GPUDirect"
+    return f"{how} NCCL sends {units.digits(rate, 3)} GB/s of the {units.digits(wire, 3)} GB/s of its network cards"
+
+
+def evidence(nodes: int, transport: str = "rdma") -> str:
     """Return how far forecasts have been from measurements, or that there are none."""
+    if nodes > 1 and transport != "rdma":
+        return (
+            "Between nodes without GPUDirect RDMA, checked with 12 published bandwidths, some of networks with faults "
+            "(paceline study collectives)"
+        )
     if nodes > 1:
         return (
             "Between nodes, checked only against all-reduces of 32 MiB to 8 GiB on 16 to 256 H100 over EFA, to which "

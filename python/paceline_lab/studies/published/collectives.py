@@ -17,7 +17,7 @@ import click
 from paceline import _core
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
-from paceline.catalog import nccl
+from paceline.catalog import channels, nccl
 from paceline.catalog.builtin import load_cluster
 from paceline.catalog.builtin_names import cluster_names
 from paceline.catalog.constants import Constant, assuming, value_of
@@ -53,6 +53,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*G(?:bit/s|b/s|bps)\s*(?:per|a|/)\s*(node|
 _INSTANCE = re.compile(r"\b(?:p4de?|p5(?:en)?|p6-b200)\b", re.IGNORECASE)
 _INSTANCES = {"ampere": "p4d", "hopper": "p5", "blackwell": "p6-b200"}
 """Amazon's instances with EFA by generation of GPU, for rows that name EFA and no instance."""
+_SOCKETS = re.compile(r"(\d+) threads? x (\d+) sockets?")
 _MOST_NAMES = 6
 _GPUS_PER_NODE, _MOST_GPUS_PER_NODE = 8, 1024
 
@@ -177,10 +178,27 @@ def machine_of(row: Row) -> Machine:
             )
         fields |= {"bandwidth": f"{count * rate}Gbps", "nics_per_node": count}
     fields |= {"gpu": row.gpu, "gpus_per_node": row.gpus_per_node, "channel": "rdma", "latency": "0us"}
+    if is_through_host(row):
+        fields |= _of_host(row)
     fields |= _of_efa(row)
     has_switch = "mesh" not in fields and "pcie" not in row.gpu.lower()
     fields["intra_link"] = "nvswitch" if has_switch else "nvlink" if "mesh" in fields else "pcie"
     return Machine.of(load_cluster(None, **fields))
+
+
+def is_through_host(row: Row) -> bool:
+    """Return whether messages between nodes passed through the host's memory: sockets, or RDMA without GPUDirect."""
+    return re.search(r"\bTCP\b|\bno GPUDirect\b", row.inter) is not None
+
+
+def _of_host(row: Row) -> dict[str, Any]:
+    """Return the channel of such a row, with the helper threads and sockets that it states."""
+    if "TCP" not in row.inter:
+        return {"gpudirect": False}
+    fields: dict[str, Any] = {"channel": "tcp", "latency": f"{1e6 * channels.constant('tcp.latency'):g}us"}
+    if stated := _SOCKETS.search(row.inter):
+        fields["nccl_sockets"] = {"threads": int(stated[1]), "per_thread": int(stated[2])}
+    return fields
 
 
 def _of_efa(row: Row) -> dict[str, Any]:
@@ -294,7 +312,7 @@ def leave_one_source_out(rows: Sequence[Row]) -> list[Compared]:
     found = []
     for source in dict.fromkeys(row.source for row in rows):
         own = [row for row in rows if row.source == source]
-        others = [row for row in rows if row.source != source]
+        others = [row for row in rows if row.source != source and not is_through_host(row)]
         theirs = [
             it
             for it in calibrated()
@@ -410,8 +428,10 @@ def run(
 
 def _parts(rows: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:
     one = [it for it in rows if it.found.group.nodes == 1]
-    several = [it for it in rows if it.found.group.nodes > 1]
-    return [(name, part) for name, part in (("one node", one), ("several nodes", several)) if part]
+    through_host = [it for it in rows if it.found.group.nodes > 1 and is_through_host(it.row)]
+    several = [it for it in rows if it.found.group.nodes > 1 and not is_through_host(it.row)]
+    named = (("one node", one), ("several nodes", several), ("several nodes, through the host", through_host))
+    return [(name, part) for name, part in named if part]
 
 
 def _numbers(rows: Sequence[Compared]) -> dict[str, Any]:
@@ -461,7 +481,7 @@ def _table(rows: Sequence[Compared]) -> list[str]:
 
 def fit() -> dict[str, float]:
     """Return the calibrated constants, fitted to the built-in rows: those of crates/nccl/data/calibration.json."""
-    rows = read(BUILT_IN)
+    rows = [row for row in read(BUILT_IN) if not is_through_host(row)]
     return {it.name: value for it, value in fitted(calibrated(), rows).items()}
 
 
