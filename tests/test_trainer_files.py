@@ -415,3 +415,10 @@ def test_any_text_is_read_or_refused(tmp_path_factory, text):
             trainers.read(path, {})
         except InvalidArgumentError:
             continue
+
+
+def test_the_page_shows_what_is_printed(tmp_path):
+    page = (Path(__file__).parent.parent / "docs/how-to/trainers-files.md").read_text()
+    [text] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0]
+    assert shown in cli.printed("simulate", written(tmp_path, "qlora.yml", text), "--gpu", "a100", "--gpus", "4")

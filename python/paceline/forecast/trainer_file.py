@@ -224,9 +224,9 @@ def _take(reading: Reading, name: str, value: object, given: Given) -> None:
 
 
 def _is_known(name: str, value: object, place: str) -> bool:
-    """Whether this version has a value that a trainer's does: its list of optimizers may be longer."""
+    """Whether the option has a value that a trainer's has: its list of optimizers or objectives may be longer."""
     kind = SETTINGS[name].kind_of(place)
-    if name != "optimizer":
+    if name not in ("optimizer", "objective"):
         return True
     try:
         kind.check(value)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from paceline._internal.console import say
+from paceline._internal.console import remark, say
 from paceline._internal.extras import need
 from paceline._internal.nearest import alike
 from paceline.catalog.strategies import unknown
@@ -43,6 +44,7 @@ def explore(*, trace: str, cluster: str | None, gpu: str | None, port: int, open
                   strategies over GPUs, bandwidth, latency and more
       llama-3-8b  a built-in model (list: paceline list models):
                   shardings over GPUs, batch, sequence length and network
+      titan.toml  a trainer's file (docs/how-to/trainers-files.md)
 
     Only this machine can reach the page, by an address with a token. Ctrl-C stops it.
 
@@ -73,10 +75,13 @@ def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelSta
     from paceline.catalog.gpus import find_hardware
     from paceline.catalog.models.config import built_in_configs, find_config
     from paceline.catalog.models.spec import split_word
+    from paceline.forecast.trainer_file import is_candidate
 
     from paceline_lab.explore.answers import preset
     from paceline_lab.explore.state import ModelState, checked, checked_of_model
 
+    if is_candidate(named):
+        return _of_file(Path(named), gpu)
     word = named
     named, own = split_word(word)
     if gpu is not None and own.setdefault("gpu", gpu) != gpu:
@@ -101,3 +106,32 @@ def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelSta
         raise UsageError("--gpu has no effect on a recorded trace", remedy="drop --gpu (models: paceline list models)")
     of_trace = checked({"trace": recorded, "cluster": cluster or SETTINGS["cluster"].default_of("explore")})
     return checked({"trace": of_trace.trace, "cluster": of_trace.cluster, **preset(of_trace.cluster)})
+
+
+def _of_file(path: Path, gpu: str | None) -> ModelState:
+    """Return the state of the page that a trainer's file asks for; options that the page has not are named.
+
+    Raises InvalidArgumentError for a file of no known trainer, and for a model that is not built in.
+    """
+    from paceline.catalog.gpus import find_hardware
+    from paceline.catalog.models.config import find_config
+    from paceline.interop import trainers
+
+    from paceline_lab.explore.state import ModelState, checked_of_model
+
+    reading = trainers.read(path, {})
+    if reading is None:
+        raise trainers.unknown(path)
+    config = reading.config
+    if config is None or find_config(config.name) is None:
+        raise InvalidArgumentError(
+            f"{path!s:.200}: the page has built-in models, and the file names none",
+            remedy=f"paceline simulate {path!s:.80} (built-in models: paceline list models)",
+        )
+    options = {{"workers": "gpus"}.get(name, name): value for name, value in reading.options.items()}
+    known = {name: value for name, value in options.items() if name in ModelState.__dataclass_fields__}
+    if left := sorted(set(options) - set(known)):
+        remark(f"the page has no {', '.join(left)}, which {path.name} gives; paceline simulate has")
+    if "sharding" in known:
+        known["sharding"] = str(known["sharding"]).partition(":")[0]
+    return checked_of_model(known | {"model": config.name, "gpu": find_hardware(gpu or "h100").name})

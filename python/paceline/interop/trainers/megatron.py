@@ -83,6 +83,10 @@ def parallel(reading: Reading) -> None:
             f"tensor x pipeline x context, {shared}, does not divide {reading.gpus} GPUs",
             f"1, or --gpus {max(1, reading.gpus // shared) * shared}",
         )
+    if reading.replicas is not None:
+        reading.assume(
+            f"data parallel {reading.replicas}: {reading.gpus} GPUs over tensor x pipeline x context, {shared}"
+        )
     # Of one replica of the experts: Megatron counts them over data-parallel ranks, tensor parallelism apart.
     expert, tensor = reading.degree("expert_parallel"), reading.degree("tensor_parallel")
     own = reading.whole("--expert-tensor-parallel-size")

@@ -102,6 +102,8 @@ class Reading:
         self.included: list[tuple[str, Reading]] = []
         """Other files that this one names, with what stands before their fields."""
         self._consulted: dict[str, str] = {}
+        self._readable: set[str] = set()
+        """Fields that this trainer's reader asks for."""
         self._unforecast: dict[str, str] = {}
 
     def run(self) -> Reading:
@@ -121,6 +123,7 @@ class Reading:
 
     def value(self, *names: str) -> Value:
         """Return the value of the first of these fields that has one; null and `auto` count as none."""
+        self._readable.update(names)
         for name in names:
             found = self.values.get(name)
             if name in self.values:
@@ -413,7 +416,7 @@ class Reading:
         for why, patterns in fields.idle(self.trainer.tables):
             if any(fnmatchcase(name, one) or fnmatchcase(name, f"{self.trainer.prefix}{one}") for one in patterns):
                 return Row(name, shown, "no effect", why)
-        near = nearest(name, sorted(self._readable()))
+        near = nearest(name, sorted(self._readable))
         return Row(name, shown, "not understood", f"is it {near}?" if near else "")
 
     def _as_option(self, setting: str, spelled: Callable[[str, object], str]) -> str:
@@ -427,11 +430,6 @@ class Reading:
 
     def _is_overridden(self, setting: str) -> bool:
         return setting in self.given and str(self.effective(setting)) != str(self.options.get(setting))
-
-    def _readable(self) -> set[str]:
-        exact = {one for _, patterns in fields.idle(self.trainer.tables) for one in patterns if "*" not in one}
-        unforecast = fields.unforecast(self.trainer.tables)
-        return {*self.trainer.direct, *unforecast, *self._consulted, *(f"{self.trainer.prefix}{one}" for one in exact)}
 
 
 def _first(patterns: Mapping[str, str], name: str) -> str | None:
