@@ -356,7 +356,8 @@ def test_text_parts_have_the_parameters_of_transformers(kind):
         saved["text_config"] = json.loads(text.to_json_string(use_diff=False))
         saved["architectures"] = ["MineModel"]
         mine = model_of(Config(kind, "here", saved))
-        assert mine.parameters == sum(one.numel() for one in text_model_of(text).parameters()), (text_kind, fields)
+        own = sum(layer.parameters for layer in mine.layers if not layer.name.startswith("vision."))
+        assert own == sum(one.numel() for one in text_model_of(text).parameters()), (text_kind, fields)
 
 
 @pytest.mark.parametrize("kind", sorted(composites.known_defaults()))

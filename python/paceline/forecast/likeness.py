@@ -99,8 +99,10 @@ def _kind_of(model: Model) -> str:
         **dict.fromkeys(_ENCODER_DECODERS, "encoder-decoder"),
         **dict.fromkeys(_IMAGES, "images"),
     }
-    if any(layer.form.steps for layer in model.layers):
+    if any(layer.form.steps and layer.block for layer in model.layers):
         return "other mixers"
+    if any(layer.name.startswith("vision.") for layer in model.layers):
+        return "images and text"
     return "experts" if model.has_experts else kinds.get(model.family, "decoder")
 
 

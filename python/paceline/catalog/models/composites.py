@@ -13,6 +13,7 @@ from typing import Any
 from paceline.catalog.constants import read_document
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.heads import OF_COMPOSITES, architecture_of
+from paceline.catalog.models.vision import TOWERS
 from paceline.errors import InvalidArgumentError
 
 _FILE = Path(__file__).parent.parent / "text-parts.json"
@@ -131,5 +132,7 @@ def _with_head(whole: Config, part: Part, rest: str) -> Part:
             )
         of_text = "ForCausalLM" if OF_COMPOSITES[end] == "words" else end
         fields["architectures"] = [architecture_of(family, of_text)]
+    if whole.kind in TOWERS and isinstance(whole.fields.get("vision_config"), dict):
+        return Part(replace(part.config, fields=fields), part.notes)
     said = f"Skipped {rest} of {whole.kind}: only its language model ({family}) is forecast"
     return Part(replace(part.config, fields=fields), (said, *part.notes))

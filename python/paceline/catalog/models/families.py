@@ -19,6 +19,7 @@ from paceline.catalog.models.config import Config
 from paceline.catalog.models.heads import decoder_layers, head_of, labeling
 from paceline.catalog.models.layers import Activations, Layer, Matmul, Model, Tensor
 from paceline.catalog.models.traits import Block, Form
+from paceline.catalog.models.vision import tower_of
 from paceline.errors import InvalidArgumentError
 
 
@@ -538,6 +539,8 @@ def _made(whole: Config, sequence: int | None) -> Model:
             context -= 2
         tokens = sequence or min(context, LONGEST_DEFAULT)
     layers, head = tuple(_FAMILIES[config.kind](config, tokens)), head_of(config)
+    if (tower := tower_of(whole, tokens)) is not None:
+        layers, assumed = (*tower.layers, *layers), (*assumed, tower.note)
     notes = (*whole.notes, *part.notes, *assumed)
     if head.is_assumed and not whole.source:
         notes = (*notes, f"Assumed {head.architecture}: {whole.where} has no `architectures`")

@@ -361,7 +361,7 @@ def _check_parallel(
 
 def _check_steps(model: Model, setting: str) -> None:
     """Raise InvalidArgumentError if a layer is of a kind that GPUs do not share."""
-    layer = next((layer for layer in model.layers if layer.form.steps), None)
+    layer = next((layer for layer in model.layers if layer.form.steps and layer.block), None)
     if layer is not None:
         raise InvalidArgumentError(
             f"is not modeled for {layer.name} of {model.name}", setting=setting, remedy="drop {this}"

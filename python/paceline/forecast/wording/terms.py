@@ -170,6 +170,7 @@ _MODELS = {
     "encoder-decoder": "encoders with decoders",
     "images": "models of images",
     "experts": "mixtures of experts",
+    "images and text": "models of images and text",
     "other mixers": "models whose blocks have other layers than attention and MLPs",
 }
 _MOST_SOURCES = 4
