@@ -337,6 +337,25 @@ def test_files_of_others_are_refused(tmp_path):
     assert "line " in cli.refused("simulate", tmp_path / "e.yaml")
 
 
+def test_files_of_trainers_that_are_not_read(tmp_path):
+    litgpt = "precision: bf16-true\ntrain: {global_batch_size: 8, micro_batch_size: 1, max_seq_length: 512}\n"
+    torchtune = "model: {_component_: x}\nbatch_size: 2\ngradient_accumulation_steps: 1\noutput_dir: /tmp\n"
+    for text in (litgpt, torchtune):
+        (tmp_path / "a.yaml").write_text(text)
+        assert "no file of a trainer that Paceline reads" in cli.refused("simulate", tmp_path / "a.yaml")
+
+
+def test_arguments_of_transformers_in_a_script(tmp_path):
+    (tmp_path / "run.sh").write_text(r"""
+export NNODES=2
+torchrun --nproc_per_node=8 --nnodes=$NNODES run_clm.py --model_name_or_path mistralai/Mistral-7B-v0.1 \
+  --per_device_train_batch_size 4 --bf16 True --fsdp "full_shard auto_wrap" --block_size 2048 --frob 3
+""")
+    reading = trainers.read(tmp_path / "run.sh", {})
+    assert (reading.gpus, reading.options["sharding"], reading.options["seq"]) == (16, "zero3", 2048)
+    assert fates(reading)["--frob"][0] == "not understood"
+
+
 def test_aliases_of_yaml_do_not_multiply(tmp_path):
     lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{l: *a{n - 1}, r: *a{n - 1}}}" for n in range(1, 40))]
     (tmp_path / "bomb.yaml").write_text("\n".join(lines))

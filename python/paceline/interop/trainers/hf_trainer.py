@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from paceline.interop.trainers import deepspeed, fsdp
+from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_optimizer
 
@@ -153,6 +154,7 @@ def _derive(reading: Reading) -> None:
     model = reading.text("model_name_or_path", "model_id", "model_name")
     if model:
         reading.name_model(model, "model_name_or_path", "model_id", "model_name")
+    gpus(reading)
     batch(reading)
     sharding(reading)
     held = reading.choice(DTYPES, "torch_dtype", "dtype") if reading.value("torch_dtype", "dtype") else None
@@ -213,13 +215,37 @@ def packing(reading: Reading, *names: str) -> None:
         reading.assume("all samples as long as the sequence, without padding", "--real-tokens SHARE")
 
 
+def as_fields(values: Values) -> tuple[Values, dict[str, str]]:
+    """Return the arguments of a script as fields of a file: `--per-device-train-batch-size 4`, and their spelling."""
+    labels = {name[2:].replace("-", "_"): name for name in values if name.startswith("--")}
+    return {
+        (name[2:].replace("-", "_") if name.startswith("--") else name): one for name, one in values.items()
+    }, labels
+
+
+def gpus(reading: Reading) -> None:
+    """Take the number of GPUs from the launcher of a script: torchrun, accelerate or deepspeed."""
+    nodes, each = reading.whole("nnodes", "num_machines", "num_nodes"), reading.whole("nproc_per_node", "num_gpus")
+    every = reading.whole("num_processes")
+    if each is not None:
+        reading.take("workers", each * (nodes or 1), "nproc_per_node", "num_gpus", "nnodes", "num_nodes")
+    else:
+        reading.take("workers", every, "num_processes", "num_machines")
+
+
+def _recognizes(values: Values) -> bool:
+    names = set(as_fields(values)[0])
+    trained = {"num_train_epochs", "max_steps", "lr_scheduler_type", "optim", "logging_steps", "save_strategy"}
+    return bool(
+        names & {"per_device_train_batch_size", "per_gpu_train_batch_size"}
+        or ({"gradient_accumulation_steps", "output_dir"} <= names and names & trained)
+    )
+
+
 HF_TRAINER = Trainer(
     "transformers' Trainer",
-    lambda values: (
-        "per_device_train_batch_size" in values
-        or "per_gpu_train_batch_size" in values
-        or ("gradient_accumulation_steps" in values and "output_dir" in values)
-    ),
+    _recognizes,
     _derive,
     tables=("transformers",),
+    translate=as_fields,
 )

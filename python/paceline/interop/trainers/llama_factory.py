@@ -7,6 +7,7 @@ is set; checkpointing is on unless it is disabled (model/model_utils/checkpointi
 from __future__ import annotations
 
 from paceline.interop.trainers import hf_trainer
+from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import AUTOCAST, lora_modules, take_lora, take_optimizer
 
@@ -27,6 +28,7 @@ _QUANTIZED = {4: "nf4-double", 8: "int8"}
 def _derive(reading: Reading) -> None:
     reading.name_model(reading.text("model_name_or_path"), "model_name_or_path")
     _parallel(reading)
+    hf_trainer.gpus(reading)
     hf_trainer.batch(reading)
     hf_trainer.sharding(reading)
     pure = reading.flag("pure_bf16")
@@ -110,13 +112,16 @@ def _objective(reading: Reading) -> None:
         reading.take("objective", objective, "stage", "pref_loss", unless="lm")
 
 
+def _recognizes(values: Values) -> bool:
+    names = set(hf_trainer.as_fields(values)[0])
+    own = {"finetuning_type", "stage", "cutoff_len", "template"}
+    return "model_name_or_path" in names and bool(names & own) and "micro_batch_size" not in names
+
+
 LLAMA_FACTORY = Trainer(
     "LLaMA-Factory",
-    lambda values: (
-        "model_name_or_path" in values
-        and any(name in values for name in ("finetuning_type", "stage", "cutoff_len", "template"))
-        and "micro_batch_size" not in values
-    ),
+    _recognizes,
     _derive,
     tables=("llama-factory", "transformers"),
+    translate=hf_trainer.as_fields,
 )

@@ -120,7 +120,10 @@ def _recognizes(values: Values) -> bool:
     names = {field.rpartition(".")[2].lstrip("-").replace("-", "_") for field in values}
     return bool(
         names & {"tensor_model_parallel_size", "pipeline_model_parallel_size"}
-        or (names & {"micro_batch_size"} and names & {"global_batch_size"})
+        or (
+            {"micro_batch_size", "global_batch_size"} <= names
+            and names & {"seq_length", "encoder_seq_length", "num_layers", "train_iters", "use_distributed_optimizer"}
+        )
     )
 
 
