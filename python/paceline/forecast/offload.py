@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from paceline import _core
 from paceline._core import Trace
+from paceline.catalog.instances import find_instance
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.offload import PARAMETERS, STATES, rate, slowest
 from paceline.catalog.optimizers import IN_BACKWARD
@@ -90,7 +91,9 @@ def host(scenario: Scenario) -> Host | None:
     kept = {name: size for name, size in kept.items() if size}
     if not kept and not drives:
         return None
-    return Host(kept, drives, _ranks_of_node(scenario) * workload.tensor)
+    rented = find_instance(scenario.cluster.name)
+    capacities = (None, None) if rented is None else (rented.host_memory_bytes, rented.nvme_bytes)
+    return Host(kept, drives, _ranks_of_node(scenario) * workload.tensor, *capacities)
 
 
 def parts_of(scenario: Scenario) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ MODELED = (
     "tokens_per_s_per_gpu",
     "mfu",
     "trained_parameters",
+    "real_tokens_per_s_per_gpu",
     "gpus_per_worker",
     "tensor_parallel_s",
     "expert_parallel_s",
@@ -181,6 +182,8 @@ class Result:
     """Tokens per second and GPU, for language models from a configuration."""
     mfu: float | None = None
     """Model FLOPs utilization, for models from a configuration: 6 FLOPs per parameter and token, and attention's."""
+    real_tokens_per_s_per_gpu: float | None = None
+    """Tokens per second and GPU that are no padding, if some are."""
     trained_parameters: int | None = None
     """Parameters that are trained, if some are not: adapters beside frozen weights."""
     gpus_per_worker: int | None = None

@@ -97,17 +97,30 @@ class Host:
     """On NVMe drives."""
     gpus: int = 1
     """GPUs that share the host."""
+    capacity_bytes: int | None = None
+    """Memory of a node; None: not known."""
+    drives_capacity_bytes: int | None = None
+    """Of a node's drives."""
 
     @property
     def node_bytes(self) -> int:
         """Bytes of a node's memory that are needed."""
         return self.gpus * sum(self.memory.values())
 
+    @property
+    def fits(self) -> bool | None:
+        """Whether a node has enough memory and drives; None if that is not known."""
+        pairs = [(self.node_bytes, self.capacity_bytes), (self.gpus * self.drives, self.drives_capacity_bytes)]
+        known = [size <= capacity for size, capacity in pairs if capacity is not None]
+        return all(known) if known else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
+        own: dict[str, Any]
         keys = {name: f"{name.replace(' ', '_').removeprefix('optimizer_')}_bytes" for name in self.memory}
         own = {keys[name]: size for name, size in self.memory.items()} | {"nvme_bytes": self.drives}
-        return own | {"node_bytes": self.node_bytes, "node_nvme_bytes": self.gpus * self.drives}
+        own |= {"node_bytes": self.node_bytes, "node_nvme_bytes": self.gpus * self.drives}
+        return own | {"node_capacity_bytes": self.capacity_bytes, "fits": self.fits}
 
 
 @dataclass(frozen=True)
@@ -140,7 +153,9 @@ class Sharded:
 
     @property
     def fits(self) -> bool | None:
-        """Whether a GPU has enough memory; None if its memory is not known."""
+        """Whether a GPU has enough memory, and its host; None if that is not known."""
+        if self.host is not None and self.host.fits is False:
+            return False
         return None if self.capacity_bytes is None else self.memory.fits_into(self.capacity_bytes)
 
     @property

@@ -526,6 +526,32 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
+        name="objective",
+        kind=kinds.OBJECTIVE,
+        help="Objective: lm, dpo, kto, orpo, cpo, simpo. A batch counts sequences: a pair is two.",
+        default_words="lm",
+        part="trace",
+        uses=_in(
+            "simulate",
+            "report",
+            SIMULATE,
+            SWEEP,
+            advise=Use(
+                kind=kinds.choice(("throughput", "cost")),
+                help="Best among several --gpus or machines: throughput or cost.",
+                default="throughput",
+            ),
+        ),
+    ),
+    Setting(
+        name="real_tokens",
+        kind=kinds.number(0.001, 1, "a share of the tokens, 0.001 to 1", "SHARE"),
+        help="Share of the tokens that are no padding: 0.6.",
+        default_words="1, packed sequences",
+        part="trace",
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP),
+    ),
+    Setting(
         name="lora",
         kind=kinds.ADAPTER,
         help="Train LoRA adapters of this rank: 16, 16:attention, 64:q_proj,v_proj.",
@@ -1390,13 +1416,6 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("advise"),
     ),
     Setting(
-        name="objective",
-        kind=kinds.choice(("throughput", "cost")),
-        help="Best among several --gpus or machines: throughput or cost.",
-        default="throughput",
-        uses=_in("advise"),
-    ),
-    Setting(
         name="price",
         kind=kinds.PRICES,
         help="Price per GPU and hour, 2.50 or h100:2.50,b200:5: adds cost.",
@@ -1450,7 +1469,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "kernels",
         "optimizer_impl",
         "loss_chunks",
-        "offload",
+        *("offload", "objective", "real_tokens"),
         *("lora", "dora", "quantize", "freeze"),
     ),
     "Parallelism": (

@@ -20,6 +20,7 @@ from paceline.catalog.models.names import resolve, unknown_model
 from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.traits import MEGATRON
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.objectives import OBJECTIVES
 from paceline.catalog.offload import ACTIVATIONS, STATES, Offload, parse_offload
 from paceline.catalog.optimizers import ALIASES, KINDS, check_impl, check_offload, default_impl
 from paceline.catalog.recipes import Recipe, precision_of, recipe_of
@@ -34,7 +35,7 @@ _PARALLEL = (
     "expert_parallel",
     "context_parallel",
 )
-_RECIPE = ("precision", "optimizer_impl", "loss_chunks", "offload")
+_RECIPE = ("precision", "optimizer_impl", "loss_chunks", "offload", "objective", "real_tokens")
 _TRAINED = ("lora", "dora", "quantize", "freeze")
 OPTIONS = (
     *("gpu", "power_limit", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer"),
@@ -117,6 +118,8 @@ def workload_of(  # noqa: PLR0917
     optimizer_impl: str | None = None,
     loss_chunks: int | None = None,
     offload: str | None = None,
+    objective: str | None = None,
+    real_tokens: float | None = None,
     lora: str | None = None,
     dora: bool | None = None,
     quantize: str | None = None,
@@ -149,6 +152,8 @@ def workload_of(  # noqa: PLR0917
             `adam`, `sgd` and `momentum` have but one implementation.
         loss_chunks: Chunks of tokens in which a fused loss computes logits; by default it is not fused.
         offload: `cpu`, `nvme` or `cpu:states,activations`: what the host has instead of the GPU.
+        objective: One of `paceline.catalog.objectives`, `lm` by default.
+        real_tokens: Share of the tokens that are no padding, 1 by default.
         lora: `RANK` or `RANK:MODULES`: adapters beside weights that are not trained.
         dora: Whether they are DoRA's.
         quantize: How the weights beside adapters are held: `nf4`, `nf4-double`, `int8` or `gptq-int4`; by default in
@@ -230,6 +235,8 @@ def workload_of(  # noqa: PLR0917
         ),
         loss_chunks=_checked_chunks(model, loss_chunks, kernels),
         offloads=recomputed == "offload" or ACTIVATIONS in moved.named,
+        objective=_objective(objective or "lm", model, batch or 1, pipeline),
+        real_tokens=real_tokens or 1.0,
         offload=moved if offload is not None else None,
         adapter=adapter,
         quantization=held,
@@ -280,6 +287,29 @@ def _offload(text: str, optimizer: names.Optimizer, hardware: Hardware, stages: 
         )
     if not found.named or STATES in found.named:
         check_offload(optimizer)
+    return found
+
+
+def _objective(name: str, model: Model, batch: int, stages: int) -> names.Objective:
+    """Return the objective of a name. Raises InvalidArgumentError for one that contradicts the model or the batch."""
+    found: names.Objective = _one_of(name, tuple(OBJECTIVES), "objective")
+    own = OBJECTIVES[found]
+    if found == "lm":
+        return found
+    if model.family == "vit":
+        raise InvalidArgumentError(
+            f"{found} compares texts, of which {model.name} has none", setting="objective", remedy="drop {this}"
+        )
+    if stages > 1:
+        raise InvalidArgumentError(
+            f"{found} is not modeled with stages of a pipeline", setting="objective", remedy="drop {pipeline_parallel}"
+        )
+    if batch % own.sequences:
+        raise InvalidArgumentError(
+            f"{found} compares {own.sequences} sequences, of which a batch of {batch} is no multiple",
+            setting="objective",
+            remedy=f"{{batch={-(-batch // own.sequences) * own.sequences}}}",
+        )
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from paceline import _core
 from paceline._core import Gradient, Trace, Worker
+from paceline._internal import units
 from paceline.catalog import names
 from paceline.catalog.adapters import Adapter, is_quantized, linear_name, quantized_bytes
 from paceline.catalog.gpus import Hardware
@@ -36,6 +37,7 @@ from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
 from paceline.catalog.models.updates import update_of
 from paceline.catalog.names import Attention as AttentionKind
 from paceline.catalog.names import Kernels, OptimizerImpl
+from paceline.catalog.objectives import OBJECTIVES
 from paceline.catalog.offload import PARAMETERS, STATES, Offload
 from paceline.catalog.optimizers import IN_BACKWARD, States, states_each
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
@@ -98,6 +100,10 @@ class Workload:
     """Whether the CPU's memory has what blocks keep for the backward pass, with checkpointing their inputs."""
     offload: Offload | None = None
     """Other parts that the host has instead of the GPU."""
+    objective: names.Objective = "lm"
+    """Of `paceline.catalog.objectives`, by which more passes than one are made."""
+    real_tokens: float = 1.0
+    """Share of the tokens that are no padding."""
     flash: Literal[0, 1, 2] = 0
     """The version of FlashAttention that a library brings; 0: the kernel that torch chooses today."""
     gathered: Literal[0, 1, 2] = 0
@@ -430,7 +436,19 @@ class Workload:
         et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section
         2.2).
         """
-        return (self.microbatches - 1) * (self.forward_s + self.backward_s) + self.bubble_s
+        others_s = (self.microbatches - 1) * (self.forward_s + self.backward_s) + self.bubble_s
+        return others_s + self.reference_s
+
+    @property
+    def reference_s(self) -> float:
+        """Seconds of forward passes without gradients, of the reference and of the model itself."""
+        own = OBJECTIVES[self.objective]
+        return (own.policy + own.reference) * self.forward_s
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether a reference is in memory: with adapters, it is the model without them."""
+        return OBJECTIVES[self.objective].reference > 0 and self.adapter is None
 
     @property
     def bubble_s(self) -> float:
@@ -492,6 +510,8 @@ class Workload:
             return {}
         own = samples_per_s / workers / self.gpus / self.context
         figures = {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
+        if self.real_tokens < 1 and self.is_text:
+            figures["real_tokens_per_s_per_gpu"] = own * self.tokens * self.real_tokens
         figures |= {"trained_parameters": self.model.trained_parameters} if self.model.is_frozen else {}
         figures |= {"tensor_parallel_s": passes * self.tensor_parallel_s} if self.tensor > 1 else {}
         figures |= {"context_parallel_s": passes * self.context_parallel_s} if self.context > 1 else {}
@@ -610,6 +630,9 @@ class Workload:
         outputs = self.samples * sum(map(self._kept_outputs, layers)) + sum(map(self._kept_weights, layers))
         loss = max(-(-found.loss // self.context), self.batch * self._only_backward(layers)[-1])
         found = replace(found, activations=found.activations + outputs, loss=loss)
+        if self.has_reference:
+            copy = model.parameters * dtype_bytes(self.recipe.parameters) // (group if sharding == "zero3" else 1)
+            found = replace(found, parameters=found.parameters + copy)
         moved = () if self.offload is None else self.offload.parts(gathers=sharding == "zero3")
         if STATES in moved:
             found = replace(found, optimizer=0, gradients=found.gradients if self.keeps_gradients else 0)
@@ -629,7 +652,7 @@ class Workload:
         words += [f"experts on {self.expert} GPUs"] if self.expert > 1 else []
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
-        words += [*self.loss_words, *self.offload_words, *self.trained_words]
+        words += [*self.loss_words, *self.objective_words, *self.offload_words, *self.trained_words]
         return f"{self.hardware.under_limit}, {', '.join(words)}, {self.optimizer}"
 
     @property
@@ -644,6 +667,15 @@ class Workload:
         if self.loss_chunks is None:
             return []
         return ["fused loss" if self.loss_chunks == 1 else f"fused loss in {self.loss_chunks} chunks"]
+
+    @property
+    def objective_words(self) -> list[str]:
+        """The objective and the padding, for prose."""
+        own = OBJECTIVES[self.objective]
+        words = [] if self.objective == "lm" else [own.title]
+        passes = own.reference + own.policy
+        words += [f"{passes} forward {'pass' if passes == 1 else 'passes'} without gradients"] if passes else []
+        return words + ([f"{units.percent(self.real_tokens)} real tokens"] if self.real_tokens < 1 else [])
 
     @property
     def offload_words(self) -> list[str]:
@@ -678,7 +710,10 @@ class Workload:
     def _worker(self, stage: int) -> Worker:
         timed = self.stages[stage]
         size = dtype_bytes(self.recipe.reduction)
-        forward = [_core.Layer("model.pipeline", _seconds(self.before_s))] if self.before_s > 0 else []
+        forward = self._reference(timed)
+        if not forward and self.before_s > 0:
+            before = "model.pipeline" if self.pipeline > 1 else "model.reference"
+            forward = [_core.Layer(before, _seconds(self.before_s))]
         layers = [one.layer for one in timed]
         only = self._only_backward(layers)
         known: set[str] = set()
@@ -713,6 +748,21 @@ class Workload:
         backward_s = max(_seconds(now), *(one.ready_s for one in gradients))
         return Worker(forward, gradients, backward_s=backward_s, optimizer_s=_seconds(self.optimizer_s))
 
+    def _reference(self, timed: Sequence[Timed]) -> list[_core.Layer]:
+        """Return the layers of a reference that is another model; what passes take without gradients is theirs."""
+        if not self.has_reference:
+            return []
+        times = self.reference_s / self.forward_s
+        return [
+            _core.Layer(
+                f"reference.{one.layer.name}",
+                _seconds(times * one.forward_s),
+                [f"reference.{tensor.name}" for tensor in (*one.layer.shared, *one.layer.tensors)],
+                activation_bytes=0,
+            )
+            for one in timed
+        ]
+
     def held_bytes(self, tensor: Tensor) -> int:
         """Return the bytes of a parameter as a rank has it that shards nothing."""
         if tensor.trains or self.adapter is None:
@@ -728,7 +778,10 @@ class Workload:
         """
         held, reduced = dtype_bytes(self.recipe.parameters), dtype_bytes(self.recipe.reduction)
         own = {tensor.name: tensor for one in self.stages[stage] for tensor in one.layer.tensors if not tensor.trains}
-        return [(name, -(-self.held_bytes(tensor) // held) * reduced) for name, tensor in own.items()]
+        frozen = [(name, -(-self.held_bytes(tensor) // held) * reduced) for name, tensor in own.items()]
+        if self.has_reference:
+            frozen += [(f"reference.{tensor.name}", tensor.size * reduced) for tensor in self.own.tensors()]
+        return frozen
 
     def trace(self, stage: int | None = None) -> Trace:
         """Return the trace of one iteration, of the slowest stage or of another one.

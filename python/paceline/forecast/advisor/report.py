@@ -74,6 +74,7 @@ def _of_row(row: Row, tokens: int | None, total: float | None) -> dict[str, Any]
         "samples_per_s": result.samples_per_s,
         "tokens_per_s_per_gpu": result.tokens_per_s_per_gpu,
         "mfu": result.mfu,
+        **({} if (real := result.real_tokens_per_s_per_gpu) is None else {"real_tokens_per_s_per_gpu": real}),
         "exposed_communication_s": result.exposed_communication_s,
         "exposed": vars(own.exposed),
         "straggling_s": own.straggling_s,

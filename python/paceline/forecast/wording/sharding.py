@@ -110,8 +110,13 @@ def memory(scenario: Scenario, result: Result, *, in_full: bool) -> list[Fact]:
 def host_memory(own: Host) -> Fact:
     """Return the line `Host memory`, of a node: what offloading needs of it, and of its drives."""
     parts = [f"{name} {units.memory(own.gpus * size)}" for name, size in own.memory.items()]
+    need = units.memory(own.node_bytes)
+    need = need if own.capacity_bytes is None else f"{need} of {units.memory(own.capacity_bytes)}"
     drives = [f"{units.memory(own.gpus * own.drives)} on NVMe"] if own.drives else []
-    return Fact("Host memory", ", ".join([f"{units.memory(own.node_bytes)} per node ({', '.join(parts)})", *drives]))
+    text = ", ".join([f"{need} per node ({', '.join(parts)})", *drives])
+    if own.fits is False:
+        return Fact("Host memory", f"{text}: does not fit", tone="bad")
+    return Fact("Host memory", text + (": fits" if own.fits else ""))
 
 
 def fit(own: Sharded) -> str:

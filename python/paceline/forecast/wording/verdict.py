@@ -163,7 +163,9 @@ def figures(result: Result) -> str:
     """Return the figures of a headline: tokens/s and MFU, or time and samples/s, or time and bus bandwidth."""
     if result.tokens_per_s_per_gpu is not None:
         mfu = "" if result.mfu is None else f", MFU {units.percent(result.mfu)}"
-        return f"{units.digits(result.tokens_per_s_per_gpu)} tokens/s per GPU{mfu}"
+        real = result.real_tokens_per_s_per_gpu
+        share = "" if real is None else f" ({units.digits(real)} without padding)"
+        return f"{units.digits(result.tokens_per_s_per_gpu)} tokens/s per GPU{share}{mfu}"
     time = f"{units.duration(result.iteration_s)}/iteration"
     if result.samples_per_s is None or not result.compute_s:
         rate = result.bus_bandwidth_bps
