@@ -185,6 +185,8 @@ def _explained(question: Question, hypothesis: Hypothesis) -> tuple[Explained | 
 def _with(question: Question, hypothesis: Hypothesis, value: float | None, seconds: float) -> Explained | None:
     """Return an explanation; None if it explains nothing, or changes the time in the other direction."""
     base = question.forecast.seconds
+    if question.seconds == base:
+        return None
     share = (seconds - base) / (question.seconds - base)
     return None if share < _LEAST_SHARE else Explained(hypothesis, value, seconds, share, 0.0, question.part)
 

@@ -116,8 +116,8 @@ class Question:
     def runs(self) -> tuple[str, ...]:
         """The kinds of runs that it is one of, as the catalog of causes names them."""
         workload = self.forecaster.workload
-        kind = () if workload is None else ("text" if workload.is_text else "images",)
-        return ("several nodes" if self.several_nodes else "one node", *kind)
+        kinds = ("images", "text") if workload is None else ("text" if workload.is_text else "images",)
+        return ("several nodes" if self.several_nodes else "one node", *kinds)
 
     @property
     def rate_bps(self) -> float:
@@ -251,7 +251,13 @@ def _inside(question: Question) -> Iterator[Hypothesis]:
     is_pcie = question.forecaster.hardware is not None and question.forecaster.hardware.bus_bandwidth is None
     if is_pcie:
         yield Hypothesis(_cause("pcie"), seconds, Variable(*_HALF_WIDTH, words))
-    yield Hypothesis(_cause("peer-access-off"), seconds, Variable(*_BY_HOST, words))
+    if _has_peer_access(question):
+        yield Hypothesis(_cause("peer-access-off"), seconds, Variable(*_BY_HOST, words))
+
+
+def _has_peer_access(question: Question) -> bool:
+    """Whether the forecast has copies from GPU to GPU, not through the host's memory."""
+    return question.forecaster.is_of_nccl or question.forecaster.scenario.cluster.peer_access
 
 
 def _lengthened(question: Question, part_s: float) -> Callable[[float], float]:

@@ -184,7 +184,11 @@ def _causes(explanation: Explanation, *, everything: bool) -> list[str]:
         shown = shown[: FIVE if is_open else min(FIVE, max(_FEWEST, likely))]
     if not shown:
         return ["", "No cause of the catalog explains it with these options."]
-    title = "No single cause explains all of it; the nearest" if is_open else "What would explain it, most likely first"
+    title = "What would explain it, most likely first"
+    if explanation.question.measured.parts_s:
+        title = "What would explain the gaps of parts, most likely first"
+    elif is_open:
+        title = "No single cause explains all of it; the nearest"
     made = ["", title]
     columns = width()
     for place, one in enumerate(shown, 1):

@@ -43,7 +43,7 @@ _UNITS: Mapping[str, tuple[Quantity, float, bool]] = {
     "gb/s": (Quantity.BUS, 1e9, False),
     "gbps": (Quantity.BUS, 0.125e9, False),
 }
-_NUMBER = re.compile(r"(?P<number>\d{1,12}(?:,\d{3})*(?:\.\d{1,12})?)(?P<kilo>k(?=[A-Za-z]))?\s*(?P<unit>[A-Za-z%/]*)")
+_NUMBER = re.compile(r"(?P<number>\d{1,12}(?:,\d{3})*(?:\.\d{1,20})?)(?P<kilo>k(?=[A-Za-z]))?\s*(?P<unit>[A-Za-z%/]*)")
 _PER_GPU = re.compile(r"(/|\s|per)*(gpu|device|card)$")
 EXAMPLES = "2.8s, 1900tokens/s/GPU, 286samples/s, 45%MFU"
 
@@ -138,7 +138,9 @@ def parse(text: str) -> Measured:
         raise InvalidArgumentError(f"'{text:.80}' must be above 0", setting="measured", remedy=f"{{this}} {EXAMPLES}")
     if quantity is Quantity.MFU and value > 1:
         raise InvalidArgumentError(
-            f"'{text:.80}' is above 100%", setting="measured", remedy=f"{{this={units.short(value)}%MFU}}"
+            f"'{text:.80}' is above 100%",
+            setting="measured",
+            remedy=f"{{this={units.short(value) if factor == 1 else 45}%MFU}}",
         )
     return Measured(quantity, value, own or per_gpu, text.strip(), count)
 

@@ -1,0 +1,403 @@
+"""`paceline compare`: measurements, causes that were put into forecasts, public complaints; `simulate --measured`."""
+
+import json
+import math
+from dataclasses import replace
+
+import cli
+import paceline
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.catalog.causes import PARTS, all_causes
+from paceline.compare.explain import explain
+from paceline.compare.forecaster import Forecaster
+from paceline.compare.hypotheses import Question, hypotheses
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.evidence import scaled_cases
+from paceline.forecast.measured import Measured, Quantity, parse
+from paceline.interop.kineto_parts import parts_of
+from paceline_lab.studies import complaints
+from test_import_kineto import REAL, Recording
+
+LLAMA = ("llama-3-8b", "--gpu", "h100", "--gpus", "64", "--sharding", "zero3")
+WORKLOADS = {
+    "zero3, one node": ("llama-3-8b", {"gpu": "h100", "gpus": "8", "sharding": "zero3", "seq": "4096"}),
+    "zero3": ("llama-3-8b", {"gpu": "h100", "gpus": "64", "sharding": "zero3", "seq": "4096"}),
+    "DDP": ("bert-large", {"gpu": "a100", "gpus": "16", "batch": "8", "seq": "512", "accumulate": "4"}),
+    "images": ("vit-base", {"gpu": "a100", "gpus": "8", "batch": "64"}),
+    "PCIe": ("gpt2-medium", {"gpu": "rtx-4090", "gpus": "4", "batch": "4", "seq": "1024"}),
+}
+OTHERS_AS_LONG = {
+    *(("zero3", name) for name in ("peer-access-off", "no-overlap", "wide-gathers")),
+    *(("DDP", name) for name in ("slow-network", "other-batch")),
+    *(("images", name) for name in ("power-cap", "other-batch")),
+    *(("PCIe", name) for name in ("power-cap", "other-batch")),
+}
+"""Causes that lengthen the same part by as much as a commoner one does: they are among the first four."""
+
+
+def answer(*words):
+    return cli.answer("compare", *words)
+
+
+def names(found):
+    return [one["cause"] for one in found["causes"]]
+
+
+# Measurements.
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity", "value", "per_gpu", "gpus"),
+    [
+        ("2.8s", Quantity.STEP, 2.8, False, None),
+        ("4000ms@8", Quantity.STEP, 4.0, False, 8),
+        ("0.5it/s", Quantity.STEPS, 0.5, False, None),
+        ("1,900tokens/s", Quantity.TOKENS, 1900, False, None),
+        ("1.9ktokens/s/GPU", Quantity.TOKENS, 1900, True, None),
+        ("200wps", Quantity.TOKENS, 200, True, None),
+        ("5931img/s", Quantity.SAMPLES, 5931, False, None),
+        ("45%MFU", Quantity.MFU, 0.45, True, None),
+        ("0.45MFU", Quantity.MFU, 0.45, True, None),
+        ("130TFLOPS", Quantity.FLOPS, 130e12, True, None),
+        ("5GB/s", Quantity.BUS, 5e9, False, None),
+        ("40Gbps", Quantity.BUS, 5e9, False, None),
+    ],
+)
+def test_a_measurement_is_a_number_with_a_unit(text, quantity, value, per_gpu, gpus):
+    found = parse(text)
+    assert (found.quantity, found.per_gpu, found.gpus) == (quantity, per_gpu, gpus)
+    assert found.value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("3", "has no unit"),
+        ("0s", "must be above 0"),
+        ("3parsecs", "unknown unit 'parsecs'"),
+        ("fast", "neither a file nor a number"),
+        ("", "neither a file nor a number"),
+        ("-3s", "neither a file nor a number"),
+        ("nans", "neither a file nor a number"),
+        ("3s@x", "'x' is no number of GPUs"),
+        ("3s@0", "'0' is no number of GPUs"),
+        ("400%MFU", "above 100%"),
+        ("1e400s", "neither a file nor a number"),
+    ],
+)
+def test_other_texts_are_refused(text, error):
+    with pytest.raises(InvalidArgumentError, match=error):
+        parse(text)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_measurement_or_refused(text):
+    try:
+        assert parse(text).value > 0
+    except InvalidArgumentError as error:
+        assert str(error)
+
+
+def test_every_quantity_of_a_forecast_is_as_forecast():
+    result = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3")
+    peak = Forecaster([LLAMA[0]], {"gpu": "h100", "gpus": "64", "sharding": "zero3"}).peak_flops
+    for text in (
+        f"{result.iteration_s}s",
+        f"{1 / result.iteration_s:.6f}it/s",
+        f"{result.samples_per_s:.6f}samples/s",
+        f"{result.samples_per_s / 64:.6f}samples/s/GPU",
+        f"{result.tokens_per_s_per_gpu:.6f}tokens/s/GPU",
+        f"{64 * result.tokens_per_s_per_gpu:.6f}tokens/s",
+        f"{100 * result.mfu:.6f}%MFU",
+        f"{result.mfu * peak / 1e12:.6f}TFLOPS",
+    ):
+        assert parse(text).seconds(result, peak) == pytest.approx(result.iteration_s, rel=1e-4), text
+
+
+# Causes.
+
+
+def test_the_catalog_has_parts_checks_and_remedies():
+    for name, cause in all_causes().items():
+        assert cause.name == name and cause.part in PARTS
+        assert cause.title and cause.check and cause.remedy
+        assert all(issue.url.startswith("https://github.com/") for issue in cause.issues)
+    assert all_causes()["input-pipeline"].weight(["images"]) > all_causes()["input-pipeline"].weight(["text"])
+
+
+def injected(key, cause, *, parts):
+    """Return the question that a run with a cause asks, the cause and its value; None if the run is as forecast."""
+    workload, options = WORKLOADS[key]
+    forecaster = Forecaster([workload], options)
+    base = forecaster.base
+    asked = Question(forecaster, base, Measured(Quantity.STEP, 2 * base.seconds, False, "x"), 2 * base.seconds)
+    for one in hypotheses(asked):
+        if one.cause.name != cause:
+            continue
+        value = 1.0
+        if one.variable is not None:
+            low, high = one.variable.low, one.variable.high
+            value = one.variable.values[0] if one.variable.is_whole else math.sqrt(low * high)
+        try:
+            seconds = one.seconds(value)
+        except InvalidArgumentError:
+            continue
+        if seconds <= base.high_s:
+            continue
+        told = dict.fromkeys(PARTS, 0.0) | dict(base.parts_s)
+        told[one.cause.part] += seconds - base.seconds
+        measured = Measured(Quantity.STEP, seconds, False, "x", parts_s=told if parts else {})
+        return replace(asked, measured=measured, seconds=seconds), one, value
+    return None
+
+
+def named(question):
+    return [one.hypothesis.cause.name for one in explain(question).causes]
+
+
+def check_named(key, cause):
+    found = injected(key, cause, parts=True)
+    if found is None:
+        pytest.skip("within the interval, or not of this run")
+    question, hypothesis, value = found
+    explanation = explain(question)
+    place = [one.hypothesis.cause.name for one in explanation.causes].index(cause)
+    assert place < (4 if (key, cause) in OTHERS_AS_LONG else 2)
+    own = explanation.causes[place]
+    assert own.share == pytest.approx(1, abs=0.05)
+    if hypothesis.variable is not None and not hypothesis.variable.is_whole:
+        assert own.value == pytest.approx(value, rel=0.1)
+    total = sum(one.probability for one in explanation.causes) + explanation.unknown + explanation.nothing
+    assert total == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("key", "cause"),
+    [
+        ("zero3", "sockets"),
+        ("DDP", "straggler"),
+        ("images", "input-pipeline"),
+        ("images", "precision"),
+        ("PCIe", "pcie"),
+        ("DDP", "every-pass-synced"),
+    ],
+)
+def test_a_cause_is_found_again(key, cause):
+    check_named(key, cause)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cause", all_causes())
+@pytest.mark.parametrize("key", WORKLOADS)
+def test_every_cause_is_found_again(key, cause):
+    check_named(key, cause)
+
+
+@pytest.mark.parametrize(
+    ("key", "cause"), [("zero3", "sockets"), ("images", "input-pipeline"), ("zero3", "recomputation")]
+)
+def test_a_number_alone_tells_causes_that_are_common_or_exact(key, cause):
+    question, _, _ = injected(key, cause, parts=False)
+    assert cause in named(question)[:2]
+
+
+def test_a_run_as_forecast_has_no_causes():
+    result = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3")
+    found = answer(*LLAMA, "--measured", f"{result.iteration_s}s")
+    assert found["as_forecast"] and found["ratio"] == pytest.approx(1)
+    text = cli.output("compare", *LLAMA, "--measured", f"{1.01 * result.iteration_s}s")
+    assert "as forecast" in text and "check:" not in text
+
+
+def test_a_faster_run_has_causes_of_its_own():
+    result = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3")
+    fp8 = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3", dtype="fp8")
+    found = answer(*LLAMA, "--measured", f"{fp8.iteration_s}s")
+    assert found["ratio"] < 1 and names(found)[0] == "lower-precision"
+    found = answer(*LLAMA, "--measured", f"{64 * result.tokens_per_s_per_gpu}tokens/s/GPU")
+    assert names(found)[0] == "unit"
+
+
+def test_a_rate_of_each_gpu_given_as_that_of_all_is_named():
+    result = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3")
+    found = answer(*LLAMA, "--measured", f"{result.tokens_per_s_per_gpu:.0f}tokens/s")
+    assert names(found)[0] == "unit"
+
+
+def test_text_fits_a_terminal():
+    for line in cli.output("compare", *LLAMA, "--measured", "3s", "--all").splitlines():
+        assert len(line) <= 80, line
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((*LLAMA[:3], "--measured", "3s"), "needs the number of GPUs"),
+        ((*LLAMA, "--measured", "nowhere.json"), "no such file"),
+        (("resnet-50", "--gpus", "8", "--measured", "45%MFU"), "resnet-50 has no MFU"),
+        (("allreduce:1GiB", "--cluster", "dgx-h100", "--gpus", "16", "--measured", "45%MFU"), "has no MFU"),
+        (("resnet-50", "--gpus", "8,16", "--measured", "3s"), "one value is expected"),
+    ],
+)
+def test_bad_input_is_refused(words, error):
+    assert error in cli.refused("compare", *words)
+
+
+# Files.
+
+
+def test_a_log_of_nccl_tests_over_sockets(tmp_path):
+    log = tmp_path / "nccl.log"
+    log.write_text(
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n"
+        "   536870912     134217728     float     sum      -1   172490    3.11    3.11      0\n"
+        "  1073741824     268435456     float     sum      -1   344981    3.11    3.11      0\n"
+        "# Avg bus bandwidth    : 3.11\n"
+    )
+    words = ("--cluster", "dgx-h100", "--gpus", "2", "--gpus-per-node", "1", "--measured", log)
+    found = answer("allreduce:1GiB", *words)
+    assert names(found)[0] == "sockets" and found["causes"][0]["share_of_gap"] == pytest.approx(1, abs=0.01)
+    # The rate that the log has: 3.11 GB/s of bus bandwidth.
+    assert 20e9 < found["causes"][0]["value"] < 35e9
+    assert "536,870,912" in cli.output("compare", "allreduce:1MiB-1GiB", *words)
+    assert "has 536870912B-1073741824B, not 2GiB" in cli.refused("compare", "allreduce:2GiB", *words)
+    assert "is a log of a collective" in cli.refused("compare", *LLAMA, "--measured", log)
+
+
+def test_a_recording_tells_computation(tmp_path):
+    trace = paceline.load_trace("resnet-50")
+    path = tmp_path / "mine.json"
+    path.write_text(trace.to_json())
+    same = answer("resnet-50", "--gpus", "8", "--measured", path)
+    assert same["as_forecast"] and same["gap_s"] == pytest.approx(0, abs=1e-9)
+    path.write_text(_slower(trace, 1.5))
+    slow = answer("resnet-50", "--gpus", "8", "--measured", path)
+    parts = {one["part"]: one for one in slow["parts"]}
+    assert parts["computation"]["measured_s"] == pytest.approx(1.5 * parts["computation"]["forecast_s"], rel=0.05)
+    assert parts["communication"]["measured_s"] is None
+    assert slow["causes"][0]["part"] == "computation"
+
+
+def _slower(trace, factor):
+    document = json.loads(trace.to_json())
+    for worker in document.get("workers", [document]):
+        for layer in worker["forward"]:
+            layer["duration_s"] *= factor
+        for gradient in worker["gradients"]:
+            gradient["ready_s"] *= factor
+        for name in ("backward_s", "optimizer_s"):
+            if name in worker:
+                worker[name] *= factor
+    return json.dumps(document)
+
+
+def test_a_profile_of_a_gpu_is_split_into_parts(tmp_path):
+    made = Recording()
+    made.step()
+    path = made.write(tmp_path / "profile.json")
+    parts = parts_of(path)
+    assert (parts.world_size, parts.steps, parts.on_gpu) == (8, 1, True)
+    # Forward 200 us and backward 400; from 650 to 850 only NCCL's kernel runs; nothing before 50 and after 890.
+    times = (parts.computation_s, parts.optimizer_s, parts.communication_s, parts.input_s, parts.idle_s)
+    assert [round(1e6 * seconds) for seconds in times] == [600, 40, 200, 0, 160]
+    assert parts.step_s == pytest.approx(1e-3)
+
+
+def test_a_profile_of_cpus_is_split_into_parts():
+    parts = parts_of(REAL)
+    whole = parts.computation_s + parts.optimizer_s + parts.communication_s + parts.input_s + parts.idle_s
+    assert whole == pytest.approx(parts.step_s, rel=0.02) and parts.communication_s > 0 and not parts.on_gpu
+    found = answer("resnet-50", "--gpus", "2", "--measured", REAL)
+    assert found["measured_s"] == pytest.approx(parts.step_s)
+    assert {one["part"] for one in found["parts"]} >= {"computation", "communication", "optimizer", "launches"}
+
+
+def test_a_file_that_is_none_of_these_is_refused(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text('{"a": 1}')
+    assert "no traceEvents" in cli.refused("compare", *LLAMA, "--measured", path)
+    path.write_text("hello\n")
+    assert "nccl-tests" in cli.refused(
+        "compare", "allreduce:1GiB", "--cluster", "dgx-h100", "--gpus", "16", "--measured", path
+    )
+
+
+# Complaints.
+
+
+def test_causes_of_public_complaints():
+    found = complaints.run()
+    assert [row.complaint.id for row in found.rows if row.is_right is False] == []
+    assert found.right[1] >= 7
+
+
+# Anchors.
+
+
+def test_a_forecast_is_as_measured():
+    free = paceline.simulate(LLAMA[0], gpu="h100", gpus=8, sharding="zero3")
+    result = paceline.simulate(LLAMA[0], gpu="h100", gpus=8, sharding="zero3", measured=f"{1.3 * free.iteration_s}s@8")
+    assert result.iteration_s == pytest.approx(1.3 * free.iteration_s, rel=1e-3)
+    assert 1.25 < result.measured_scale < 1.4
+
+
+def test_its_own_time_scales_nothing_and_narrows_the_interval():
+    words = {"gpu": "v100", "gpus": 64, "batch": 8, "seq": 128, "dtype": "fp16", "kernels": "eager"}
+    free, few = (paceline.simulate("bert-large", **{**words, "gpus": gpus}) for gpus in (64, 16))
+    scaled = paceline.simulate("bert-large", **words, measured=f"{few.iteration_s}s@16")
+    assert scaled.iteration_s == pytest.approx(free.iteration_s, rel=1e-3)
+    assert scaled.measured_scale == pytest.approx(1, rel=1e-3)
+    assert free.interval is not None and scaled.interval is not None
+    ratio = [math.log(one.interval.high_s / one.interval.low_s) for one in (scaled, free)]
+    assert ratio[0] <= ratio[1]
+
+
+def test_several_anchors_widen_the_interval_by_their_spread():
+    few, more = (paceline.simulate(LLAMA[0], gpu="h100", gpus=gpus, sharding="zero3").iteration_s for gpus in (8, 16))
+    same, apart = (
+        paceline.simulate(
+            LLAMA[0], gpu="h100", gpus=64, sharding="zero3", measured=f"{few}s@8,{factor * more}s@16", kernels="fused"
+        )
+        for factor in (1.0, 1.05)
+    )
+    assert same.measured_scale == pytest.approx(1, rel=2e-3)
+    assert 1.0 < apart.measured_scale < 1.05
+    width = [math.log(one.interval.high_s / one.interval.low_s) for one in (same, apart)]
+    assert width[0] <= width[1]
+
+
+def test_an_implausible_scale_says_so():
+    text = cli.output("simulate", *LLAMA, "--measured", "4s@8")
+    assert "paceline compare" in text and "more than software explains" in " ".join(text.split())
+
+
+def test_a_recording_of_ones_own_gpu_scales_computation(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(_slower(paceline.load_trace("resnet-50"), 2.0))
+    free = paceline.simulate("resnet-50", gpus=8)
+    result = paceline.simulate("resnet-50", gpus=8, measured=str(path))
+    assert result.measured_scale == pytest.approx(2, rel=0.02)
+    assert result.iteration_s > 1.5 * free.iteration_s
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--gpus", "8,64", "--measured", "3s"), "does not say on how many GPUs"),
+        (("--gpus", "64", "--measured", "3s@8", "--compute-speedup", "2"), "sets the computation"),
+        (("--gpus", "64", "--bandwidth", "1Gbps", "--measured", "30ms@8"), "no speed of computation explains it"),
+        (("--gpus", "64", "--measured", "3"), "has no unit"),
+    ],
+)
+def test_bad_anchors_are_refused(words, error):
+    assert error in cli.refused("simulate", "resnet-50", *words)
+
+
+def test_scaled_cases_have_more_gpus_than_their_anchor():
+    cases = scaled_cases()
+    assert len(cases) > 50
+    assert all(case.gpus > case.measured_gpus for case in cases)
+    assert len({case.source for case in cases}) >= 5
