@@ -328,6 +328,13 @@ def test_a_file_that_is_none_of_these_is_refused(tmp_path):
 # Complaints.
 
 
+@pytest.mark.parametrize("name", ["transformers-3274", "nccl-450", "nemo-8059"])
+def test_the_cause_of_a_public_complaint(name):
+    [complaint] = [one for one in complaints.read() if one.id == name]
+    assert complaints.named(complaint).is_right
+
+
+@pytest.mark.slow
 def test_causes_of_public_complaints():
     found = complaints.run()
     assert [row.complaint.id for row in found.rows if row.is_right is False] == []
@@ -345,14 +352,14 @@ def test_a_forecast_is_as_measured():
 
 
 def test_its_own_time_scales_nothing_and_narrows_the_interval():
-    words = {"gpu": "v100", "gpus": 64, "batch": 8, "seq": 128, "dtype": "fp16", "kernels": "eager"}
+    words = {"gpu": "a100", "gpus": 64, "batch": 8, "seq": 512, "dtype": "fp16", "kernels": "eager"}
     free, few = (paceline.simulate("bert-large", **{**words, "gpus": gpus}) for gpus in (64, 16))
     scaled = paceline.simulate("bert-large", **words, measured=f"{few.iteration_s}s@16")
     assert scaled.iteration_s == pytest.approx(free.iteration_s, rel=1e-3)
     assert scaled.measured_scale == pytest.approx(1, rel=1e-3)
     assert free.interval is not None and scaled.interval is not None
     ratio = [math.log(one.interval.high_s / one.interval.low_s) for one in (scaled, free)]
-    assert ratio[0] <= ratio[1]
+    assert ratio[0] <= ratio[1] + 1e-9
 
 
 def test_several_anchors_widen_the_interval_by_their_spread():

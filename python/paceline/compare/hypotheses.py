@@ -342,6 +342,9 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
         Variable(*_SLOW_HOST, lambda factor: f"launches that take {units.factor(factor)} as long as usual"),
         is_simulated=False,
     )
+    if question.forecaster.options.get("offload") is None:
+        words = "optimizer states in the host's memory"
+        yield Hypothesis(_cause("offload"), _of_options(question, offload="cpu"), words=words)
     if workload.optimizer_impl != "loop":
         yield Hypothesis(_cause("optimizer-loop"), _of_options(question, optimizer_impl="loop"), words="a loop")
 
@@ -429,6 +432,22 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
                 values=tuple(map(float, _BATCHES)),
             ),
         )
+    workload = question.forecaster.workload
+    is_time = measured.quantity in (Quantity.STEP, Quantity.STEPS)
+    if workload is not None and not is_time and (fewer := _fewer(workload.batch)):
+
+        def as_many(batch: float) -> float:
+            # The same samples as of a step with the assumed batch.
+            return workload.batch / batch * question.forecaster.seconds({"batch": round(batch)})
+
+        values = Variable(
+            fewer[0],
+            fewer[-1],
+            lambda batch: f"batch {batch:.0f} instead of {workload.batch}",
+            is_whole=True,
+            values=fewer,
+        )
+        yield Hypothesis(_cause("smaller-batch"), as_many, values)
     if measured.quantity is Quantity.MFU:
         yield Hypothesis(
             _cause("unit"),
@@ -443,6 +462,11 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
             Variable(*_PADDED, lambda share: f"{units.percent(share, 0)} real tokens"),
             is_simulated=False,
         )
+
+
+def _fewer(batch: int) -> tuple[float, ...]:
+    """Return smaller batches: half of it, and so on."""
+    return tuple(float(batch // 2**times) for times in range(batch.bit_length() - 1, 0, -1))
 
 
 def _faster(question: Question) -> Iterator[Hypothesis]:
