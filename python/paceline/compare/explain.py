@@ -210,7 +210,7 @@ class _Curve:
         return math.exp((1 - share) * math.log(before) + share * math.log(after))
 
     def around(self, seconds: float) -> tuple[tuple[float, float], tuple[float, float]] | None:
-        """Return the neighbours between which a time is; None if it is longer or shorter than all."""
+        """Return the neighbors between which a time is; None if it is longer or shorter than all."""
         crossings = [pair for pair in pairwise(self.pairs) if (pair[0][1] - seconds) * (pair[1][1] - seconds) <= 0]
         return crossings[0] if crossings else None
 
