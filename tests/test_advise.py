@@ -594,10 +594,10 @@ def test_where_nothing_fits_or_sequences_are_long_models_are_divided():
 
 def test_machines_are_compared_by_rate_and_by_cost():
     words = ("gpt2-small", "--seq", 256, "--sharding", "none", "--batch", 8, "--gpus", 8, "--tokens", "2B")
-    words = (*words, "--gpu", "h100,a100,v100", "--price", "h100:3,a100-80gb:1")
+    words = (*words, "--gpu", "h100,a100,t4", "--price", "h100:3,a100-80gb:1")
     compared = asked(*words)
     machines = {one["gpu"]: one for one in compared["machines"]}
-    assert list(machines) == ["h100", "a100-80gb", "v100-16gb"]
+    assert list(machines) == ["h100", "a100-80gb", "t4"]
     for name, price in (("h100", 3), ("a100-80gb", 1)):
         [row] = machines[name]["answer"]["gpus"][0]["rows"]
         seconds = 2e9 / 256 / row["samples_per_s"]
@@ -605,11 +605,11 @@ def test_machines_are_compared_by_rate_and_by_cost():
         assert row["cost_of_tokens"] == pytest.approx(seconds / 3600 * 8 * price)
         alone = asked(*words[:-4], "--gpu", name, "--price", price)
         assert alone["best"]["cost_of_tokens"] == row["cost_of_tokens"]
-    assert machines["v100-16gb"]["price_per_gpu_hour"] is None
+    assert machines["t4"]["price_per_gpu_hour"] is None
     assert compared["best"]["gpu"] == "h100" and asked(*words, "--objective", "cost")["best"]["gpu"] == "a100-80gb"
     text = call(*words)
-    assert text.startswith("Fastest for gpt2-small: 8x H100, ") and "\nv100-16gb" in text
-    assert "No price is known of v100-16gb; give it with --price v100-16gb:2.50" in " ".join(text.split())
+    assert text.startswith("Fastest for gpt2-small: 8x H100, ") and "\nt4" in text
+    assert "No price is known of t4; give it with --price t4:2.50" in " ".join(text.split())
     clusters = asked("gpt2-xl", "--gpus", 8, "--batch", 1, "--cluster", "p4d.24xlarge,p5.48xlarge")
     assert [(one["cluster"], one["gpu"]) for one in clusters["machines"]] == [
         ("p4d.24xlarge", "a100-40gb"),
@@ -630,3 +630,14 @@ def test_where_adapters_do_not_fit_weights_of_4_bits_are_proposed():
     text = call(*words)
     assert "does not fit" in text and "\n  try: --quantize nf4" in text
     assert asked(*words, "--quantize", "nf4")["best"] is not None
+
+
+def test_clouds_prices_are_taken_where_none_is_given():
+    words = ("gpt2-xl", "--gpus", 8, "--batch", 1, "--cluster")
+    best, known = asked(*words, "p5")["best"], price_of("p5.48xlarge")
+    hours = 1e9 / best["tokens_per_s_per_gpu"] / 3600
+    assert known is not None and best["cost_per_billion_tokens"] == pytest.approx(known.usd_per_gpu_hour * hours)
+    assert f"${known.usd_per_gpu_hour:.2f} a GPU-hour, AWS, {known.date}" in " ".join(call(*words, "p5").split())
+    assert asked(*words, "p5", "--price", "p5:1")["best"]["cost_per_billion_tokens"] == pytest.approx(hours)
+    assert "cost_per_billion_tokens" not in asked("gpt2-xl", "--gpus", 8, "--batch", 1, "--gpu", "h100")["best"]
+    assert "'b200' is none of the machines" in call(*words, "p5", "--price", "b200:1", code=2)

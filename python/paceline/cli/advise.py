@@ -94,7 +94,8 @@ def advise(
         file = machines[0].file
         if file is not None and global_batch is None:
             global_batch = file.global_batch(machines[0].values["workers"][0], machines[0].values)
-        prices = Prices.of(price or {}, machines)
+        compares = len(machines) > 1 or tokens is not None or objective == "cost"
+        prices = Prices.of(price or {}, machines, compares=compares)
         if objective == "cost" and not any(map(prices.price, machines)):
             raise UsageError("--objective cost needs a price", remedy="--price 2.50")
         question = comparison.Question(

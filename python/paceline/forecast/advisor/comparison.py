@@ -346,6 +346,8 @@ def _notes(comparison: Comparison) -> list[str]:
         who = "" if len(names) == several else f"{', '.join(dict.fromkeys(names))}: "
         made.append(f"{who}{note}")
     priced = {one.costs.source for one in comparison.answered if one.costs.price is not None}
+    if len(priced) > 1 or any("GPU-hour" in source for source in priced):
+        made.append("Prices are on demand, as listed on their day (paceline list instances); yours: --price")
     unpriced = [one.gpu for one in comparison.machines if one.answer is not None and one.answer.costs.price is None]
     if priced and unpriced:
         made.append(

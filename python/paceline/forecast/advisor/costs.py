@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from paceline._internal.units import shown
 from paceline.catalog.gpus import find_hardware
+from paceline.catalog.instances import Instance, all_instances, find_instance
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.request import Sweep
 
@@ -28,9 +29,11 @@ class Prices:
 
     given: Mapping[str, float]
     """By the name of a GPU or cluster; with an empty name, of all."""
+    compares: bool = False
+    """Whether costs were asked for, so that a GPU without a cluster has the lowest price of clouds."""
 
     @classmethod
-    def of(cls, given: Mapping[str, float], machines: Sequence[Sweep]) -> Prices:
+    def of(cls, given: Mapping[str, float], machines: Sequence[Sweep], *, compares: bool = False) -> Prices:
         """Check the prices that were given. Raises InvalidArgumentError for one of no machine."""
         known = {name: None for machine in machines for name in _names(machine)}
         for name in given:
@@ -40,20 +43,42 @@ class Prices:
                     setting="price",
                     remedy="{price=" + ",".join(f"{one}:2.50" for one in list(known)[:2] or ["h100"]) + "}",
                 )
-        return cls({_plain(name): amount for name, amount in given.items()})
+        return cls({_plain(name): amount for name, amount in given.items()}, compares)
 
     def price(self, machine: Sweep) -> Price | None:
         """Return the price on a machine; None if it is not known."""
         for name in (*_names(machine), ""):
             if name in self.given:
                 return Price(self.given[name], GIVEN)
+        cluster = machine.get("cluster")
+        if cluster is None:
+            return _lowest(find_hardware(machine.get("gpu")).name) if self.compares and machine.get("gpu") else None
+        instance = find_instance(cluster) if isinstance(cluster, str) else None
+        return None if instance is None else _listed(instance)
+
+
+def _listed(instance: Instance) -> Price | None:
+    own = instance.price
+    if own is None:
         return None
+    return Price(own.usd_per_gpu_hour, f"${own.usd_per_gpu_hour:.2f} a GPU-hour, {instance.cloud}, {own.date}")
+
+
+def _lowest(gpu: str) -> Price | None:
+    """Return the lowest price of clouds' instances with a GPU; those whose network is not known count if all are so."""
+    priced = [one for one in all_instances() if one.hardware.name == gpu and one.price is not None]
+    some = [one for one in priced if one.states_network] or priced
+    best = min(some, key=lambda one: one.price.usd_per_gpu_hour if one.price else 0.0, default=None)
+    price = None if best is None else _listed(best)
+    return None if price is None or best is None else Price(price.amount, f"{price.source}: {best.name}")
 
 
 def _names(machine: Sweep) -> list[str]:
     """Return the names of a machine: its cluster, its GPU as typed, and as the catalog has it."""
     cluster, gpu = machine.get("cluster"), machine.get("gpu")
     names = [cluster] if isinstance(cluster, str) else []
+    if names and (instance := find_instance(names[0])) is not None:
+        names += [instance.name, *instance.aliases, instance.hardware.name]
     if gpu is not None:
         names += [gpu, find_hardware(gpu).name]
     return list(dict.fromkeys(map(_plain, names)))
