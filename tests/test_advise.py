@@ -10,6 +10,7 @@ import cli
 import pytest
 from paceline import InvalidArgumentError
 from paceline._internal import units
+from paceline.catalog.instances import price_of
 from paceline.forecast import footprint
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Space
@@ -403,7 +404,7 @@ def test_long_simulations_are_left_out_and_said():
         ((*SMALL, "--gpus", 8, "--batch", "1,2"), "'1,2' is a list, and one value is expected"),
         ((*SMALL, "--gpus", 8, "--global-batch", 100), "--global-batch: 100 samples are not a multiple of 8"),
         ((*SMALL, "--gpus", 8, "--global-batch", 64, "--batch", 3), "cannot be made with --batch 3"),
-        ((*SMALL, "--gpus", 8, "--objective", "cost"), "--objective cost needs a price"),
+        (("gpt2-small", "--gpu", "t4", "--gpus", 8, "--objective", "cost"), "--objective cost needs a price"),
         ((*SMALL, "--gpus", 8, "--mtbf", "8h"), "--mtbf needs the time of a checkpoint"),
         ((*SMALL, "--gpus", 8, "--checkpoint-seconds", 6), "--checkpoint-seconds needs failures"),
         ((*SMALL, "--gpus", 8, "--mtbf", "8x", "--checkpoint-seconds", 6), "--mtbf"),
