@@ -73,6 +73,7 @@ def _deepspeed(reading: Reading, dtype: str | None) -> None:
         "sharding",
         reading.choice({0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}, f"{_DS}zero_stage"),
         f"{_DS}zero_stage",
+        "distributed_type",
     )
     reading.passes(reading.whole(f"{_DS}gradient_accumulation_steps"), f"{_DS}gradient_accumulation_steps")
     deepspeed.offload(reading, f"{_DS}offload_param_device", f"{_DS}offload_optimizer_device")

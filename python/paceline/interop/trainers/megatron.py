@@ -138,6 +138,7 @@ def _batch(reading: Reading) -> None:
 def _precision(reading: Reading) -> None:
     eight = reading.value("--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
     if eight:
+        reading.known("--bf16", "beside products in 8 bits")
         reading.take("dtype", "fp8", "--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
         reading.take("precision", "megatron", "--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
         return
