@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from paceline.interop.trainers import hf_trainer
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_optimizer
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_objective, take_optimizer
 
 _OBJECTIVES = {one: one for one in ("dpo", "ipo", "kto", "orpo", "simpo", "grpo", "gdpo", "ebft")}
 
@@ -52,7 +52,8 @@ def _derive(reading: Reading) -> None:
     take_optimizer(reading, "optimizer")
     hf_trainer.packing(reading, "sample_packing")
     objective = reading.choice(_OBJECTIVES, "rl")
-    reading.take("objective", objective, "rl", "rl_beta")
+    if objective:
+        take_objective(reading, objective, "rl", "rl_beta")
     hf_trainer.attention(reading)
     unfused = reading.flag("eager_attention")
     reading.take("attention", "unfused" if unfused else None, "eager_attention")

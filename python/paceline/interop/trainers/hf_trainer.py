@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from paceline.interop.trainers import deepspeed, fsdp
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_optimizer
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_objective, take_optimizer
 
 ATTENTION: Mapping[object, str] = {
     "flash_attention_2": "flash",
@@ -204,7 +204,7 @@ def objective(reading: Reading) -> None:
     if reading.has("beta", "max_prompt_length", "ref_model*", "rpo_alpha"):
         kind = reading.value("loss_type")
         found = OBJECTIVES.get(str(kind[0] if isinstance(kind, list) and kind else kind or "sigmoid").lower())
-        reading.take("objective", found or "dpo", "beta", "loss_type", "max_prompt_length", "rpo_alpha")
+        take_objective(reading, found or "dpo", "beta", "loss_type", "max_prompt_length", "rpo_alpha")
 
 
 def packing(reading: Reading, *names: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from paceline.interop.trainers import hf_trainer
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, lora_modules, take_lora, take_optimizer
+from paceline.interop.trainers.words import AUTOCAST, lora_modules, take_lora, take_objective, take_optimizer
 
 _ATTENTION = {
     "auto": "flash",
@@ -109,7 +109,7 @@ def _objective(reading: Reading) -> None:
     if objective == "ppo":
         reading.leave("stage", "generation in PPO")
     else:
-        reading.take("objective", objective, "stage", "pref_loss", unless="lm")
+        take_objective(reading, objective or "lm", "stage", "pref_loss")
 
 
 def _recognizes(values: Values) -> bool:

@@ -421,12 +421,18 @@ class Reading:
 
     def _as_option(self, setting: str, spelled: Callable[[str, object], str]) -> str:
         if setting == _MODEL:
-            own = self.model if isinstance(self.model, str) else "the model"
+            own = self._named_model(spelled)
         elif setting in self.options:
             own = spelled(setting, self.options[setting])
         else:
             return "dropped, as what was given contradicts it"
         return f"{own} ({self.winner})" if self._is_overridden(setting) else str(own)
+
+    def _named_model(self, spelled: Callable[[str, object], str]) -> str:
+        if not isinstance(self.model, str):
+            return "the model"
+        config = found_config(self.model, self.path)
+        return spelled(_MODEL, self.model if config is None else config.name)
 
     def _is_overridden(self, setting: str) -> bool:
         return setting in self.given and str(self.effective(setting)) != str(self.options.get(setting))

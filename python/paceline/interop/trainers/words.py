@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from paceline.catalog.objectives import OBJECTIVES
 from paceline.interop.trainers.reading import Reading
 
 SHARDINGS: Mapping[object, tuple[str, str | None]] = {
@@ -96,3 +97,21 @@ def take_lora(reading: Reading, rank: int | None, modules: str, *names: str) -> 
     """Take the rank and the modules of LoRA."""
     if rank is not None:
         reading.take("lora", f"{rank}:{modules}" if modules else str(rank), *names)
+
+
+def take_objective(reading: Reading, objective: str, *names: str) -> None:
+    """Take the objective; where it compares sequences, a sample of the file's batch is several of them."""
+    known = next((one for one in OBJECTIVES.items() if one[0] == _SAME_PASSES.get(objective, objective)), None)
+    if known is None:
+        for name in names[:1]:
+            reading.leave(name, f"the objective {objective}")
+        return
+    name, passes = known
+    reading.take("objective", name, *names, unless="lm")
+    if passes.sequences > 1 and "batch" in reading.options:
+        reading.options["batch"] *= passes.sequences
+        reading.assume(f"a batch in sequences: {passes.sequences} for each sample that {passes.title} compares")
+
+
+_SAME_PASSES = {"ipo": "dpo"}
+"""Objectives that differ in the loss only."""
