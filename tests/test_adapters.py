@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import paceline
 import pytest
-from click.testing import CliRunner
 from paceline.catalog.adapters import parse_adapter
+from paceline.catalog.models.config import built_in_configs
 from paceline.catalog.models.memory import activation_bytes
 from paceline.catalog.models.modules import operators_of
-from paceline.catalog.models.spec import find_workload
+from paceline.catalog.models.spec import find_workload, workload_of
 from paceline.catalog.models.workload import Workload
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 
 _LLAMA_8B = {"q": (4096, 4096), "k": (4096, 1024), "v": (4096, 1024), "o": (4096, 4096)}
@@ -202,12 +205,6 @@ def test_weights_in_few_bits_are_not_divided() -> None:
         workload("llama-3-8b@h100", lora="16", quantize="nf4", tensor_parallel=2)
 
 
-def test_advise_proposes_few_bits_where_adapters_alone_do_not_fit() -> None:
-    words = ["advise", "llama-3-70b", "--lora", "16", "--gpu", "a6000", "--gpus", "4", "--seq", "4096"]
-    assert "try: --quantize nf4" in CliRunner().invoke(main, words).output
-    assert "Best fit" in CliRunner().invoke(main, [*words, "--quantize", "nf4"]).output
-
-
 def test_gptq_keeps_the_weights_that_it_converts_for_the_backward_pass() -> None:
     """AutoGPTQ converts by torch's operators, in the forward pass alone; bitsandbytes converts again."""
     options: dict[str, Any] = {"lora": "8", "seq": 512, "precision": "bf16"}
@@ -218,3 +215,52 @@ def test_gptq_keeps_the_weights_that_it_converts_for_the_backward_pass() -> None
         kept[name] = operators_of(mlp, made.setting).kept_bytes
         shape = mlp.matmuls[-1]
     assert kept["gptq-int4"] - kept["nf4"] == 3 * 2 * shape.inner * shape.outer
+
+
+def test_every_adapter_of_every_family_is_multiplied_by() -> None:
+    of_kinds = {config.kind: config for config in built_in_configs().values()}
+    for kind, config in of_kinds.items():
+        made = workload_of(config, "a100", lora="7")
+        for layer in {it.kind: it for it in made.model.layers}.values():
+            forward = operators_of(layer, made.setting).forward
+            narrow = [it for it in forward if it.name == "mm" and it.outputs[0].shape[-1] == 7]
+            adapters = [one.name for one in layer.tensors if ".lora_A." in one.name]
+            assert len(narrow) == len(adapters), (kind, layer.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ((), {"precision": "mixed"}),
+        (("--autocast",), {}),
+        (("--modules", "q_proj,v_proj", "--checkpointing"), {"precision": "mixed", "checkpointing": "full"}),
+        (("--dora", "--autocast"), {"dora": True}),
+    ],
+)
+def test_a_recorded_script_agrees_with_the_options(
+    tmp_path: Path, words: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    pytest.importorskip("peft")
+    config = {
+        **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "vocab_size": 8192},
+        **{"intermediate_size": 8192, "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 8},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    script = Path(__file__).parent.parent / "examples" / "lora.py"
+    record = ["record", "--gpu", "a6000", "-o", str(tmp_path / "lora.json"), "--"]
+    script_words = [sys.executable, str(script), "--config", str(tmp_path / "config.json"), *words]
+    subprocess.run([sys.executable, "-m", "paceline", *record, *script_words], check=True, cwd=tmp_path)
+    modules = "q_proj,v_proj" if "--modules" in words else "all-linear"
+    given = {"lora": f"16:{modules}", "gpu": "a6000", "seq": 1024, "batch": 2, **options}
+
+    def forecast(workload: Path, **more: Any) -> paceline.Result:
+        return paceline.simulate(str(workload), workers=2, strategy="native", sharding="zero1", **more)
+
+    recorded = forecast(tmp_path / "lora.json", gpu="a6000")
+    computed = forecast(tmp_path / "config.json", **given)
+    assert recorded.sharded is not None and computed.sharded is not None
+    assert computed.gradient_bytes == recorded.gradient_bytes
+    for part in ("forward_s", "backward_s", "optimizer_s"):
+        assert getattr(computed, part) == pytest.approx(getattr(recorded, part), rel=0.04)
+    assert computed.sharded.memory.peak_bytes == pytest.approx(recorded.sharded.memory.peak_bytes, rel=0.12)

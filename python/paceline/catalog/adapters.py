@@ -76,8 +76,8 @@ _BITS: Mapping[names.Quantization, tuple[float, int]] = {
 }
 """Bits of a quantized weight, and bytes of each of its rows: T. Dettmers et al., "QLoRA", 2023, section 3, and
 "LLM.int8()", 2022, section 3; E. Frantar et al., "GPTQ", 2022, with the group size of released models."""
-_NOT_LINEAR = ("router", "shared_gate", "positions", "relative_bias", "norm", "after")
-"""Parts of blocks whose matrices get no adapter: transformers' routers are no `nn.Linear`."""
+_NOT_LINEAR = ("router", "shared_gate", "positions", "relative_bias", "labels", "norm", "after")
+"""Parts of blocks whose matrices get no adapter: tables, and transformers' routers, which are no `nn.Linear`."""
 
 
 @dataclass(frozen=True)
@@ -263,6 +263,9 @@ def _chosen(model: Model, adapter: Adapter) -> set[str]:
         "attention": {name for name in linears if "attention" in name},
         "mlp": {name for name in linears if "attention" not in name},
     }
+    # What a family's names do not reach is called as it is here.
+    left = {name.rpartition(".")[2] for name in set(linears).difference(*named.values())}
+    named |= {word: _of_parts(linears, (word,)) for word in sorted(left)}
     choices = {word: found for word, found in groups.items() if found} | named
     chosen: set[str] = set()
     for word in adapter.modules:

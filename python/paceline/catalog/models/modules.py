@@ -320,7 +320,7 @@ class _Module:
         assert adapter is not None
         dtype = setting.dtype if setting.adapter_autocast else setting.adapter_dtype
         narrow, matrix = contiguous((inner, adapter.rank), dtype), contiguous((outer, inner), setting.adapter_dtype)
-        identity = tape.run("eye", (), contiguous((inner, inner), dtype))
+        identity = tape.cast(tape.run("eye", (), contiguous((inner, inner), setting.adapter_dtype)), dtype)
         middle = tape.run("mm", (identity, Value(contiguous((inner, adapter.rank), dtype))), narrow)
         own = tape.run(
             "mm", (middle, Value(contiguous((adapter.rank, outer), dtype))), contiguous((inner, outer), dtype)
@@ -329,7 +329,8 @@ class _Module:
             weight = self._converted(contiguous((outer, inner), setting.dtype))
         else:
             weight = Value(contiguous((outer, inner), setting.dtype))
-        wide = tape.run("_to_copy", (weight,), matrix)
+        wide = tape.run("_to_copy", (weight,), matrix) if weight.dtype != matrix.dtype else weight
+        own = tape.cast(own, matrix.dtype)
         scaled = tape.run("mul", (own,), matrix)
         total = tape.run("add", (wide, scaled), matrix)
         row = contiguous((outer,), setting.adapter_dtype)
