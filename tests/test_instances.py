@@ -123,3 +123,12 @@ def test_every_figure_of_a_gpu_has_a_source(device):
     for figure in (*FIGURES, "launch_s", "bus_bandwidth"):
         assert figure in sources or figure not in document, figure
     assert device.peer_access or "peer_access" in sources
+
+
+def test_on_gpus_of_amd_the_library_is_rccl():
+    shown = cli.call("simulate", "allreduce:1GB", "--cluster", "nd-mi300x-v5", "--gpus", 8).stdout
+    assert shown.startswith("RCCL all-reduce of 1 GB, 8 GPUs of Standard_ND96isr_MI300X_v5: ")
+    assert "Checked against RCCL's all-reduces on 8 MI300X" in shown
+    words = ("simulate", "gpt2-small", "--gpu", "mi300x", "--json", "--gpus")
+    notes = {gpus: json.loads(cli.call(*words, gpus).stdout)[0]["notes"] for gpus in (1, 8)}
+    assert any("NCCL stands for RCCL" in note for note in notes[8]) and not any("RCCL" in note for note in notes[1])

@@ -85,7 +85,7 @@ class Instance:
             said.append("Assumed: 25 Gbit/s between instances, because the cloud's page states no network for training")
         if "latency" not in network:
             network["latency"] = f"{constant(network['channel'] + '.latency')!r}s"
-            said.append(f"Latency: that of {network['channel'].upper()} (paceline list libraries --channels)")
+            said.append(f"Latency: that of {network['channel'].upper()} (paceline list libraries channels)")
         said.append("Inside the node: as of the GPU's data sheet. Assumed: full bisection, no multicast, no SHARP")
         return {
             "format": "paceline-cluster",

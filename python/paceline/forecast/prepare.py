@@ -178,6 +178,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     for named, trace in zip(sweep.traces, traces, strict=True):
         recorded += [*sweep.gloo_note(named, trace), *sweep.recording_notes(named, trace)]
     about_nodes = [
+        *([notes.RCCL] if machine.intra_link == "xgmi" and max(sweep.workers) > 1 else []),
         *sweep.nodes_note(),
         *sweep.other_gpus_note(),
         *sweep.power_limit_note(),

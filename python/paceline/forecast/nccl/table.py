@@ -15,7 +15,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl.model import CollectiveTime
 from paceline.forecast.nccl.request import Answer
 from paceline.forecast.result import SCHEMA_VERSION
-from paceline.forecast.wording.nccl import COLLECTIVES, evidence, facts, headline, notes
+from paceline.forecast.wording.nccl import COLLECTIVES, evidence, facts, headline, library, notes
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -92,7 +92,7 @@ def draw(answers: Sequence[Answer], path: Path) -> None:
             axes.plot(sizes, rates, label=name, color=look.color, marker=look.marker, markersize=4)
         every = sorted({it.size for answer in answers for it in answer.times})
         style.x_axis(axes, every, "size", list(map(units.size, every)))
-        axes.set(ylabel="bus bandwidth (GB/s)", title=f"NCCL on {answers[0].cluster}")
+        axes.set(ylabel="bus bandwidth (GB/s)", title=f"{library(answers[0])} on {answers[0].cluster}")
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False)
         with replaced(path) as file:
@@ -122,6 +122,6 @@ def _to_dict(answer: Answer, it: CollectiveTime) -> dict[str, Any]:
         "nccl_model": None
         if own is None
         else {"algorithm": own.algorithm, "protocol": own.protocol, "time_s": own.seconds},
-        "evidence": evidence(answer.group.nodes, answer.machine.transport),
+        "evidence": evidence(answer),
         "assumed": list(answer.machine.assumed),
     }

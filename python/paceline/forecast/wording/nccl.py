@@ -18,9 +18,14 @@ COLLECTIVES: dict[Kind, str] = {
 }
 
 
+def library(answer: Answer) -> str:
+    """Return the name of the library: that of AMD's GPUs is RCCL."""
+    return "RCCL" if answer.machine.intra_link == "xgmi" else "NCCL"
+
+
 def headline(answer: Answer) -> str:
     """Return the time and the bus bandwidth of a size, or the highest of several."""
-    name = f"NCCL {COLLECTIVES[answer.kind]}"
+    name = f"{library(answer)} {COLLECTIVES[answer.kind]}"
     where = f"{units.count(answer.group.ranks, 'GPU')} of {answer.cluster}"
     best = max(answer.times, key=lambda it: it.bus_bandwidth)
     rate, time = f"{_gigabytes(best.bus_bandwidth)} GB/s busbw", units.duration(best.seconds)
@@ -61,7 +66,7 @@ def notes(answers: Sequence[Answer]) -> list[str]:
             "That model is 2-3x too fast between nodes, except ring with Simple, so it is not followed there",
         ]
     made += dict.fromkeys(carried(answer) for answer in answers if is_limited(answer))
-    return [*made, *(evidence(answer.group.nodes, answer.machine.transport) for answer in answers)]
+    return [*made, *(evidence(answer) for answer in answers)]
 
 
 def is_limited(answer: Answer) -> bool:
@@ -78,14 +83,19 @@ def carried(answer: Answer) -> str:
     return f"{how} NCCL sends {units.digits(rate, 3)} GB/s of the {units.digits(wire, 3)} GB/s of its network cards"
 
 
-def evidence(nodes: int, transport: str = "rdma") -> str:
+def evidence(answer: Answer) -> str:
     """Return how far forecasts have been from measurements, or that there are none."""
-    if nodes > 1 and transport != "rdma":
+    several, machine = answer.group.nodes > 1, answer.machine
+    if machine.intra_link == "xgmi":
+        return f"Checked {'on one node only, ' if several else ''}against RCCL's all-reduces on 8 MI300X"
+    if machine.intra_link == "pcie" and not several:
+        return "Over PCI Express, shares of a slot are from few measurements (docs/explanation/nccl.md)"
+    if several and machine.transport != "rdma":
         return (
             "Between nodes without GPUDirect RDMA, checked with 12 published bandwidths, some of networks with faults "
             "(paceline study collectives)"
         )
-    if nodes > 1:
+    if several:
         return (
             "Between nodes, checked only against all-reduces of 32 MiB to 8 GiB on 16 to 256 H100 over EFA, to which "
             "trees were fitted (paceline study collectives)"
