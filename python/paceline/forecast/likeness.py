@@ -26,7 +26,7 @@ LEVEL = 0.8
 APART = 2
 """Properties in which a case may differ from the question."""
 _ENCODERS = ("bert", "roberta")
-_ENCODER_DECODERS = ("t5", "bart")
+_ENCODER_DECODERS = ("t5", "bart", "whisper")
 _IMAGES = ("vit",)
 UNLISTED = "unlisted"
 """The architecture of a GPU whose file is not a built-in one: a recording knows its title only."""

@@ -36,7 +36,11 @@ def attention_layer(block: Block, name: str, part: str = "attention", more: tupl
     made = (("qkv", width + 2 * kv),) if block.one_qkv and not is_cross else (("q", width), ("k", kv), ("v", kv))
     tensors = (
         *norm_tensors(f"{at}.norm", hidden, block.norm),
-        *[one for what, outer in made for one in linear(f"{at}.{what}", hidden, outer, bias=block.qkv_bias)],
+        *[
+            one
+            for what, outer in made
+            for one in linear(f"{at}.{what}", hidden, outer, bias=block.qkv_bias and (what != "k" or block.k_bias))
+        ],
         *_qk_norms(block, at),
         *((Tensor(f"{at}.sinks", (block.heads,)),) * block.sinks),
         *linear(f"{at}.out", width, hidden, bias=block.out_bias),

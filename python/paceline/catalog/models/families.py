@@ -18,6 +18,8 @@ from paceline.catalog.models.composites import language_part
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.heads import decoder_layers, head_of, labeling
 from paceline.catalog.models.layers import Activations, Layer, Matmul, Model, Tensor
+from paceline.catalog.models.steps import Pointwise, Product, Weight
+from paceline.catalog.models.stepwise import layer_of
 from paceline.catalog.models.traits import Block, Form
 from paceline.catalog.models.vision import tower_of
 from paceline.errors import InvalidArgumentError
@@ -321,6 +323,58 @@ def _bart(config: Config, tokens: int) -> list[Layer]:
     return both if what == "none" else [*both, labeling("model.head", tokens, hidden, 2)]
 
 
+def _whisper(config: Config, tokens: int) -> list[Layer]:
+    """Return Whisper, whose encoder sees all frames of its spectrograms: two for each position."""
+    hidden, heads = config.whole("d_model"), config.whole("encoder_attention_heads")
+    frames, mels = config.whole("max_source_positions", 1500), config.whole("num_mel_bins", 80)
+    block = Block(
+        hidden,
+        heads,
+        heads,
+        config.per_head(hidden, heads, "d_model", "encoder_attention_heads"),
+        config.whole("encoder_ffn_dim"),
+        frames,
+        causal=False,
+        k_bias=False,
+        dropout=config.number("dropout", 0.0) > 0,
+        attention_dropout=config.number("attention_dropout", 0.0) > 0,
+    )
+    decoder_heads = config.whole("decoder_attention_heads", heads)
+    decoder = replace(
+        block,
+        heads=decoder_heads,
+        kv_heads=decoder_heads,
+        head_size=config.per_head(hidden, decoder_heads, "d_model", "decoder_attention_heads"),
+        ffn=config.whole("decoder_ffn_dim"),
+        tokens=tokens,
+        causal=True,
+        memory=frames,
+    )
+    vocabulary, what = config.whole("vocab_size"), head_of(config).what
+    words = Tensor("model.embed.tokens.weight", (vocabulary, hidden))
+    places = Tensor("model.embed.positions.weight", (config.positions(tokens, "max_target_positions"), hidden))
+    # Convolutions over three frames, the second one with a stride of two.
+    convolutions = (
+        Product("conv1", 3 * mels, hidden, 2 * frames, bias=True),
+        Pointwise("gelu", hidden, 2 * frames),
+        Product("conv2", 3 * hidden, hidden, frames, bias=True),
+        Pointwise("gelu", hidden, frames),
+        Weight("positions", (frames, hidden)),
+    )
+    both = [
+        layer_of("model.encoder.embed", convolutions, tokens=frames, hidden=hidden),
+        *stack([block] * config.layers("encoder_layers"), "model.encoder"),
+        final_norm("model.encoder.norm", frames, hidden, 2, rms=False),
+        embedding_layer("model.embed", tokens, hidden, (words, places)),
+        *stack([decoder] * config.layers("decoder_layers"), "model.decoder"),
+        final_norm("model.norm", tokens, hidden, 2, rms=False),
+    ]
+    if what == "none":
+        return both
+    tied = words if config.flag("tie_word_embeddings", default=True) else None
+    return [*both, *head_layers(tokens, hidden, vocabulary, 0, tied, upcast=False)]
+
+
 def _without_work(layer: Layer) -> Layer:
     return replace(layer, matmuls=(), attention=None, kept=Activations())
 
@@ -452,6 +506,7 @@ _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
     "t5": _t5,
     "bart": _bart,
     "transfo-xl": _transfo_xl,
+    "whisper": _whisper,
     "vit": _vit,
 }
 MODEL_TYPES = tuple(_FAMILIES)
@@ -462,8 +517,10 @@ _CONTEXT = {
     "t5": "n_positions",
     "transfo-xl": "tgt_len",
     "qwen": "seq_length",
+    "whisper": "max_target_positions",
 }
 _CONTEXTS = {
+    "whisper": 448,
     **{"t5": 512, "transfo-xl": 128, "gemma": 8192, "gemma2": 8192, "phi3": 4096, "olmoe": 4096, "deepseek_v3": 4096},
     "starcoder2": 4096,
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"), 32_768),
@@ -539,6 +596,8 @@ def _made(whole: Config, sequence: int | None) -> Model:
             context -= 2
         tokens = sequence or min(context, LONGEST_DEFAULT)
     layers, head = tuple(_FAMILIES[config.kind](config, tokens)), head_of(config)
+    if config.kind == "whisper":
+        assumed = (f"Assumed that the encoder sees {config.whole('max_source_positions', 1500):,} positions (30 s)",)
     if (tower := tower_of(whole, tokens)) is not None:
         layers, assumed = (*tower.layers, *layers), (*assumed, tower.note)
     notes = (*whole.notes, *part.notes, *assumed)

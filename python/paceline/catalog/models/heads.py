@@ -84,6 +84,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "t5": ("T5",),
     "bart": ("Bart",),
     "transfo-xl": ("TransfoXL",),
+    "whisper": ("Whisper",),
     "vit": ("ViT",),
 }
 """How the names of a family's classes begin: that of transformers first."""
@@ -137,6 +138,7 @@ _OF_FAMILIES: Mapping[str, Mapping[str, What]] = {
         "ForSequenceClassification": "sequence",
         "ForQuestionAnswering": "answers",
     },
+    "whisper": {"ForConditionalGeneration": "words", "Model": "none"},
     "vit": {"ForImageClassification": "sequence", "Model": "none", "ForMaskedImageModeling": "patches"},
 }
 """The classes of families by what follows the family's name, that of a file without `architectures` first."""

@@ -61,6 +61,8 @@ class Block:
     one_qkv: bool = False
     """Whether queries, keys and values of self-attention are made by one matrix."""
     qkv_bias: bool = True
+    k_bias: bool = True
+    """Whether keys have a bias where queries and values have one."""
     out_bias: bool = True
     mlp_bias: bool = True
     norm: int = 2
