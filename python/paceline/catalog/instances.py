@@ -155,7 +155,14 @@ def read_instances(path: Path) -> list[Instance]:
     return found
 
 
-_NETWORK = {"bandwidth": "bandwidth", "channel": "channel", "latency": "latency", "nics": "nics_per_node"}
+_NETWORK = {
+    "bandwidth": "bandwidth",
+    "channel": "channel",
+    "latency": "latency",
+    "nics": "nics_per_node",
+    "nccl_plugin": "nccl_plugin",
+    "nccl_sockets": "nccl_sockets",
+}
 """Fields of an instance that are a cluster's, and what they are called there."""
 _INSIDE = ("intra_link", "intra_bandwidth", "mesh", "sockets", "peer_access")
 
