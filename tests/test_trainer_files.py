@@ -449,3 +449,15 @@ def test_the_page_shows_what_is_printed(tmp_path):
     [text] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0]
     assert shown in cli.printed("simulate", written(tmp_path, "qlora.yml", text), "--gpu", "a100", "--gpus", "4")
+
+
+def test_a_gpu_after_the_file(tmp_path):
+    path = written(tmp_path, "titan.toml")
+    assert paceline.simulate(f"{path}@h100").workers == 16
+    assert "says the GPU" in cli.refused("simulate", f"{path}@h100", "--gpu", "a100")
+
+
+def test_python_warns_of_what_is_left_out(tmp_path):
+    path = written(tmp_path, "titan.toml", TORCHTITAN.replace("[compile]", "[metal]\nx = 1\n[compile]"))
+    with pytest.warns(UserWarning, match=r"titan.toml: not understood: metal\.x"):
+        paceline.simulate(path, gpu="h100")

@@ -141,8 +141,9 @@ def simulate(
 
         check_plot(plot)
     if as_json or csv:
-        for note in prepared.notes:
-            remark(note)
+        for note in [*prepared.notes, *([sweep.file.left_out] if sweep.file is not None else [])]:
+            if note:
+                remark(note)
     if plan_json is not None:
         check_distinct([("--plan-json", plan_json), ("--plot", plot), ("--timeline", timeline)], sweep.inputs)
         _write_plan(prepared.scenarios, plan_json)

@@ -604,8 +604,8 @@ def _recording(named: Named) -> str | Path | Trace:
 
 def _from_file(listed: Sequence[str | Path | Trace], given: Given) -> tuple[Sequence[Named], TrainerFile | None]:
     """Return the workloads, with the model of a trainer's file in its place; its options join the values."""
-    path = trainer_file.find(listed)
-    merged = None if path is None else trainer_file.merge(path, given)
+    found = trainer_file.find(listed)
+    merged = None if found is None else trainer_file.merge(*found, given)
     if merged is not None:
         return [merged[0]], merged[1]
     if "model" in given.values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -61,7 +62,10 @@ def simulate(
     if workers is None and gpus is None and not is_file:
         raise InvalidArgumentError("needs the number of ranks", setting="workers", remedy="{workers=8}")
     given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy, "workers": workers, "gpus": gpus}
-    request = anchored(Sweep.of(trace, given, SIMULATE, one_strategy=True))
+    sweep = Sweep.of(trace, given, SIMULATE, one_strategy=True)
+    if sweep.file is not None and sweep.file.left_out:
+        warnings.warn(sweep.file.left_out, stacklevel=2)
+    request = anchored(sweep)
     [scenario] = request.prepared.scenarios
     found = result_of(replace(scenario, timeline=None if timeline is None else Path(timeline)))
     return request.results([found])[0]

@@ -77,6 +77,8 @@ def sweep(
     given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategy}
     given |= {"workers": workers, "gpus": gpus}
     request = Sweep.of(trace, given, SWEEP)
+    if request.file is not None and request.file.left_out:
+        warnings.warn(request.file.left_out, stacklevel=2)
     if request.get("baseline") is None:
         asked = anchored(request)
         return asked.results(execute(asked.prepared.scenarios, progress, executor))

@@ -51,6 +51,17 @@ class TrainerFile:
         passes = int(self.options.get("microbatches", self.options.get("accumulate", 1)))
         return int(self.options["batch"]) * passes * max(1, workers // shared)
 
+    @property
+    def left_out(self) -> str:
+        """The fields that are not modeled or not understood, in a sentence; empty if there are none."""
+        kinds = {"not forecast": "not modeled", "not understood": "not understood"}
+        parts = [
+            f"{label}: {', '.join(names)}"
+            for fate, label in kinds.items()
+            if (names := [row.field for row in self.rows if row.fate == fate])
+        ]
+        return f"{self.path.name}: {'; '.join(parts)}" if parts else ""
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
 
@@ -84,39 +95,48 @@ class Given:
     sources: dict[str, Source]
 
 
-def find(workloads: Sequence[object]) -> Path | None:
-    """Return the trainer's file among workloads; None if there is none. Raises InvalidArgumentError for several.
+def find(workloads: Sequence[object]) -> tuple[Path, str] | None:
+    """Return the trainer's file among workloads, and the GPU of `FILE@GPU`, else none; None if there is no file.
 
-    A file that might be a trainer's, and is of none that is known, is an error, too.
+    Raises InvalidArgumentError for several workloads.
     """
-    found = [Path(one) for one in workloads if isinstance(one, str | Path) and is_candidate(one)]
+    words = [_divided(one) for one in workloads if isinstance(one, str | Path)]
+    found = [(Path(name), gpu) for name, gpu in words if is_candidate(name)]
     if not found:
         return None
     if len(workloads) > 1:
         raise InvalidArgumentError(
-            f"{found[0]!s:.200} has options of its own, and there are {len(workloads)} workloads",
-            remedy=f"paceline simulate {found[0]!s:.80}",
+            f"{found[0][0]!s:.200} has options of its own, and there are {len(workloads)} workloads",
+            remedy=f"paceline simulate {found[0][0]!s:.80}",
         )
     return found[0]
 
 
+def _divided(word: str | Path) -> tuple[str, str]:
+    """Return a file and the GPU after @, if there is one."""
+    name, at, gpu = str(word).rpartition("@")
+    return (name, gpu) if at and "/" not in gpu and Path(name).suffix.lower() in _SUFFIXES else (str(word), "")
+
+
 def is_candidate(word: str | Path) -> bool:
-    """Return whether a word names a file that may be a trainer's."""
-    if Path(word).suffix.lower() not in _SUFFIXES:
+    """Return whether a word names a file that may be a trainer's, with or without a GPU after @."""
+    name, _ = _divided(word)
+    if Path(name).suffix.lower() not in _SUFFIXES:
         return False
     from paceline.interop import trainers
 
-    return trainers.is_candidate(Path(word))
+    return trainers.is_candidate(Path(name))
 
 
 _SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".args")
 
 
-def merge(path: Path, given: Given) -> tuple[str | Path | Config, TrainerFile] | None:
+def merge(path: Path, gpu: str, given: Given) -> tuple[str | Path | Config, TrainerFile] | None:
     """Read a trainer's file; add its options to what was given. None for a JSON document of another kind.
 
     Args:
         path: The file.
+        gpu: The GPU of `FILE@GPU`; empty if there is none.
         given: What was given, which wins; the file's values are added.
 
     Returns:
@@ -127,6 +147,8 @@ def merge(path: Path, given: Given) -> tuple[str | Path | Config, TrainerFile] |
     """
     from paceline.interop import trainers
 
+    if gpu and given.values.setdefault("gpu", gpu) != gpu:
+        raise InvalidArgumentError(f"{path.name}@{gpu:.80} says the GPU, too", setting="gpu", remedy="drop {gpu}")
     known = {**given.values, **given.each}
     reading = trainers.read(path, known)
     if reading is None:

@@ -96,7 +96,8 @@ def of_trace(trace: str) -> Spec:
 def _is_model(trace: str) -> bool:
     """Whether it is a model on GPUs. Raises InvalidArgumentError for a model without."""
     try:
-        return Sweep.of(trace, {}, "report", "key").workload(trace) is not None
+        sweep = Sweep.of(trace, {"gpus": [8]}, "report", "key")
+        return sweep.workload(sweep.trace) is not None
     except InvalidArgumentError as error:
         if "needs a GPU type" not in error.reason:
             raise
