@@ -51,6 +51,9 @@ Your run is slow: write a timeline, read where the time goes
   paceline run -np 4 --timeline run.json -- python train.py
   paceline doctor run.json
 
+It is slower than it should be: compare it with its forecast
+  paceline compare llama-3-8b --gpu h100 --gpus 8 --sharding zero3 --measured 2.8s
+
 Usage: paceline COMMAND
   paceline --help             all commands
   paceline COMMAND --help     its options, with examples

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from paceline.catalog.causes import PARTS
-from paceline.compare.hypotheses import Hypothesis, Question, Variable, hypotheses
+from paceline.compare.hypotheses import Hypothesis, Question, Variable, hypotheses, sockets_in_forecast
 from paceline.errors import InvalidArgumentError
 
 _SIMULATED, _COMPUTED = 7, 33
@@ -54,6 +54,8 @@ class Explained:
     """Among the causes, one that is not in the catalog included."""
     part: str | None = None
     """The part whose gap it explains; None: the whole gap."""
+    in_forecast: bool = False
+    """Whether the forecast has it already: it explains no gap, but why the run is no faster."""
 
     @property
     def words(self) -> str:
@@ -82,7 +84,7 @@ class Explanation:
     @property
     def is_as_forecast(self) -> bool:
         """Whether the measurement is within the forecast's interval, or nothing is likelier than that all is well."""
-        causes = max((one.probability for one in self.causes), default=0.0)
+        causes = max((one.probability for one in self.causes if not one.in_forecast), default=0.0)
         return self.is_within or self.nothing > max(causes, self.unknown)
 
     @property
@@ -115,7 +117,19 @@ def explain(question: Question) -> Explanation:
         return -probability, -weight_of(question, one.hypothesis) * min(one.share, 1 / one.share)
 
     ordered = [replace(one, probability=probability) for one, probability in sorted(scaled, key=order)]
-    return Explanation(question, tuple(ordered), unknown, nothing)
+    explanation = Explanation(question, tuple(ordered), unknown, nothing)
+    if explanation.is_as_forecast or not question.is_slower:
+        explanation = replace(explanation, causes=(*_in_forecast(question), *ordered))
+    return explanation
+
+
+def _in_forecast(question: Question) -> list[Explained]:
+    """Return what the forecast has already that keeps the run from being faster."""
+    found = sockets_in_forecast(question)
+    if found is None:
+        return []
+    hypothesis, _ = found
+    return [Explained(hypothesis, None, question.forecast.seconds, 0.0, 0.0, in_forecast=True)]
 
 
 def weight_of(question: Question, hypothesis: Hypothesis) -> float:
@@ -275,6 +289,7 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
                 "forecast_s": one.seconds,
                 "share_of_gap": one.share,
                 "gap_of": one.part,
+                "in_forecast": one.in_forecast,
                 "for": list(one.hypothesis.facts),
                 "check": one.hypothesis.cause.check,
                 "try": one.hypothesis.cause.remedy,

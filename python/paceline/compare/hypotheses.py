@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline._internal import units
+from paceline.catalog.builtin import load_cluster
 from paceline.catalog.causes import Cause, all_causes
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.workload import Workload
@@ -53,6 +54,8 @@ _PADDED = (0.2, 0.95)
 """Shares of real tokens."""
 _BATCHES = (2, 4, 8)
 _FULL = "full"
+_MUCH = 1.2
+"""Times that a forecast over TCP takes as long as over RDMA, from which it is said."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,20 @@ class Question:
         return ("several nodes" if self.several_nodes else "one node", *kinds)
 
     @property
+    def provenance(self) -> str:
+        """Where the cluster's figures come from."""
+        cluster = load_cluster(self.forecaster.options.get("cluster")) if self.forecaster.is_of_nccl else None
+        return (cluster or self.forecaster.scenario.cluster).provenance
+
+    @property
+    def is_over_tcp(self) -> bool:
+        """Whether the forecast sends over TCP between nodes."""
+        if self.forecaster.is_of_nccl:
+            return self.forecaster.options.get("channel") == "tcp"
+        result = self.forecast.result
+        return result is not None and result.channel == "tcp" and self.several_nodes
+
+    @property
     def rate_bps(self) -> float:
         """The rate of a node's network."""
         if self.forecaster.is_of_nccl:
@@ -146,6 +163,25 @@ def hypotheses(question: Question) -> list[Hypothesis]:
 
 def _seen_in(cause: Cause, told: tuple[str, ...]) -> str:
     return cause.part if cause.part in told else _SEEN_AS.get(cause.part, cause.part)
+
+
+def sockets_in_forecast(question: Question) -> tuple[Hypothesis, float] | None:
+    """Return sockets, and the time without them, where the forecast has them and they take much of its time."""
+    if not question.several_nodes or not question.is_over_tcp:
+        return None
+    rdma_s = _seconds(question, channel="rdma")
+    if rdma_s is None or _MUCH * rdma_s > question.forecast.seconds:
+        return None
+    words = f"in the forecast already; with RDMA it would be {units.duration(rdma_s)}"
+    return Hypothesis(_cause("sockets"), lambda _: question.forecast.seconds, words=words), rdma_s
+
+
+def _seconds(question: Question, **changes: Any) -> float | None:  # noqa: ANN401
+    """Return the forecast with changes; None if the run cannot have them."""
+    try:
+        return question.forecaster.seconds(changes)
+    except InvalidArgumentError:
+        return None
 
 
 def _cause(name: str) -> Cause:
@@ -185,6 +221,10 @@ def _networks(question: Question) -> Iterator[Hypothesis]:
         facts.append("--channel tcp is given, and sockets often reach less than the forecast's share")
     elif question.forecaster.options.get("bandwidth") is None:
         facts.append("the network's rate is assumed, not given")
+    if not question.is_over_tcp and (tcp_s := _seconds(question, channel="tcp")) is not None:
+        facts.append(f"with --channel tcp the forecast is {units.duration(tcp_s)}")
+    if "EFA" in question.provenance:
+        facts.append("the nodes have EFA, which NCCL uses with the plugin aws-ofi-nccl only")
     if high > _SOCKETS_BPS[0]:
         yield Hypothesis(
             _cause("sockets"),
@@ -195,7 +235,7 @@ def _networks(question: Question) -> Iterator[Hypothesis]:
     yield Hypothesis(
         _cause("slow-network"), seconds, Variable(_NETWORK[0] * rate, _NETWORK[1] * rate, _instead(question))
     )
-    if not _is_tcp(question):
+    if not question.is_over_tcp:
         low, most = (share * rate for share in _GPUDIRECT)
         yield Hypothesis(_cause("gpudirect-off"), seconds, Variable(low, most, _instead(question)))
     if (nics := _nics(question)) > 1:
@@ -205,11 +245,6 @@ def _networks(question: Question) -> Iterator[Hypothesis]:
 
         fewer = tuple(rate * count / nics for count in range(1, nics))
         yield Hypothesis(_cause("one-rail"), seconds, Variable(fewer[0], fewer[-1], words, is_whole=True, values=fewer))
-
-
-def _is_tcp(question: Question) -> bool:
-    result = question.forecast.result
-    return result is not None and result.channel == "tcp"
 
 
 def _nics(question: Question) -> int:

@@ -61,8 +61,7 @@ def lines(explanation: Explanation, *, everything: bool = False) -> list[str]:
     made = [*block.headline(_headline(explanation)), "", *block.block(_facts(explanation))]
     for table in (_parts(explanation), _sizes(explanation)):
         made += ["", *table] if table else []
-    if not explanation.is_as_forecast or everything:
-        made += _causes(explanation, everything=everything)
+    made += _causes(explanation, everything=everything)
     return [*made, *block.notes(_notes(explanation))]
 
 
@@ -178,8 +177,12 @@ def _parts(explanation: Explanation) -> list[str]:
 def _causes(explanation: Explanation, *, everything: bool) -> list[str]:
     """Return the causes, each with its value, evidence, check and remedy."""
     shown = explanation.causes
+    if explanation.is_as_forecast and not everything:
+        shown = tuple(one for one in shown if one.in_forecast)
+        if not shown:
+            return []
     is_open = explanation.unknown > _OPEN and not explanation.is_as_forecast
-    if not everything:
+    if not everything and not explanation.is_as_forecast:
         likely = sum(one.probability >= _UNLIKELY for one in shown)
         shown = shown[: FIVE if is_open else min(FIVE, max(_FEWEST, likely))]
     if not shown:
@@ -189,17 +192,20 @@ def _causes(explanation: Explanation, *, everything: bool) -> list[str]:
         title = "What would explain the gaps of parts, most likely first"
     elif is_open:
         title = "No single cause explains all of it; the nearest"
+    if explanation.is_as_forecast and not everything:
+        title = "What keeps it from being faster"
     made = ["", title]
     columns = width()
     for place, one in enumerate(shown, 1):
-        head = f"{place}. {one.hypothesis.cause.title} ({units.percent(one.probability, 0)}): {one.words}"
+        probability = "" if one.in_forecast else f" ({units.percent(one.probability, 0)})"
+        head = f"{place}. {one.hypothesis.cause.title}{probability}: {one.words}"
         made += wrapped(head, columns, "   ")
         for fact in (*_explains(explanation, one), *(f"for: {fact}" for fact in one.hypothesis.facts)):
             made += wrapped(f"   {fact}", columns, "   ")
         made += wrapped(f"   check: {one.hypothesis.cause.check}", columns, "          ")
         made += wrapped(f"   try: {one.hypothesis.cause.remedy}", columns, "        ")
     rest = len(explanation.causes) - len(shown)
-    if rest:
+    if rest and not explanation.is_as_forecast:
         made += ["", f"{units.count(rest, 'less likely cause')}: --all"]
     return made
 
@@ -207,7 +213,9 @@ def _causes(explanation: Explanation, *, everything: bool) -> list[str]:
 def _explains(explanation: Explanation, one: Explained) -> list[str]:
     """Return the part whose gap a cause explains, and how much of it, where that is not all."""
     forecast, measured = explanation.question.forecast.parts_s, explanation.question.measured.parts_s
-    made = []
+    made: list[str] = []
+    if one.in_forecast:
+        return made
     if one.part is not None:
         gap = measured[one.part] - forecast.get(one.part, 0.0)
         made.append(f"for: {_WORDS[one.part]} has {_gap(gap)}")

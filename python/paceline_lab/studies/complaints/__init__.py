@@ -58,10 +58,9 @@ class Named:
 
     @property
     def first(self) -> list[str]:
-        """The names of the likeliest causes; none if the run is as forecast."""
-        if self.explanation.is_as_forecast:
-            return []
-        return [one.hypothesis.cause.name for one in self.explanation.causes[:FIRST]]
+        """The names of the likeliest causes; if the run is as forecast, only those that the forecast has already."""
+        causes = [one for one in self.explanation.causes if one.in_forecast or not self.explanation.is_as_forecast]
+        return [one.hypothesis.cause.name for one in causes[:FIRST]]
 
     @property
     def is_right(self) -> bool | None:
