@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Writes how far measurements are from forecasts made without their source, into python/paceline/forecast/.
 
-python scripts/write_residuals.py                 # both files, in about two minutes
+python scripts/write_residuals.py                 # all files, in about three minutes
 python scripts/write_residuals.py published       # residuals.json: public systems (paceline study published)
 python scripts/write_residuals.py models          # residuals-models.json: training steps whose times are computed
 python scripts/write_residuals.py scaled          # residuals-scaled.json: those of more GPUs than a measured one's
+python scripts/write_residuals.py memory          # residuals-memory.json: the memory of such steps
 
 The cases of models are published rates of training transformers (published/training.csv, docs/results/torchtitan.csv),
-and the times of `paceline study compute` whose computation is computed. Models whose shape is assumed do not count.
+and the times of `paceline study compute` and `finetune` whose computation is computed. Models whose shape is assumed do
+not count.
 
 Of the scaled ones, computation was set so that the forecast of the row of fewest GPUs of a series is as measured
 (`paceline simulate --measured`); a residual is that of a row with more GPUs.
@@ -23,6 +25,7 @@ import math
 import re
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +35,14 @@ from paceline.forecast import evidence
 from paceline.forecast.evidence import Coverage
 from paceline.forecast.likeness import LEVEL, conditions_of
 from paceline.forecast.run import computed_under
-from paceline_lab.studies import compute
-from paceline_lab.studies.compute.data import GROUPS
+from paceline_lab.studies import compute, finetune
 from paceline_lab.studies.priors import publication
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.published.crossvalidation import leave_one_source_out
 from paceline_lab.studies.published.data import BUILT_IN, read
 from paceline_lab.studies.published.engines import engine_of
 from paceline_lab.studies.steps import runs
+from paceline_lab.studies.steps.data import Metric, Row
 from paceline_lab.studies.steps.forecast import Forecast
 
 Cases = list[dict[str, Any]]
@@ -49,6 +52,7 @@ FILES = {
     "published": FOLDER / "residuals.json",
     "models": FOLDER / "residuals-models.json",
     "scaled": FOLDER / "residuals-scaled.json",
+    "memory": FOLDER / "residuals-memory.json",
 }
 TRAINING = (BUILT_IN.with_name("training.csv"), ROOT / "docs/results/torchtitan.csv")
 
@@ -87,28 +91,43 @@ def model_cases() -> Cases:
         for it in training.leave_one_source_out(rows)
         if it.case.has_shape
     ]
-    steps = runs.leave_one_source_out([row for row in compute.read() if row.metric.is_time and row.is_computed])
-    # A step that is forecast in two ways is one case.
-    kept: dict[tuple[str, str, float], Forecast] = {}
-    for it in sorted(steps, key=lambda it: list(GROUPS).index(it.row.group)):
-        kept.setdefault((it.row.source, it.row.model, it.row.measured), it)
-    for it in kept.values():
-        result, scenario = it.answer.result, it.answer.scenario
-        conditions = computed_under(scenario)
-        assert conditions is not None
-        gpus = result.workers * (result.gpus_per_worker or 1)
-        nodes = scenario.nodes(result.gpus_per_node)
-        cases.append(
-            {
-                "source": publication(it.row.source),
-                **asdict(conditions if conditions.model else replace(conditions, model=model_of(it.row.model))),
-                "gpus": gpus,
-                "nodes": nodes,
-                "link_bps": result.bandwidth_bps,
-                "residual": round(it.residual, 4),
-            }
-        )
-    return cases
+    steps = runs.leave_one_source_out([row for row in step_rows() if row.metric.is_time and row.is_computed])
+    return cases + [case_of(it) for it in once(steps)]
+
+
+def memory_cases() -> Cases:
+    steps, _ = runs.forecast_each([row for row in step_rows() if row.metric.is_memory])
+    reserved = (Metric.RESERVED, Metric.NVIDIA_SMI)
+    return [
+        {"kind": "reserved" if it.row.metric in reserved else "peak", **case_of(it), "architecture": ""}
+        for it in once(steps)
+    ]
+
+
+def step_rows() -> list[Row]:
+    return compute.read() + [row for row in finetune.read() if row.method != "full"]
+
+
+def once(steps: list[Forecast]) -> list[Forecast]:
+    """Return one of those that are forecast in two ways."""
+    kept: dict[tuple[str, str, str, float], Forecast] = {}
+    for it in sorted(steps, key=lambda it: it.row.group != "steps"):
+        kept.setdefault((it.row.source, it.row.model, it.row.metric.value, it.row.measured), it)
+    return list(kept.values())
+
+
+def case_of(it: Forecast) -> dict[str, Any]:
+    result, scenario = it.answer.result, it.answer.scenario
+    conditions = computed_under(scenario)
+    assert conditions is not None
+    return {
+        "source": publication(it.row.source),
+        **asdict(conditions if conditions.model else replace(conditions, model=model_of(it.row.model))),
+        "gpus": result.workers * (result.gpus_per_worker or 1),
+        "nodes": scenario.nodes(result.gpus_per_node),
+        "link_bps": result.bandwidth_bps,
+        "residual": round(it.residual, 4),
+    }
 
 
 def scaled_cases() -> Cases:
@@ -126,7 +145,17 @@ def scaled_cases() -> Cases:
     ]
 
 
-CASES = {"published": published_cases, "models": model_cases, "scaled": scaled_cases}
+PARTS = {
+    name: {"factor": partial(coverage, adapters=False), "factor_of_adapters": partial(coverage, adapters=True)}
+    for name, coverage in (("models", evidence.coverage_of_models), ("memory", evidence.coverage_of_memory))
+}
+"""Coverages whose factors are fitted apart, by the name of the factor."""
+CASES = {
+    "published": published_cases,
+    "models": model_cases,
+    "scaled": scaled_cases,
+    "memory": memory_cases,
+}
 
 
 def model_of(name: str) -> str:
@@ -134,20 +163,24 @@ def model_of(name: str) -> str:
     return "encoder" if "bert" in name else "decoder" if re.match("llama|gpt", name) else "images"
 
 
-def write(name: str, cases: Cases, factor: float) -> None:
+def write(name: str, cases: Cases, factors: dict[str, float]) -> None:
     lines = ",\n".join(f"    {json.dumps(case)}" for case in cases)
     command = f"python scripts/write_residuals.py {name}"
     # Rounded up, so that it still holds as many.
-    head = f'{{\n  "command": "{command}",\n  "factor": {math.ceil(1e4 * factor) / 1e4:.4f},\n'
+    rounded = "".join(f'  "{key}": {math.ceil(1e4 * factor) / 1e4:.4f},\n' for key, factor in factors.items())
+    head = f'{{\n  "command": "{command}",\n{rounded}'
     FILES[name].write_text(f'{head}  "cases": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
     evidence.forget()
 
 
 def rewrite(name: str) -> None:
     cases = CASES[name]()
-    write(name, cases, 1.0)
-    write(name, cases, COVERAGE[name]().factor)
+    parts = PARTS.get(name, {"factor": COVERAGE[name]})
+    write(name, cases, dict.fromkeys(parts, 1.0))
+    write(name, cases, {key: coverage().factor for key, coverage in parts.items()})
     print(f"{name}: {len(cases)} cases, {sentence(COVERAGE[name]())}")
+    for key, coverage in parts.items() if len(parts) > 1 else ():
+        print(f"  {key}: {sentence(coverage())}")
 
 
 def blind_share() -> float:
@@ -174,6 +207,7 @@ COVERAGE = {
     "published": evidence.coverage,
     "models": evidence.coverage_of_models,
     "scaled": evidence.coverage_of_scaled,
+    "memory": evidence.coverage_of_memory,
 }
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 python scripts/write_tables.py published              # docs/results/published.md
 python scripts/write_tables.py studies                # docs/results/{studies,network-operator}.md
 python scripts/write_tables.py compute                # docs/results/compute.md and its figure: half a minute
+python scripts/write_tables.py finetune               # docs/results/finetune.md and its figure: a minute
 python scripts/write_tables.py coordinator-model      # docs/explanation/coordinator-model.md; --figures: and those
 python scripts/write_tables.py validation FILE.json   # docs/results/validation.md, and the errors into the package
 """
@@ -14,6 +15,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -23,12 +25,12 @@ from paceline.catalog.strategies import all_coordinators
 from paceline.forecast.coordinator_model.constants import all_constants
 from paceline.forecast.coordinator_model.networks import networks
 from paceline.forecast.evidence import published_cases
-from paceline_lab.studies import compute, published, run_study
+from paceline_lab.studies import compute, finetune, published, run_study
 from paceline_lab.studies.compute.ablation import ablated
-from paceline_lab.studies.compute.data import GROUPS
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.report import Study, bounds_text
 from paceline_lab.studies.steps import result as steps_result
+from paceline_lab.studies.steps.result import Computed
 
 ROOT = Path(__file__).parent.parent
 TRAINING = (ROOT / "python/paceline_lab/studies/published/training.csv", ROOT / "docs/results/torchtitan.csv")
@@ -104,50 +106,38 @@ def of_studies() -> None:
     write(DOCS / "results/network-operator.md", {"claims": claims_of(operator)})
 
 
-def of_compute() -> None:
-    """Measured steps beside their forecasts: summaries, mechanisms, every row, its command, and what is left out."""
-    found = compute.run(DOCS / "images")
+def of_steps(found: Computed, by: Sequence[str]) -> dict[str, list[str]]:
+    """The tables of a study of steps: summaries, also by some columns, every row, its command, and what is left out."""
     of = ("rows", "mean", "median", "nine in ten within", "worst", "bias")
-
-    groups = [(group, title, kind) for group, title in GROUPS.items() for kind in ("time", "memory")]
+    kinds = ("time", "memory")
     sums = [
         [f"{title}: {kind}", *steps_result.sums(rows)]
-        for group, title, kind in groups
-        if (rows := found.of(kind, group))
+        for group, title in (("", "all"), *found.groups.items())
+        for kind in kinds
+        if (rows := found.of(kind, group or None))
     ]
-    fits = []
-    for group, title in GROUPS.items():
-        verdict = steps_result.verdicts([it for it in found.rows if it.row.group == group])
-        if verdict["rows"]:
-            fits.append([title, *verdict.values()])
+    fits, intervals = [], []
+    for group, title in found.groups.items():
+        rows = [it for it in found.rows if it.row.group == group]
+        verdict, covered = steps_result.verdicts(rows), steps_result.covered(rows)
+        fits += [[title, *verdict.values()]] if verdict["rows"] else []
+        intervals += [[title, *covered.values()]] if covered["rows"] else []
     tables = {
         "summary": table(("", *of), sums),
         "fits": table(("", "verdicts", "right", "fits, but did not", "does not fit, but did"), fits),
+        "intervals": table(("", "times with an interval", "in it"), intervals),
     }
-    for name in ("gpu", "model", "kernels", "metric"):
-        parted = [
-            (kind, value, rows)
-            for kind in ("time", "memory")
-            for value, rows in steps_result.parted(found.of(kind), name).items()
-        ]
+    for name in by:
         lines = [
             [value.replace("_", " ") if name == "metric" else f"{value}: {kind}", *steps_result.sums(rows)]
-            for kind, value, rows in parted
+            for kind in kinds
+            for value, rows in steps_result.parted(found.of(kind), name).items()
         ]
         tables[name] = table(("", *of), lines)
-    lines = [[it.name, f"{it.mean:.1%}", f"{it.worst:.1%}, {it.model}"] for it in ablated(compute.read())]
-    tables["mechanisms"] = table(("without", "mean error", "greatest"), lines)
-    for group in GROUPS:
-        rows = [it for it in found.rows if it.row.group == group]
-        cells = [steps_result.cells(it) for it in rows]
-        tables[group] = table(("row", "model", "GPU", "", "measured", "forecast", "error"), cells)
-    lines = []
-    for file in TRAINING:
-        known, _ = training.forecasts(transformers.read_rows(file))
-        for part, rows in training.parts(known):
-            numbers = training.numbers(rows)
-            lines.append([f"`{file.name}`", part, numbers["rows"], f"{numbers['mean']:.1%}", f"{numbers['worst']:.1%}"])
-    tables["published"] = table(("file", "", "rows", "mean error", "greatest"), lines)
+    for group in found.groups:
+        cells = [steps_result.cells(it) for it in found.rows if it.row.group == group]
+        if cells:
+            tables[group] = table(("row", "model", "GPU", "", "measured", "forecast", "error"), cells)
     commands: dict[tuple[str, str], list[str]] = {}
     for it in found.rows:
         commands.setdefault((it.row.command, it.row.assumed), []).append(it.row.id)
@@ -159,7 +149,27 @@ def of_compute() -> None:
     for row, why in found.skipped:
         reasons.setdefault(why, []).append(row.id)
     tables["skipped"] = table(("rows", "why"), [[", ".join(names), why] for why, names in reasons.items()])
+    return tables
+
+
+def of_compute() -> None:
+    found = compute.run(DOCS / "images")
+    own = replace(found, skipped=[(row, why) for row, why in found.skipped if row.group != "finetune"])
+    tables = of_steps(own, ("gpu", "model", "kernels", "metric"))
+    lines = [[it.name, f"{it.mean:.1%}", f"{it.worst:.1%}, {it.model}"] for it in ablated(compute.read())]
+    tables["mechanisms"] = table(("without", "mean error", "greatest"), lines)
+    lines = []
+    for file in TRAINING:
+        known, _ = training.forecasts(transformers.read_rows(file))
+        for part, rows in training.parts(known):
+            numbers = training.numbers(rows)
+            lines.append([f"`{file.name}`", part, numbers["rows"], f"{numbers['mean']:.1%}", f"{numbers['worst']:.1%}"])
+    tables["published"] = table(("file", "", "rows", "mean error", "greatest"), lines)
     write(DOCS / "results/compute.md", tables)
+
+
+def of_finetune() -> None:
+    write(DOCS / "results/finetune.md", of_steps(finetune.run(DOCS / "images"), ("method", "gpu", "metric")))
 
 
 def of_coordinator_model() -> None:
@@ -254,6 +264,7 @@ PAGES = {
     "published": of_published,
     "studies": of_studies,
     "compute": of_compute,
+    "finetune": of_finetune,
     "coordinator-model": of_coordinator_model,
     "validation": of_validation,
 }

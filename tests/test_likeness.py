@@ -24,7 +24,7 @@ from paceline.forecast.likeness import (
 )
 from paceline.forecast.result import Interval
 
-H100 = Conditions("hopper", "decoder", "16 bits", "one node", "data", "fused")
+H100 = Conditions("hopper", "decoder", "16 bits", "one node", "data", "fused", "trained")
 likes = st.builds(Like, st.sampled_from("abc"), st.integers(0, APART), st.floats(-1, 1))
 
 
@@ -75,7 +75,9 @@ def test_conditions_of_a_model():
         return conditions_of(find_workload(word, **options), 8, 1)
 
     assert of("llama-3-8b@h100") == H100
-    assert of("bert-large@a100:dtype=fp32") == Conditions("ampere", "encoder", "32 bits", "one node", "data", "fused")
+    assert of("bert-large@a100:dtype=fp32") == Conditions(
+        "ampere", "encoder", "32 bits", "one node", "data", "fused", "trained"
+    )
     assert of("mixtral-8x7b@h100").model == "experts"
     assert of("t5-base@h100").model == "encoder-decoder"
     assert of("vit-large@h100").model == "images"
@@ -160,3 +162,22 @@ def test_the_spread_of_a_calibrated_device_widens(spread):
     assert wider is not None
     assert math.log(wider.high_s) == pytest.approx(math.hypot(math.log(plain.high_s), math.log1p(spread)))
     assert wider.low_s * wider.high_s == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", evidence.MEMORY_KINDS)
+def test_memory_has_an_interval_around_it_whatever_the_architecture(kind):
+    conditions = replace(H100, scale="one GPU", software="eager", weights="trained")
+    ends = evidence.memory_interval(10**9, kind, conditions)
+    assert ends is not None
+    assert ends[0] < 10**9 < ends[1]
+    assert ends[0] * ends[1] == pytest.approx(1e18, rel=1e-6)
+    assert evidence.memory_interval(10**9, kind, replace(conditions, architecture="volta")) == ends
+
+
+def test_memory_has_no_interval_where_nothing_was_measured():
+    assert evidence.memory_interval(10**9, "peak", replace(H100, model="images", weights="quantized")) is None
+
+
+def test_intervals_of_memory_hold_as_many_as_they_say():
+    found = evidence.coverage_of_memory()
+    assert found.inside >= LEVEL * found.known

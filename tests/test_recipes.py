@@ -61,7 +61,11 @@ def test_an_older_gpu_computes_in_fp16_where_the_recipe_allows_it():
         ("gpt2-small@h100", {"optimizer_impl": "slow"}, "unknown value 'slow'"),
         ("vit-base@h100", {"loss_chunks": 4}, "whose loss is not of tokens"),
         ("gpt2-small@h100", {"loss_chunks": 4096, "seq": 64}, "4096 chunks are more than the 64 tokens"),
-        ("gpt2-small@h100", {"loss_chunks": 1}, "1 has no effect with fused kernels"),
+        (
+            "gpt2-small@h100",
+            {"loss_chunks": 1, "kernels": "transformer-engine"},
+            "1 has no effect with transformer-engine",
+        ),
         ("gpt2-small@h100:precision=bf16", {"precision": "o2"}, "says bf16, too"),
         ("gpt2-small@h100:power_limit=0.5kW", {"power_limit": 600.0}, "says 500 W, too"),
         ("gpt2-small@h100:loss_chunks=0", {}, "must be 1-"),

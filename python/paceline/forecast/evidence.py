@@ -30,6 +30,7 @@ few hundred Mbps, and those of VGG-16 are the most, 822.5 MB."""
 _PUBLISHED = Path(__file__).parent / "residuals.json"
 _COMPUTED = Path(__file__).parent / "residuals-models.json"
 _SCALED = Path(__file__).parent / "residuals-scaled.json"
+_MEMORY = Path(__file__).parent / "residuals-memory.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
 _FEWEST_SOURCES = 2
 """Of the cases of an interval, since one source says nothing of how far another is off."""
@@ -139,6 +140,13 @@ def measured_on(architecture: str) -> str:
 
 
 @lru_cache(maxsize=3)
+def memory_cases(kind: str) -> tuple[ComputedCase, ...]:
+    """Return the measured memory of training steps, of a kind: `peak` (allocated), or `reserved`."""
+    cases = [dict(case) for case in _read(_MEMORY)["cases"]]
+    return tuple(_computed_case(case) for case in cases if case.pop("kind") == kind)
+
+
+@lru_cache(maxsize=4)
 def _read(path: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return document
@@ -151,7 +159,7 @@ def _computed_case(case: dict[str, Any]) -> ComputedCase:
 
 def forget() -> None:
     """Read the files again when they are next needed: they have been rewritten."""
-    for cached in (published_cases, computed_cases, scaled_cases, _read, _near):
+    for cached in (published_cases, computed_cases, scaled_cases, memory_cases, _read, _near):
         cached.cache_clear()
 
 
@@ -252,8 +260,8 @@ def _published(question: Question, without: frozenset[str]) -> tuple[_Size | Non
     return _sized(near, _PUBLISHED), ground.on(Ground.PUBLISHED, sources=_closest(near))
 
 
-def _sized(cases: Sequence[Like], file: Path) -> _Size:
-    return _Size(_read(file)["factor"] * size_of(cases), len(cases))
+def _sized(cases: Sequence[Like], file: Path, factor: str = "factor") -> _Size:
+    return _Size(_read(file)[factor] * size_of(cases), len(cases))
 
 
 def _closest(cases: Sequence[Like]) -> tuple[str, ...]:
@@ -287,7 +295,7 @@ def _computed(question: Question, conditions: Conditions, without: frozenset[str
     """Return the size by cases in like conditions, and their sources; each property has been measured by two."""
     if question.workers > 1 and not question.own:
         return None, Evidence(Ground.TRANSFORMERS_UNPUBLISHED, strategy=question.strategy)
-    near = _near(conditions, without)
+    near = _near("time", conditions, without)
     if near.missing is not None:
         value = getattr(conditions, near.missing)
         return None, Evidence(Ground.UNMEASURED, condition=near.missing, value=value)
@@ -334,10 +342,12 @@ class _Near:
 
 
 @lru_cache(maxsize=256)
-def _near(conditions: Conditions, without: frozenset[str]) -> _Near:
+def _near(kind: str, conditions: Conditions, without: frozenset[str]) -> _Near:
+    """Return the cases near some conditions, of `time`, or of a kind of memory."""
+    cases, file = (computed_cases(), _COMPUTED) if kind == "time" else (memory_cases(kind), _MEMORY)
     near = [
         (case, differences)
-        for case in computed_cases()
+        for case in _chosen(cases, conditions.has_adapters)
         if case.source not in without and len(differences := conditions.differences(case.conditions)) <= APART
     ]
     for field in fields(Conditions):
@@ -346,7 +356,46 @@ def _near(conditions: Conditions, without: frozenset[str]) -> _Near:
             return _Near(None, (), (), field.name)
     likes = [Like(case.source, len(differences), case.residual) for case, differences in near]
     as_large = tuple(case for case, differences in near if "scale" not in differences)
-    return _Near(_sized(likes, _COMPUTED), _closest(likes), as_large)
+    factor = "factor_of_adapters" if conditions.has_adapters else "factor"
+    return _Near(_sized(likes, file, factor), _closest(likes), as_large)
+
+
+def memory_interval(
+    size_bytes: int, kind: str, conditions: Conditions, without: frozenset[str] = frozenset()
+) -> tuple[int, int] | None:
+    """Return the bytes between which measured memory is with a probability of `LEVEL`; None outside the evidence.
+
+    Args:
+        size_bytes: The forecast.
+        kind: `peak`, `reserved` or `total`.
+        conditions: Those of the step. Memory does not depend on the architecture of the GPU.
+        without: Sources whose cases do not count.
+    """
+    near = _near("peak" if kind == "peak" else "reserved", replace(conditions, architecture=""), without)
+    if near.size is None:
+        return None
+    return round(size_bytes * math.exp(-near.size.log)), round(size_bytes * math.exp(near.size.log))
+
+
+def _chosen(cases: Sequence[ComputedCase], adapters: bool | None) -> list[ComputedCase]:
+    return [case for case in cases if adapters in (None, case.conditions.has_adapters)]
+
+
+def coverage_of_memory(*, adapters: bool | None = None) -> Coverage:
+    """Return how intervals of measured memory do; see `coverage_of_models`."""
+    rows: list[tuple[float, Interval | None]] = []
+    for kind in ("peak", "reserved"):
+        for case in _chosen(memory_cases(kind), adapters):
+            found = memory_interval(_ONE, kind, case.conditions, frozenset((case.source,)))
+            own = None if found is None else Interval(found[0] / _ONE, found[1] / _ONE, LEVEL, 0, "")
+            rows.append((math.exp(case.residual), own))
+    return covered(rows)
+
+
+MEMORY_KINDS = ("peak", "reserved", "total")
+"""Of memory: what is allocated at the peak, with what the allocator keeps, and all that the process takes."""
+_ONE = 10**9
+"""Bytes of a forecast whose interval is asked for."""
 
 
 @dataclass(frozen=True)
@@ -370,9 +419,9 @@ def coverage() -> Coverage:
     return covered(left_out(published_cases()))
 
 
-def coverage_of_models() -> Coverage:
-    """Return how intervals of the measured training steps do."""
-    return covered(left_out(computed_cases()))
+def coverage_of_models(*, adapters: bool | None = None) -> Coverage:
+    """Return how intervals of the measured training steps do; `adapters`: only of those with some, or without."""
+    return covered(left_out(_chosen(computed_cases(), adapters)))
 
 
 def coverage_of_scaled() -> Coverage:

@@ -50,6 +50,13 @@ class Conditions:
     """How ranks share a model: `data`, `tensor` or `pipeline` parallelism."""
     software: str = ""
     """The kernels."""
+    weights: str = ""
+    """`trained`, `adapted` (frozen beside adapters), or `quantized` beside adapters."""
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether adapters are trained beside frozen weights. A recording does not say so."""
+        return self.weights in ("adapted", "quantized")
 
     def differences(self, other: Conditions) -> list[str]:
         """Return the names of the properties in which they differ."""
@@ -89,6 +96,7 @@ def conditions_of(workload: Workload, gpus: int, nodes: int) -> Conditions:
         scale=scale_of(gpus, nodes),
         split="pipeline" if workload.pipeline > 1 else "tensor" if workload.tensor > 1 else "data",
         software=workload.kernels,
+        weights="trained" if workload.adapter is None else "quantized" if workload.quantization else "adapted",
     )
 
 

@@ -13,7 +13,7 @@ from paceline.catalog.models.workload import Workload
 from paceline.forecast import compression as compressions
 from paceline.forecast import sharding as shardings
 from paceline.forecast.beyond import beyond
-from paceline.forecast.evidence import Question, interval
+from paceline.forecast.evidence import MEMORY_KINDS, Question, interval, memory_interval
 from paceline.forecast.footprint import footprint
 from paceline.forecast.likeness import Conditions, architecture_of, conditions_of, scale_of
 from paceline.forecast.lowering import native
@@ -124,6 +124,8 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
             note = notes.tensor_between_nodes(workload.tensor, workload.tensor_nodes, said_s, slower)
             figures["notes"] = (*figures["notes"], note)
     sharded = _sharded(scenario, found, outcome)
+    if sharded is not None and question.conditions is not None:
+        sharded = replace(sharded, likely=_likely_memory(sharded, question.conditions))
     if sharded is not None and sharded.memory.activations_bytes is None:
         figures["notes"] = (*figures.get("notes", found.notes), terms.without_activations(found.trace))
     if found.asynchronous is not None:
@@ -160,6 +162,13 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         latency_s=low.cluster.latency_s,
         bucket_size=low.bucket_size,
     )
+
+
+def _likely_memory(own: Sharded, conditions: Conditions) -> dict[str, tuple[int, int]]:
+    if own.memory.activations_bytes is None:
+        return {}
+    found = {kind: memory_interval(own.bytes_of(kind), kind, conditions) for kind in MEMORY_KINDS}
+    return {kind: ends for kind, ends in found.items() if ends is not None}
 
 
 def traced(scenario: Scenario, ranks: int | None = None) -> tuple[Result, list[dict[str, Any]]]:

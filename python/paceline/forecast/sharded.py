@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline import _core
@@ -65,7 +65,7 @@ class Memory:
         """Return whether it fits, but the allocator may reserve all of a GPU's memory."""
         return self.fits_into(capacity_bytes) and FRAGMENTED * self.reserved_bytes + self.beside_bytes > capacity_bytes
 
-    def to_dict(self) -> dict[str, int | None]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
         return {**vars(self), "total_bytes": self.total_bytes}
 
@@ -150,6 +150,8 @@ class Sharded:
     """Memory of a GPU, if it is known."""
     host: Host | None = None
     """What a GPU has in the memory of its host or on its drives; None: nothing."""
+    likely: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Bytes between which measured memory is with a probability of 80 %, by kind: `peak`, `reserved`, `total`."""
 
     @property
     def fits(self) -> bool | None:
@@ -167,6 +169,11 @@ class Sharded:
     def room_bytes(self) -> int:
         """Bytes of a known memory that nothing takes, if it fits."""
         return max(0, (self.capacity_bytes or 0) - self.memory.total_bytes)
+
+    def bytes_of(self, kind: str) -> int:
+        """Return the bytes of a kind of memory: `peak`, `reserved` or `total`."""
+        size: int = getattr(self.memory, f"{kind}_bytes")
+        return size
 
     @classmethod
     def of(cls, plan: _core.Sharded) -> Sharded:
@@ -195,6 +202,7 @@ class Sharded:
         plain |= {"fits": self.fits, "tight": self.is_tight}
         del plain["host"]
         plain |= {} if self.host is None else {"host": self.host.to_dict()}
+        plain["memory"]["interval"] = {f"{kind}_bytes": list(ends) for kind, ends in plain.pop("likely").items()}
         if self.sync_every == 1:
             del plain["sync_every"]
         return plain

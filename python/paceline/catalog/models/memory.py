@@ -301,9 +301,10 @@ def _of_logits(layer: Layer, computed: Computation) -> float:
     size, own = element_bytes(computed.precision), _loss_bytes(layer, computed)
     if (computed.loss_chunks or 1) > 1:
         return (size + 3 * own) / (computed.loss_chunks or 1)
+    if computed.loss_chunks == 1:
+        # Transformers converts logits before a fused kernel has them.
+        return size if computed.kernels == "compiled" else own
     if computed.kernels in MEGATRON:
         return size
-    if computed.loss_chunks == 1:
-        return own if computed.kernels == "eager" else size
     # The gradients of the result and of the argument; DTensor's has a third copy.
     return own * (3 if computed.is_gathered else 2)

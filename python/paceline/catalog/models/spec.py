@@ -18,7 +18,7 @@ from paceline.catalog.models.families import model_of
 from paceline.catalog.models.layers import Model
 from paceline.catalog.models.names import resolve, unknown_model
 from paceline.catalog.models.pipeline import can_be_cut
-from paceline.catalog.models.traits import MEGATRON
+from paceline.catalog.models.traits import TRANSFORMER_ENGINE
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.objectives import OBJECTIVES
 from paceline.catalog.offload import ACTIVATIONS, STATES, Offload, parse_offload
@@ -323,7 +323,7 @@ def _checked_chunks(model: Model, chunks: int | None, kernels: str) -> int | Non
             setting="loss_chunks",
             remedy="drop {this}",
         )
-    if chunks == 1 and kernels in MEGATRON:
+    if chunks == 1 and kernels == TRANSFORMER_ENGINE:
         raise InvalidArgumentError(
             f"1 has no effect with {kernels} kernels, whose loss is fused",
             setting="loss_chunks",

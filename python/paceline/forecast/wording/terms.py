@@ -163,6 +163,7 @@ _CONDITIONS = {
     "scale": "{}",
     "split": "{} parallelism",
     "software": "{} kernels",
+    "weights": "{} weights",
 }
 _MODELS = {
     "decoder": "decoders",

@@ -64,6 +64,8 @@ def _row(it: Measurement, timed: set[str]) -> Row:
         left_out, command = str(error), Reading()
     for text in command.assumed:
         reading.add(assumed=text)
+    is_dropped = bool(left_out)
+    left_out = left_out or command.not_counted
     measured, unit = _value(it, metric, source.sums_memory)
     return Row(
         id=it.id,
@@ -74,7 +76,7 @@ def _row(it: Measurement, timed: set[str]) -> Row:
         metric=metric,
         measured=measured,
         unit=unit,
-        command="" if left_out else command.command,
+        command="" if is_dropped else command.command,
         assumed="" if left_out else "; ".join(reading.assumed),
         left_out=left_out,
         method=_method(it),

@@ -28,6 +28,8 @@ class Reading:
 
     words: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
+    not_counted: str = ""
+    """Why the measurement cannot be compared, if the source leaves something open that no command can say."""
 
     def add(self, *words: str, assumed: str = "") -> None:
         """Append words to the command, and an assumption to the others."""
@@ -271,6 +273,8 @@ def loss(it: Measurement, reading: Reading, tokens: int) -> None:
             *("--loss-chunks", str(chunks)),
             assumed=f"{chunks} chunks, by Liger's rule for {tokens:,} tokens and {words:,} words",
         )
+    elif it.loss_kernel.startswith("fused triton CE"):
+        reading.add("--loss-chunks", "1", assumed="logits in FP32, as transformers converts them before a fused loss")
     elif it.loss_kernel.startswith("cut-cross-entropy"):
         chunks = math.ceil(tokens / _CUT)
         reading.add("--loss-chunks", str(chunks), assumed="logits by tile, as chunks of 128 tokens")

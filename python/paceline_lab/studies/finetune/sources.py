@@ -33,7 +33,7 @@ def _trainer(
     tokens: int,
     kernels: str,
     precision: str = "bf16",
-    adapters: str = "",
+    adapters: str = "mixed",
     implementation: str = "foreach",
 ) -> Reading:
     """Return the reading of a script on top of PyTorch: one process a GPU, data parallelism.
@@ -43,7 +43,7 @@ def _trainer(
         tokens: Of a sample.
         kernels: The kernels.
         precision: The recipe where all parameters are trained.
-        adapters: The recipe of adapters, those of PEFT by default: in FP32, beside weights in 16 bits.
+        adapters: The recipe of adapters; by default as PEFT has them without autocast.
         implementation: That of AdamW.
     """
     reading = Reading()
@@ -51,11 +51,8 @@ def _trainer(
     readings.gpu(it, reading)
     readings.sizes(it, reading, tokens)
     readings.trained(it, reading)
-    recipe = precision if "--lora" not in reading.words else adapters
-    if recipe:
-        reading.add("--precision", recipe)
-    elif it.precision == "fp16":
-        reading.add("--dtype", "fp16")
+    recipe = adapters if "--lora" in reading.words else precision
+    reading.add("--precision", recipe)
     readings.optimizer(it, reading, "" if recipe == "o2" else implementation)
     readings.memory_savers(it, reading)
     reading.add("--kernels", kernels)
@@ -63,6 +60,19 @@ def _trainer(
     readings.loss(it, reading, tokens * int(it.batch_per_gpu))
     reading.add("--strategy", "native")
     return reading
+
+
+def _autocast(it: Measurement) -> str:
+    """Return the recipe of adapters in FP32 under autocast, as of transformers' trainer with `bf16=True`."""
+    return "amp-fp16" if it.precision == "fp16" else "amp-bf16"
+
+
+def _trainer_adapters(it: Measurement) -> str:
+    """Return the recipe of adapters where nothing beside 4-bit weights stays in FP32.
+
+    axolotl converts norms and embeddings back; FSDP needs one type, that in which 4-bit weights are stored.
+    """
+    return _autocast(it) if it.quantization == "none" else "bf16"
 
 
 def _peft(it: Measurement) -> Reading:
@@ -92,12 +102,24 @@ def _fms(it: Measurement) -> Reading:
         tokens=it.tokens,
         kernels="fused" if is_fast else "eager",
         precision="fsdp-mixed" if sharded_fp32 else "bf16",
+        adapters=_fms_adapters(it),
     )
     if sharded_fp32:
         reading.add(assumed="FSDP holds FP32 parameters, as the source is read in its notes")
     elif "fp32-upcast" in it.precision and it.method == "full":
         reading.add(assumed="parameters in bfloat16, since FP32 ones do not fit")
     return reading
+
+
+def _fms_adapters(it: Measurement) -> str:
+    """Return the recipe of adapters, under autocast unless the source says that there is none.
+
+    Its own preparation of 4-bit weights leaves the others in 16 bits (`_prepare_model_for_kbit_training` in
+    framework_plugin_bnb.py); the baseline has PEFT's, which converts them to FP32.
+    """
+    if "accelerated-peft-bnb" in it.framework:
+        return "bf16"
+    return "mixed" if "no autocast" in it.precision else _autocast(it)
 
 
 def _torchtune(it: Measurement) -> Reading:
@@ -116,7 +138,13 @@ def _fsdp_qlora(it: Measurement) -> Reading:
     """The script train.py on samples of full length, with adapters in the type in which 4-bit weights are stored."""
     if "prose gives" in it.not_stated and not it.is_memory:
         raise NotForecast("the source contradicts itself: its prose has half the time of its table")
-    return _trainer(it, tokens=it.tokens, kernels="eager", adapters="bf16")
+    reading = _trainer(it, tokens=it.tokens, kernels="eager", adapters="bf16")
+    if it.gpu.startswith("RTX 3090") and "FULL_SHARD" in it.strategy and not it.is_memory:
+        # Steps of unquantized weights take 4 s longer than by DDP: 3.3 GB/s, an eighth of the RTX 4090s' link.
+        reading.not_counted = (
+            "the link of these GPUs, over which units are gathered, is not stated, only that of others"
+        )
+    return reading
 
 
 def _qwen(it: Measurement) -> Reading:
@@ -125,7 +153,7 @@ def _qwen(it: Measurement) -> Reading:
         raise NotForecast("no option trains embeddings and the head beside adapters")
     if it.strategy.startswith("without ZeRO-3"):
         raise NotForecast("the length of samples is not stated")
-    reading = _trainer(it, tokens=it.tokens, kernels="eager", precision="o2" if it.method == "full" else "bf16")
+    reading = _trainer(it, tokens=it.tokens, kernels="eager", precision="o2", adapters=_autocast(it))
     if it.method == "full":
         reading.add(assumed="DeepSpeed's FP32 masters, as in the only script of the repository that trains all")
     return reading
@@ -153,10 +181,11 @@ def _swift(it: Measurement) -> Reading:
         it,
         tokens=it.most_tokens,
         kernels="fused" if it.loss_kernel.startswith("Liger") else "eager",
-        precision="o2" if is_deepspeed and it.method == "full" else "bf16",
+        precision="o2" if is_deepspeed else "bf16",
+        adapters=_autocast(it),
     )
     if it.packed == "no":
-        reading.add(assumed=f"the longest sample, {it.most_tokens} tokens")
+        reading.not_counted = "PyTorch's allocator keeps blocks of samples of all lengths, which are not stated"
     if it.attention == "flash-attn 3":
         reading.add(assumed="FlashAttention-2 for 3")
     if it.gpus == "16":
@@ -235,7 +264,7 @@ def _nemo(it: Measurement) -> Reading:
 
 def _axolotl(it: Measurement) -> Reading:
     """Axolotl's examples, with packed samples."""
-    reading = _trainer(it, tokens=it.tokens, kernels="fused", implementation="fused")
+    reading = _trainer(it, tokens=it.tokens, kernels="fused", adapters=_trainer_adapters(it), implementation="fused")
     if it.attention.startswith("flash-attn 3"):
         reading.add(assumed="FlashAttention-2 for 3")
     return reading
@@ -243,7 +272,7 @@ def _axolotl(it: Measurement) -> Reading:
 
 def _peft_docs(it: Measurement) -> Reading:
     """TRL's trainer by PEFT's pages on FSDP and DeepSpeed, with packed samples."""
-    return _trainer(it, tokens=it.tokens, kernels="eager")
+    return _trainer(it, tokens=it.tokens, kernels="eager", adapters=_trainer_adapters(it))
 
 
 def _unstated(_: Measurement) -> Reading:
@@ -262,7 +291,7 @@ def _diffusion(it: Measurement) -> Reading:
 SOURCES = (
     Source("peft", "PEFT's method_comparison", "huggingface/peft method_comparison", _peft),
     Source("fms-acceleration", "fms-acceleration", "foundation-model-stack", _fms),
-    Source("torchtune", "torchtune", "pytorch/torchtune README", _torchtune, memory="reserved"),
+    Source("torchtune", "torchtune", "pytorch/torchtune README", _torchtune, memory="active"),
     Source("torchtune", "torchtune", "pytorch/torchtune docs", _tutorials),
     Source("fsdp_qlora", "fsdp_qlora", "AnswerDotAI", _fsdp_qlora),
     Source("qwen", "Qwen", "QwenLM", _qwen, memory="reserved", sums_memory=True),

@@ -89,7 +89,7 @@ class Row:
     assumed: str
     """The assumptions of the command where the source is silent."""
     left_out: str
-    """Why there is no forecast; with a command of several scenarios, why there is only a range."""
+    """Why the row is not counted; if it has a command, what this forecasts is said as well."""
     method: str = "full"
     """The parameters that are trained: `full`, `lora`, `qlora` or another method of fine-tuning."""
 

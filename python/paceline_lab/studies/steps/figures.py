@@ -26,8 +26,8 @@ def draw(rows: Sequence[Forecast], groups: Mapping[str, str], path: Path) -> Pat
         grid: Any = canvas.subplots(1, 2)
         _panel(grid[0], groups, [it for it in rows if it.row.metric.is_time], "step, s", in_steps=True)
         _panel(grid[1], groups, [it for it in rows if it.row.metric.is_memory], "memory, GB", in_steps=False)
-        handles, labels = grid[0].get_legend_handles_labels()
-        canvas.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+        shown = {label: one for axes in grid for one, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        canvas.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=2, frameon=False)
         canvas.suptitle(f"Forecast against measured; band: ±{_BAND:.0%}")
         with replaced(path) as file:
             canvas.savefig(file, dpi=_DPI, format="png")

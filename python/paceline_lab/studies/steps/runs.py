@@ -63,11 +63,14 @@ def forecast_each(
 
 
 def _left_out(row: Row) -> str:
-    """Return why a row is left out; if it has a command, with the range that this forecasts."""
+    """Return why a row is left out; if it has a command, with what this forecasts, or the range of its scenarios."""
     if not row.command:
         return row.left_out
-    low, high = range_of(row)
-    return f"{row.left_out}: {row.measured:g} {row.unit}, forecast as {units.digits(low)} to {units.digits(high)}"
+    try:
+        ends = [units.digits(end) for end in range_of(row)]
+    except PacelineError as error:
+        return f"{row.left_out}: {error}"
+    return f"{row.left_out}: {row.measured:g} {row.unit}, forecast as {' to '.join(dict.fromkeys(ends))}"
 
 
 def leave_one_source_out(rows: list[Row]) -> list[Forecast]:
