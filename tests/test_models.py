@@ -68,7 +68,9 @@ PUBLISHED = {
     "vit-base": 86_567_656,
     "vit-huge": 632_045_800,
 }
-WITHOUT_A_BUILT_IN = {"ministral", "granite", "olmo3", "glm4_moe", "falcon_h1", "qwen3_5_text", "qwen3_5_moe_text"}
+WITHOUT_A_BUILT_IN = {
+    *("ministral", "granite", "olmo3", "glm4_moe", "falcon_h1", "qwen3_5_text", "qwen3_5_moe_text", "gemma4_text"),
+}
 # B. of parameters in the paper's table 2.1.
 GPT3 = {"gpt3-1.3b": 1.3e9, "gpt3-2.7b": 2.7e9, "gpt3-6.7b": 6.7e9, "gpt3-13b": 13e9, "gpt3-175b": 175e9}
 TRANSFORMER_ENGINE = [

@@ -55,6 +55,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "gemma": ("Gemma",),
     "gemma2": ("Gemma2",),
     "gemma3_text": ("Gemma3", "Gemma3Text"),
+    "gemma4_text": ("Gemma4", "Gemma4Text"),
     "gpt_oss": ("GptOss",),
     "deepseek_v2": ("DeepseekV2",),
     "deepseek_v3": ("DeepseekV3",),
