@@ -412,6 +412,7 @@ class _ClusterFields(TypedDict, total=False):
     latency_s: float
     message_overhead_s: float
     gpus_per_node: int
+    gpus_per_rank: int
     gpu: str | None
     nics_per_node: int
     gpudirect: bool
@@ -461,6 +462,8 @@ class Cluster:
     """Of a message at its sender."""
     gpus_per_node: int
     """Ranks of a node."""
+    gpus_per_rank: int
+    """GPUs that a rank stands for, such as tensor-parallel ones."""
     gpu: str | None
     """The GPUs' name; None: not said."""
     nics_per_node: int

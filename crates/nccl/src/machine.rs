@@ -63,6 +63,8 @@ pub struct Machine {
     pub generation: &'static Generation,
     /// GPUs of a node.
     pub gpus_per_node: u32,
+    /// GPUs that a rank stands for, each with a slot of its own.
+    pub gpus_per_rank: u32,
     /// The links between them.
     pub intra_link: IntraLink,
     /// Rate of a GPU's link inside the node.
@@ -96,6 +98,7 @@ impl Machine {
             name: String::new(),
             generation,
             gpus_per_node,
+            gpus_per_rank: 1,
             intra_link: Machine::usual_link(8.0 * inside, generation, gpus_per_node > 1),
             link: inside,
             peer_access: true,
@@ -134,7 +137,7 @@ impl Machine {
     #[must_use]
     pub fn network_of(&self, group: Group) -> f64 {
         let (nics, ranks) = (f64::from(self.nics), f64::from(group.per_node_used()));
-        let fed = (self.generation.slot * nics / self.nominal).ceil();
+        let fed = f64::from(self.gpus_per_rank) * (self.generation.slot * nics / self.nominal).ceil();
         let reached = (ranks * (nics / f64::from(self.gpus_per_node)).min(fed)).max(1.0);
         self.network * (reached / nics).min(1.0 / f64::from(group.concurrent))
     }

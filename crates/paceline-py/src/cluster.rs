@@ -250,6 +250,7 @@ fn set(cluster: &mut ModelCluster, field: &str, given: &Bound<'_, PyAny>) -> PyR
         "latency_s" => cluster.latency = delay(field, given)?,
         "message_overhead_s" => cluster.message_overhead = delay(field, given)?,
         "gpus_per_node" => cluster.gpus_per_node = value(field, given)?,
+        "gpus_per_rank" => cluster.gpus_per_rank = value(field, given)?,
         "gpu" => cluster.gpu = value::<Option<String>>(field, given)?.unwrap_or_default(),
         "nics_per_node" => cluster.nics_per_node = value(field, given)?,
         "gpudirect" => cluster.gpudirect = value(field, given)?,
@@ -332,6 +333,7 @@ getters! { Cluster, self {
     latency_s: f64 = self.0.latency.seconds();
     message_overhead_s: f64 = self.0.message_overhead.seconds();
     gpus_per_node: u32 = self.0.gpus_per_node;
+    gpus_per_rank: u32 = self.0.gpus_per_rank;
     gpu: Option<&str> = Some(self.0.gpu.as_str()).filter(|gpu| !gpu.is_empty());
     nics_per_node: u32 = self.0.nics_per_node;
     gpudirect: bool = self.0.gpudirect;

@@ -66,6 +66,7 @@ pub fn machine(cluster: &Cluster, rdma_latency_s: f64) -> Result<Machine, Simula
         name: cluster.name.clone(),
         generation,
         gpus_per_node: gpus,
+        gpus_per_rank: cluster.gpus_per_rank,
         intra_link,
         link: link_bps / 8.0,
         peer_access: cluster.peer_access,

@@ -352,7 +352,8 @@ class Sweep:
         own = load_cluster(self._cluster(), **fields)
         nodes = self._tensor_nodes(own)
         intra = as_rate(ways * own.intra_bandwidth_bps)
-        return fields | {"gpus_per_node": own.gpus_per_node * nodes // ways, "intra_bandwidth": intra}
+        shared = {"gpus_per_node": own.gpus_per_node * nodes // ways, "gpus_per_rank": ways}
+        return fields | shared | {"intra_bandwidth": intra}
 
     def _own_fields(self) -> dict[str, Any]:
         """Return the fields given of nodes whose ranks are GPUs."""

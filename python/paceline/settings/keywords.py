@@ -93,6 +93,7 @@ class ClusterFields(TypedDict, total=False):
     efficiency: float | None
     stream_bandwidth: str | None
     node_contention: float | None
+    gpus_per_rank: int | None
     nics_per_node: int | None
     gpudirect: bool | None
     nccl_plugin: str | None

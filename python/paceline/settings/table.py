@@ -1512,6 +1512,7 @@ CLUSTER_FIELDS: Mapping[str, str] = {
     "efficiency": "float",
     "stream_bandwidth": "str",
     "node_contention": "float",
+    "gpus_per_rank": "int",
     "nics_per_node": "int",
     "gpudirect": "bool",
     "nccl_plugin": "str",

@@ -85,6 +85,7 @@ impl Cluster {
         check_delay(self.message_overhead).map_err(at("message_overhead"))?;
         check_delay(self.intra_latency).map_err(at("intra_latency"))?;
         within("gpus_per_node", self.gpus_per_node, &range::GPUS_PER_NODE)?;
+        within("gpus_per_rank", self.gpus_per_rank, &range::GPUS_PER_NODE)?;
         within("nics_per_node", self.nics_per_node, &range::NICS_PER_NODE)?;
         within("sockets", self.sockets, &range::SOCKETS)?;
         check_text(self.nccl_plugin.clone()).map_err(at("nccl_plugin"))?;

@@ -68,6 +68,8 @@ struct ClusterFile {
     message_overhead: Option<Time>,
     #[serde(default, deserialize_with = "gpus_per_node")]
     gpus_per_node: Option<u32>,
+    #[serde(default, deserialize_with = "gpus_per_node")]
+    gpus_per_rank: Option<u32>,
     #[serde(default, deserialize_with = "optional_name")]
     gpu: Option<String>,
     #[serde(default, deserialize_with = "nics_per_node")]
@@ -371,6 +373,7 @@ impl ClusterFile {
             latency: self.latency.unwrap_or(default.latency),
             message_overhead: self.message_overhead.unwrap_or(default.message_overhead),
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
+            gpus_per_rank: self.gpus_per_rank.unwrap_or(default.gpus_per_rank),
             gpu: self.gpu.unwrap_or_default(),
             nics_per_node: self.nics_per_node.unwrap_or(default.nics_per_node),
             gpudirect: self.gpudirect.unwrap_or(default.gpudirect),
@@ -543,7 +546,7 @@ fn hint(field: &str) -> Option<&'static str> {
         "mesh" => "{\"peers\": 4, \"bridge\": \"40Gbps\"}",
         "peers" => "how many GPUs each one has a link to, a whole number of at least 1",
         "node_contention" => "0.04 (a share)",
-        "gpus_per_node" => "a whole number of at least 1",
+        "gpus_per_node" | "gpus_per_rank" => "a whole number of at least 1",
         "gpu" => "\"H100\" (a GPU's name)",
         "nics_per_node" => "how many NICs share the node's bandwidth evenly, a whole number from 1 to 128",
         "intra_link" => "\"pcie\", \"xgmi\", \"nvlink\" or \"nvswitch\"",

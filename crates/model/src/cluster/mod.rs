@@ -185,6 +185,8 @@ pub struct Cluster {
     pub message_overhead: Time,
     /// Ranks on a node.
     pub gpus_per_node: u32,
+    /// GPUs that a rank stands for, such as tensor-parallel ones: each has a slot of its own.
+    pub gpus_per_rank: u32,
     /// The GPUs, by name; empty if not said.
     pub gpu: String,
     /// NICs that make up `bandwidth`, evenly. The network models see one of the total rate; NCCL's model gives each
@@ -267,6 +269,7 @@ impl Default for Cluster {
             latency: Time::ZERO,
             message_overhead: Time::ZERO,
             gpus_per_node: 1,
+            gpus_per_rank: 1,
             gpu: String::new(),
             nics_per_node: 1,
             gpudirect: true,

@@ -27,6 +27,9 @@ impl Cluster {
             ("message_overhead", time(self.message_overhead)),
             ("gpus_per_node", self.gpus_per_node.to_string()),
         ]);
+        if self.gpus_per_rank != 1 {
+            fields.push(("gpus_per_rank", self.gpus_per_rank.to_string()));
+        }
         if !self.gpu.is_empty() {
             fields.push(("gpu", quoted(&self.gpu)));
         }

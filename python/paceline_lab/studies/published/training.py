@@ -167,7 +167,7 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
     sharding = case.sharding
     words = row["strategy"].lower()
     # A rank of the simulation is the GPUs that share every layer.
-    fields: dict[str, Any] = {"gpus_per_node": max(1, per_node // tensor)}
+    fields: dict[str, Any] = {"gpus_per_node": max(1, per_node // tensor), "gpus_per_rank": tensor}
     if "hsdp" in words:
         sharding = f"hsdp:{min(per_node, case.gpus) // tensor}"
     if "shard_grad_op" in words:
