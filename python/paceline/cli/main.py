@@ -52,7 +52,7 @@ Your run is slow: write a timeline, read where the time goes
   paceline doctor run.json
 
 It is slower than it should be: compare it with its forecast
-  paceline compare llama-3-8b --gpu h100 --gpus 8 --sharding zero3 --measured 2.8s
+  paceline compare gpt2-xl --gpu a100 --gpus 8 --measured 900ms
 
 Usage: paceline COMMAND
   paceline --help             all commands
