@@ -32,8 +32,8 @@ _HALF_WIDTH = (0.4, 0.6)
 """Shares of PCI Express's rate at x8 for x16."""
 _BY_HOST = (0.1, 0.5)
 """Shares of the links' rate of copies through the host's memory (nccl-tests#115: 6 GB/s)."""
-_SLOW_RANK = (1.05, 2.5)
-"""Times that a slow rank computes as long as the others: NVML's "HW Slowdown" divides clocks by 2 or more."""
+_SLOW_RANK = (1.05, 2.0)
+"""Times that a slow rank computes as long as the others: NVML's "HW Slowdown" halves clocks."""
 _LOADED_PER_S = {"images": (10.0, 1000.0), "text": (1.0, 1000.0), "": (1.0, 1e5)}
 """Samples per second and rank that a slow input pipeline has by kind: 185 images/s (mmpretrain#1741); a tenth of what
 one worker decodes, and what several on a fast disk do. Tokenizing a text takes milliseconds, reading one from a network

@@ -273,7 +273,7 @@ def setup(result: Result, workload: Workload | None, noun: str) -> list[str]:
     if result.compute_s <= 0:
         return [sizes, network(result, workload)]
     made = [] if workload is None else _computation(workload)
-    speed = [f"{units.factor(result.compute_speedup)} compute speed"] if result.compute_speedup != 1 else []
+    speed = [f"{units.short(result.compute_speedup)}x compute speed"] if result.compute_speedup != 1 else []
     return [", ".join([sizes, _batch(result, workload, noun), *made, *speed]), network(result, workload)]
 
 
@@ -321,7 +321,7 @@ def differing(result: Result, results: Sequence[Result]) -> list[str]:
     if varies([other.latency_s for other in results]):
         words.append(f"latency {units.duration(result.latency_s)}")
     if varies([other.compute_speedup for other in results]):
-        words.append(f"{units.factor(result.compute_speedup)} compute speed")
+        words.append(f"{units.short(result.compute_speedup)}x compute speed")
     if varies([other.gpus_per_node for other in results]):
         words.append(f"{units.count(result.gpus_per_node, 'GPU')} per node")
     if varies([other.send_order for other in results]) and result.send_order is not None:
