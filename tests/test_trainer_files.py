@@ -97,6 +97,7 @@ model:
     num_hidden_layers: 7, vocab_size: 49152}
 """
 NEMO = """\
+name: megatron_gpt
 trainer: {devices: 8, num_nodes: 2, precision: bf16}
 model:
   micro_batch_size: 1
@@ -107,7 +108,7 @@ model:
   num_layers: 32
   hidden_size: 4096
   num_attention_heads: 32
-  ffn_hidden_size: 11008
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
   activation: fast-swiglu
   activations_checkpoint_granularity: full
   optim: {name: distributed_fused_adam, lr: 1e-4}
@@ -315,6 +316,10 @@ def test_models_by_their_sizes(tmp_path):
     assert own.name == "smol" and own.whole("num_hidden_layers") == 7
     mixture = MEGATRON.replace("--swiglu", "--swiglu --num-experts 8 --moe-router-topk 2")
     assert trainers.read(written(tmp_path, "train.sh", mixture), {}).config.kind == "mixtral"
+
+
+def test_references_in_yaml(tmp_path):
+    assert trainers.read(written(tmp_path, "nemo.yaml"), {}).config.whole("intermediate_size") == 4 * 4096
 
 
 def test_folder_and_config_beside_the_file(tmp_path):

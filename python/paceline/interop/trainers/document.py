@@ -26,6 +26,7 @@ _DEEPEST = 32
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".args")
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", *SCRIPTS)
 _OPTION = re.compile(r"(?<!\S)--[a-z]+[-_][a-z-]+")
+_PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\.*([A-Za-z_][\w.]*)\}")
 
 
@@ -113,7 +114,17 @@ def _resolved(values: Values) -> Values:
 
     found: Values = {}
     for key, value in values.items():
-        match = _REFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
+        if not isinstance(value, str) or "${" not in value:
+            found[key] = value
+            continue
+        match = _REFERENCE.fullmatch(value.strip())
         other = None if match is None else looked_up(match[1], key)
-        found[key] = value if other is None else other
+        filled = _REFERENCE.sub(lambda one, own=key: str(looked_up(one[1], own) or one[0]), value)  # type: ignore[misc]
+        found[key] = _product(filled) if other is None else other
     return found
+
+
+def _product(text: str) -> Value:
+    """Return the product that OmegaConf's `${multiply:4, 2048}` in NeMo's files stands for; other text as it is."""
+    match = _PRODUCT.fullmatch(text.strip())
+    return text if match is None else int(match[1]) * int(match[2])

@@ -83,7 +83,9 @@ def _is_on(reading: Reading, name: str) -> bool:
 def sharding(reading: Reading) -> None:
     """Take FSDP or DeepSpeed; DDP otherwise."""
     words = [word for one in reading.words("fsdp") for word in one.split()]
-    if (words and words[0].lower() not in ("false", "")) or reading.has("fsdp_config.*"):
+    # A dump of all arguments has `fsdp_config` even where `fsdp` is empty.
+    is_named = bool(words) and words[0].lower() not in ("false", "")
+    if is_named or ("fsdp" not in reading.values and reading.has("fsdp_config.*")):
         fsdp.take(reading, words)
         return
     deepspeed.include(reading, "deepspeed", "deepspeed_config")
@@ -158,10 +160,10 @@ def _derive(reading: Reading) -> None:
     batch(reading)
     sharding(reading)
     held = reading.choice(DTYPES, "torch_dtype", "dtype") if reading.value("torch_dtype", "dtype") else None
-    if held is None and model:
-        reading.assume("parameters in FP32, as from_pretrained holds them unless a type is named", "--precision bf16")
+    if held is None and "precision" not in reading.options:
+        reading.assume("parameters in FP32, as from_pretrained holds them before transformers 5", "--precision bf16")
     precision(reading, held if held != "fp32" else None, "torch_dtype", "dtype")
-    recomputation(reading, "gradient_checkpointing")
+    recomputation(reading, "gradient_checkpointing", "activation_checkpointing")
     kernels(reading)
     take_optimizer(reading, "optim")
     attention(reading)

@@ -65,8 +65,10 @@ def arguments(values: Values) -> tuple[Values, dict[str, str]]:
             option = f"--{plain}" if plain else field
         else:
             option = field
-        if option not in found or found[option] is None:
-            found[option], fields[option] = value, field
+        if name == "name" or found.get(option) is not None:
+            # Of the run or the optimizer; or a second field of one name, which keeps its own.
+            option = field
+        found[option], fields[option] = value, field
     return found, fields
 
 
@@ -105,10 +107,10 @@ def _translate(reading: Reading) -> None:
     if "--fp8" in reading.values and reading.value("--fp8"):
         reading.known("--fp8", "of the model")
         reading.stand_in("--fp8-format", "hybrid", "--fp8")
-    optimizer = str(reading.values.get("--name", reading.values.get("model.optim.name", "")))
-    if "distributed_fused_adam" in optimizer:
-        reading.known("--name", "of the optimizer")
-        reading.stand_in("--use-distributed-optimizer", True, "--name")
+    for name in ("model.optim.name", "optim.name", "optim.config.name", "optimizer.name"):
+        if "distributed_fused_adam" in str(reading.values.get(name, "")):
+            reading.known(name, "of the optimizer")
+            reading.stand_in("--use-distributed-optimizer", True, name)
     for name in ("--grad-reduce-in-fp32", "ddp.grad_reduce_in_fp32", "model.grad_reduce_in_fp32"):
         if name in reading.values:
             reading.known(name, "of gradients")

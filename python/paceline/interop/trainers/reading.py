@@ -230,10 +230,8 @@ class Reading:
     def build_model(self, kind: str, sizes: Mapping[str, Any], *names: str) -> None:
         """Take a model from its sizes: the built-in one of these, or one of its own."""
         config = Config(self.path.stem, str(self.path), {"model_type": kind, **sizes})
-        self.model, self.model_fields = (
-            same_sizes(config) or config,
-            tuple(name for name in names if name in self.values),
-        )
+        self.model = same_sizes(config) or config
+        self.model_fields = tuple(name for name in names if self.values.get(name) is not None)
 
     @cached_property
     def config(self) -> Config | None:
@@ -395,7 +393,7 @@ class Reading:
 
     def _row(self, name: str, value: Value, settings: list[str], spelled: Callable[[str, object], str]) -> Row:
         shown = _shown(value)
-        if settings:
+        if settings and name not in self._unforecast:
             words = []
             for one in settings:
                 words.append(self._as_option(one, spelled))
@@ -416,7 +414,7 @@ class Reading:
         for why, patterns in fields.idle(self.trainer.tables):
             if any(fnmatchcase(name, one) or fnmatchcase(name, f"{self.trainer.prefix}{one}") for one in patterns):
                 return Row(name, shown, "no effect", why)
-        near = nearest(name, sorted(self._readable))
+        near = nearest(name, sorted(self._readable)) if self.label(name) == name else None
         return Row(name, shown, "not understood", f"is it {near}?" if near else "")
 
     def _as_option(self, setting: str, spelled: Callable[[str, object], str]) -> str:
