@@ -128,9 +128,19 @@ def scaled_cases() -> tuple[ScaledCase, ...]:
     return tuple(ScaledCase(**case) for case in _read(_SCALED)["cases"])
 
 
+def _measured(architecture: str) -> list[str]:
+    """Return the source of each measured training step of GPUs of an architecture."""
+    return [one.source for one in computed_cases() if one.conditions.architecture == architecture]
+
+
+def has_interval(architecture: str) -> bool:
+    """Whether enough sources have measured GPUs of an architecture for intervals."""
+    return len(set(_measured(architecture))) >= _FEWEST_SOURCES
+
+
 def measured_on(architecture: str) -> str:
     """Return how many measured training steps of GPUs of an architecture forecasts have been compared with."""
-    sources = [one.source for one in computed_cases() if one.conditions.architecture == architecture]
+    sources = _measured(architecture)
     title = f"{architecture_title(architecture)} GPUs"
     if not sources:
         return f"no measured training on {title}: forecasts have no interval"

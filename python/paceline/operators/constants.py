@@ -40,6 +40,7 @@ _UNITS = {
     "product.cores.hopper": _PEAK,
     "product.cores.slot": _PEAK,
     "product.volta": "share of the rate at its clock",
+    "product.cdna": "share of the rate at its clock",
     "product.fp8": "share of the 16-bit share",
     "product.tf32": "share of the 16-bit share",
     "product.tile": "seconds",

@@ -72,7 +72,8 @@ class Machine:
     def _product_share(self) -> float:
         """The share of the peak that large products on Tensor Cores sustain under the power limit."""
         share = constant("product.issue") * product_clock(self.hardware)
-        return share * (constant("product.volta") if self.hardware.architecture == "volta" else 1.0)
+        kind = "product.cdna" if self._is_cdna else f"product.{self.hardware.architecture}"
+        return share * (constant(kind) if kind in ("product.volta", "product.cdna") else 1.0)
 
     @cached_property
     def _cores_clock(self) -> float:

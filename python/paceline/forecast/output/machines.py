@@ -10,7 +10,7 @@ from paceline.catalog.builtin import load_cluster
 from paceline.catalog.gpus import Hardware, all_hardware, architecture_title
 from paceline.catalog.instances import Instance, all_instances
 from paceline.catalog.nodes import slot_bps
-from paceline.forecast.evidence import measured_on
+from paceline.forecast.evidence import has_interval
 
 _HEAD = """# Machines
 
@@ -36,10 +36,10 @@ what NCCL gets of a PCI Express slot; with ** GPUs do not reach each other's mem
 _EVIDENCE = """## What has been measured
 
 Forecasts of computation have been compared with published training steps. An
-[interval](../explanation/accuracy.md) needs two sources that measured GPUs of the architecture. Shares of peaks of
-others are from public measurements of single kernels, or assumed, as
-[their constants say](../explanation/operators.md). On AMD's GPUs, RCCL takes the place of NCCL: forecasts use NCCL's
-model with the rates of Infinity Fabric, and still say NCCL.
+[interval](../explanation/accuracy.md) needs two sources that measured GPUs of the architecture
+(`paceline list gpus NAME` counts them). Shares of peaks of others are from public measurements of single kernels, or
+assumed, as [their constants say](../explanation/operators.md). On AMD's GPUs, RCCL takes the place of NCCL: forecasts
+use NCCL's model with the rates of Infinity Fabric.
 
 | architecture | GPUs | evidence |
 | --- | --- | --- |
@@ -60,7 +60,8 @@ def page() -> str:
     lines = [_HEAD.rstrip("\n"), *map(_gpu, devices), "", _EVIDENCE.rstrip("\n")]
     for architecture in dict.fromkeys(device.architecture for device in devices):
         names = ", ".join(f"`{device.name}`" for device in devices if device.architecture == architecture)
-        lines.append(f"| {architecture_title(architecture)} | {names} | {measured_on(architecture)} |")
+        measured = "measured by two sources or more" if has_interval(architecture) else "no interval"
+        lines.append(f"| {architecture_title(architecture)} | {names} | {measured} |")
     lines += ["", _INSTANCES.rstrip("\n"), *map(_instance, all_instances()), "", "Sources of prices:", ""]
     prices = [(one.cloud, one.price.source) for one in all_instances() if one.price is not None]
     lines += [f"- {cloud}: {source}" for cloud, source in dict.fromkeys(prices)]
