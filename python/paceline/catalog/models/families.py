@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from paceline.catalog.models import decoders, diffusion, gemma4, hybrids
+from paceline.catalog.models import decoders, deepseek_v4, diffusion, gemma4, hybrids
 from paceline.catalog.models.blocks import (
     embedding_layer,
     final_norm,
@@ -497,6 +497,7 @@ _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
     **hybrids.FAMILIES,
     **diffusion.FAMILIES,
     "gemma4_text": gemma4.layers_of,
+    "deepseek_v4": deepseek_v4.layers_of,
     "mpt": _mpt,
     "falcon": _falcon,
     "opt": _opt,
@@ -521,7 +522,7 @@ _CONTEXT = {
     "whisper": "max_target_positions",
 }
 _CONTEXTS = {
-    **{"whisper": 448, "gemma4_text": 131_072},
+    **{"whisper": 448, "gemma4_text": 131_072, "deepseek_v4": 1_048_576},
     **{"t5": 512, "transfo-xl": 128, "gemma": 8192, "gemma2": 8192, "phi3": 4096, "olmoe": 4096, "deepseek_v3": 4096},
     "starcoder2": 4096,
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"), 32_768),

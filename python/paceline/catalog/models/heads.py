@@ -61,6 +61,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "deepseek_v3": ("DeepseekV3",),
     "kimi_k2": ("DeepseekV3",),
     "deepseek_v32": ("DeepseekV32",),
+    "deepseek_v4": ("DeepseekV4",),
     "glm_moe_dsa": ("GlmMoeDsa",),
     "glm4_moe_lite": ("Glm4MoeLite",),
     "minimax_m2": ("MiniMaxM2",),

@@ -798,7 +798,7 @@ class Workload:
                 provenance=self.provenance,
                 device=self.hardware.name,
             )
-        except InvalidArgumentError as error:
+        except (InvalidArgumentError, OverflowError) as error:
             # Of names that the trace has inside, a reader knows none.
             if not (takes := self._beyond_traces(error)):
                 raise
@@ -810,12 +810,12 @@ class Workload:
                 ) from None
             raise InvalidArgumentError(f"{self.model.name}: {takes}", remedy=f"another size than {sizes}") from None
 
-    def _beyond_traces(self, error: InvalidArgumentError) -> str:
+    def _beyond_traces(self, error: InvalidArgumentError | OverflowError) -> str:
         """Return what of it exceeds what traces may have (docs/reference/trace-format.md); empty if nothing does."""
         if max(self.before_s + self.forward_s, self.backward_s, self.optimizer_s) > _DAY_S:
             return f"an iteration takes longer than a day on {self.hardware.title}"
         elements = sum(tensor.size for layer in self.model.layers for tensor in layer.tensors)
-        is_about_bytes = (error.place or "").endswith("bytes")
+        is_about_bytes = isinstance(error, OverflowError) or (error.place or "").endswith("bytes")
         if is_about_bytes or elements * dtype_bytes(self.recipe.reduction) > _PETABYTE:
             return "its tensors and activations take more than a petabyte"
         return ""
