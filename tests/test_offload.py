@@ -76,6 +76,25 @@ def test_activations_on_the_host_are_those_of_blocks():
     assert every.forward_s > plain.forward_s
 
 
+def test_a_reference_is_on_the_host_with_the_parameters():
+    plain, compared = (forecast(offload="cpu", objective=one, batch=2).sharded for one in ("lm", "dpo"))
+    assert compared.host.memory["parameters"] == pytest.approx(2 * plain.host.memory["parameters"], rel=1e-6)
+    assert compared.memory.parameters_bytes == 0
+
+
+def test_a_rented_host_has_enough_memory_or_not():
+    found = [forecast(offload="cpu", precision="o2", cluster=one).sharded for one in ("a2-ultra", None)]
+    assert found[0].host.fits is True and found[1].host.fits is None
+    large = forecast("llama-3.1-405b@a100", offload="cpu", precision="o2", cluster="a2-ultra").sharded
+    assert large.host.fits is False and large.fits is False
+    assert large.host.node_bytes > large.host.capacity_bytes
+
+
+def test_states_on_the_host_have_no_interval():
+    assert forecast(offload="cpu").interval is None
+    assert forecast(offload="cpu:activations").interval is not None
+
+
 def test_a_superchip_copies_faster_than_a_slot():
     assert find_workload("llama-3-8b@gh200").hardware.host_link == "c2c"
     slot, chip = (forecast(f"gpt2-xl@{gpu}", workers=1, offload="cpu", kernels="compiled") for gpu in ("h100", "gh200"))

@@ -41,7 +41,7 @@ class Offload:
     def words(self) -> str:
         """For prose."""
         where = "CPU" if self.target == "cpu" else "NVMe"
-        return f"{' and '.join(self.named) if self.named else 'states'} on the {where}"
+        return f"{' and '.join(self.named)} on the {where}" if self.named else f"offloaded to the {where}"
 
 
 def parse_offload(text: str) -> Offload:

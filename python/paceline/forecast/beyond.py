@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from paceline._core import Lowered
 from paceline.catalog import channels
+from paceline.catalog.offload import STATES
 from paceline.forecast import compression
 from paceline.forecast.kinds import FURTHER, Evidence, Ground
 from paceline.forecast.lowering import lowered
@@ -29,6 +30,10 @@ def beyond(scenario: Scenario, low: Lowered) -> Evidence | None:
     model = scenario.workload
     if model is not None and model.context > 1:
         return _about(Ground.TOO_FEW, "context_parallel", model.context)
+    if model is not None and model.objective != "lm":
+        return _about(Ground.TOO_FEW, "objective", model.objective)
+    if model is not None and model.offload is not None and STATES in model.offload.parts(gathers=True):
+        return _about(Ground.TOO_FEW, "offload", model.offload.target)
     cluster = low.cluster
     waits = {"latency": cluster.latency_s, "message_overhead": cluster.message_overhead_s}
     longest = channels.constant("tcp.latency") * FURTHER

@@ -80,7 +80,7 @@ def host(scenario: Scenario) -> Host | None:
         kept |= on_host if not workload.keeps_gradients else {"optimizer states": on_host["optimizer states"]}
         drives += states if own.target == "nvme" else 0
     if own is not None and PARAMETERS in parts:
-        held = round(sum(map(workload.held_bytes, workload.own.tensors())) / shard)
+        held = round(workload.all_held_bytes / shard)
         kept |= {} if own.target == "nvme" else {"parameters": held}
         drives += held if own.target == "nvme" else 0
     if paged := workload.states_each(_recipe(scenario, workload)).paged:
@@ -130,7 +130,7 @@ def _retimed(scenario: Scenario, workload: Workload) -> Trace:
     copies = rate(link) * workload.tensor
     fetched_s = stored_s = gradients_s = 0.0
     if PARAMETERS in parts:
-        held = sum(map(workload.held_bytes, workload.own.tensors())) / shard
+        held = workload.all_held_bytes / shard
         fetched_s = held / workload.tensor / slowest([link, *drives], ranks)
     if workload.offloads:
         stored_s = workload.offloaded_bytes / rate(link)

@@ -763,6 +763,13 @@ class Workload:
             for one in timed
         ]
 
+    @property
+    def all_held_bytes(self) -> int:
+        """Bytes of all parameters of a rank that shards nothing, a reference's included."""
+        own = self.own
+        reference = own.parameters * dtype_bytes(self.recipe.parameters) if self.has_reference else 0
+        return sum(map(self.held_bytes, own.tensors())) + reference
+
     def held_bytes(self, tensor: Tensor) -> int:
         """Return the bytes of a parameter as a rank has it that shards nothing."""
         if tensor.trains or self.adapter is None:
