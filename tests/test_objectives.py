@@ -2,6 +2,7 @@
 
 import paceline
 import pytest
+from paceline.catalog.models.spec import find_workload
 from paceline.catalog.objectives import OBJECTIVES
 from paceline.errors import InvalidArgumentError
 
@@ -64,6 +65,15 @@ def test_real_tokens_are_a_share_of_all(share):
 def test_what_contradicts_itself_is_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         forecast(**options)
+
+
+def test_a_pair_is_the_batch_by_default_and_words_say_all():
+    words = "llama-3-8b@a100:objective=dpo,real_tokens=0.5,optimizer=lion,offload=cpu:activations"
+    found = find_workload(words)
+    assert (found.batch, found.objective, found.real_tokens, found.optimizer) == (2, "dpo", 0.5, "lion")
+    assert found.offload.named == ("activations",)
+    with pytest.raises(InvalidArgumentError, match="'2' is no share"):
+        find_workload("llama-3-8b@a100:real_tokens=2")
 
 
 def test_images_are_not_compared():

@@ -209,12 +209,13 @@ def workload_of(  # noqa: PLR0917
         _check_experts(model, hardware, tensor, expert)
     if context_parallel is not None and context_parallel > 1:
         _check_context(model, hardware, context_parallel)
+    compared = _objective(objective or "lm", model, batch or 1, pipeline)
     kernel: names.Attention = _one_of(attention or "flash", get_args(names.Attention), "attention")
     version: Literal[0, 1, 2] = _FLASH.get(kernel, 0)
     return Workload(
         model,
         hardware,
-        batch or 1,
+        batch or OBJECTIVES[compared].sequences,
         computed,
         "flash" if version else kernel,
         "full" if recomputed == "offload" else recomputed,
@@ -235,7 +236,7 @@ def workload_of(  # noqa: PLR0917
         ),
         loss_chunks=_checked_chunks(model, loss_chunks, kernels),
         offloads=recomputed == "offload" or ACTIVATIONS in moved.named,
-        objective=_objective(objective or "lm", model, batch or 1, pipeline),
+        objective=compared,
         real_tokens=real_tokens or 1.0,
         offload=moved if offload is not None else None,
         adapter=adapter,
@@ -304,7 +305,8 @@ def _objective(name: str, model: Model, batch: int, stages: int) -> names.Object
         raise InvalidArgumentError(
             f"{found} is not modeled with stages of a pipeline", setting="objective", remedy="drop {pipeline_parallel}"
         )
-    if batch % own.sequences:
+    # Searches begin with one sequence, for its share of a pair's time.
+    if batch > 1 and batch % own.sequences:
         raise InvalidArgumentError(
             f"{found} compares {own.sequences} sequences, of which a batch of {batch} is no multiple",
             setting="objective",
@@ -521,9 +523,20 @@ def _whole(text: str, option: str, value: str) -> int:
     return number
 
 
+def _share(text: str, option: str, value: str) -> float:
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise InvalidArgumentError(f"'{text[:80]}': {option}: '{value[:40]}' is no share", remedy=f"{option}=0.6")
+    return share
+
+
 _VALUES: Mapping[str, Callable[[str, str, str], Any]] = {
     **dict.fromkeys(("seq", "batch", "loss_chunks"), _whole),
     "power_limit": _watts,
+    "real_tokens": _share,
     "dora": _switch,
     "freeze": lambda text, option, value: value.split("+"),
 }
