@@ -35,7 +35,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "finetune": ("paceline_lab.studies.finetune", "Public measurements of fine-tuning: the time and the memory"),
     "complaints": ("paceline_lab.studies.complaints", "Public complaints that training is slow, and their causes"),
 }
-MINUTES = {"load-imbalance": 2, "finetune": 2}
+MINUTES = {"load-imbalance": 2}
 """Of studies that take longer than half a minute."""
 # Studies that accept a file of measurements.
 WITH_DATA = frozenset({"published", "collectives"})
