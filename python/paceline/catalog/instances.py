@@ -31,7 +31,7 @@ _MOST_USD = 1000.0
 
 @dataclass(frozen=True)
 class Price:
-    """What a GPU costs for an hour, on demand, and who said so when."""
+    """The cost of a GPU for an hour, on demand, and who said so when."""
 
     usd_per_gpu_hour: float
     date: str
@@ -59,7 +59,7 @@ class Instance:
     host_memory_bytes: int | None = None
     nvme_bytes: int | None = None
     assumed: str = ""
-    """What is assumed of the network or the slots; empty if nothing is."""
+    """Of the network or the slots; empty if nothing is assumed."""
 
     @property
     def is_cluster(self) -> bool:
