@@ -141,3 +141,17 @@ def test_sums_between_nodes_are_nccls():
     halves = [collective_time(kind, 10**8, Group(16, 8), cluster).seconds for kind in ("reducescatter", "allgather")]
     assert far == pytest.approx(sum(halves))
     assert all_reduce_s(hopper, 1e8, 16, links) == all_reduce_s(hopper, 1e8, 16)
+
+
+def test_training_without_efa_is_as_slow_as_reported():
+    # pytorch/torchtitan#676: 200 tokens/s per GPU on 32 H200, because EFA was not used.
+    (lost,) = (one.cluster for one in alternatives(load_cluster("p5en")) if one.name == "no-plugin")
+    job = {"gpu": "h200", "seq": 8192, "batch": 8, "tensor_parallel": 8, "sharding": "zero3", "checkpointing": "full"}
+    result = paceline.simulate("llama-3-70b", lost, "native", workers=32, kernels="eager", **job)
+    assert result.tokens_per_s_per_gpu == pytest.approx(200, rel=0.12)
+
+
+def test_a_rank_of_several_gpus_has_the_cards_of_all():
+    cluster = load_cluster("dgx-h100", gpus_per_node=1, gpus_per_rank=8)
+    assert Machine.of(cluster).network_of(Group(2, 1)) == 400e9
+    assert Machine.of(cluster.replace(gpus_per_rank=1)).network_of(Group(2, 1)) == 50e9
