@@ -2,6 +2,7 @@
 
 import json
 
+import cli
 import paceline
 import pytest
 from paceline import InvalidArgumentError
@@ -89,6 +90,18 @@ def test_a_frozen_tower_takes_less_time_and_memory(tmp_path):
     whole, frozen = (find_workload(file, gpu="a100", seq=4096, **more) for more in ({}, {"freeze": ["vision.*"]}))
     assert frozen.backward_s < whole.backward_s and frozen.memory().total < whole.memory().total
     assert frozen.model.trained_parameters == 1_720_574_976 < whole.model.trained_parameters
+
+
+def test_patterns_of_frozen_layers_hold_together(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(QWEN3_VL_2B), encoding="utf-8")
+    words = ("simulate", file, "--gpu", "a100", "--gpus", 2, "--seq", 2048, "--json")
+    whole, tower, more = (
+        json.loads(cli.call(*words, *freeze).stdout)
+        for freeze in ((), ("--freeze", "vision.*"), ("--freeze", "vision.*,model.embed"))
+    )
+    assert len(whole) == len(tower) == len(more)
+    assert whole[0]["iteration_s"] > tower[0]["iteration_s"] > more[0]["iteration_s"]
 
 
 def test_no_evidence_covers_models_of_images_and_text(tmp_path):

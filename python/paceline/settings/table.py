@@ -1498,10 +1498,15 @@ SWEPT: Sequence[str] = tuple(
     one.name for one in _ALL if SWEEP in one.uses and one.kind_of(SWEEP).is_list and one.part in ("", "swept", "knob")
 )
 """Those of which a sweep takes several values."""
+_TOGETHER = ("freeze",)
+"""Lists whose values hold all at once."""
 EACH: Sequence[str] = tuple(
     one.name
     for one in _ALL
-    if SWEEP in one.uses and one.kind_of(SWEEP).is_list and one.part in ("cluster", "trace", "each")
+    if SWEEP in one.uses
+    and one.kind_of(SWEEP).is_list
+    and one.part in ("cluster", "trace", "each")
+    and one.name not in _TOGETHER
 )
 """Those of which each value makes a sweep of its own: it changes the traces or the cluster."""
 LEAST_START_S = 60.0
