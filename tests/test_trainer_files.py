@@ -466,3 +466,15 @@ def test_python_warns_of_what_is_left_out(tmp_path):
     path = written(tmp_path, "titan.toml", TORCHTITAN.replace("[compile]", "[metal]\nx = 1\n[compile]"))
     with pytest.warns(UserWarning, match=r"titan.toml: not understood: metal\.x"):
         paceline.simulate(path, gpu="h100")
+
+
+def test_overrides_of_fields_in_a_script(tmp_path):
+    (tmp_path / "bridge.sh").write_text(r"""
+torchrun --nproc_per_node 8 pretrain_llama3_8b.py train.micro_batch_size=2 train.global_batch_size=128 \
+  model.tensor_model_parallel_size=2 model.num_layers=32 model.hidden_size=4096 model.num_attention_heads=32 \
+  dataset.sequence_length=4096
+""")
+    reading = trainers.read(tmp_path / "bridge.sh", {})
+    assert reading.trainer.name == "NeMo"
+    found = reading.options
+    assert (found["workers"], found["batch"], found["accumulate"], found["seq"]) == (8, 2, 16, 4096)

@@ -22,6 +22,8 @@ _VARIABLE = re.compile(
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _PROGRAM = re.compile(r".*\.(?:py|sh)|python3?|torchrun|accelerate|deepspeed|srun|mpirun|bash|-m")
 """Begins what another program gets, and ends the values of an option."""
+_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.+)")
+"""A field of Hydra's or OmegaConf's configurations: `model.tensor_model_parallel_size=2`."""
 _LONGEST = 1 << 18
 """Characters that variables may grow a script to."""
 _LONGEST_SUM = 1000
@@ -181,6 +183,10 @@ def _flags(words: list[str]) -> Iterator[tuple[str, Any]]:
     name, values = "", list[str]()
     for word in [*words, "--"]:
         begins = _PROGRAM.fullmatch(word) is not None or word == "--"
+        override = None if begins else _OVERRIDE.fullmatch(word)
+        if override is not None:
+            yield override[1], _scalar(override[2])
+            continue
         if not (begins or _FLAG.fullmatch(word.partition("=")[0])):
             values.append(word)
             continue
