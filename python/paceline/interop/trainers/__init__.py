@@ -45,10 +45,12 @@ NAMES = tuple(sorted((one.name for one in _TRAINERS), key=str.lower))
 def is_candidate(path: Path) -> bool:
     """Return whether a file may be a trainer's: by its suffix, and neither Paceline's own nor a model's."""
     try:
-        if path.suffix.lower() not in SUFFIXES or not path.is_file() or path.stat().st_size > LARGEST:
+        if path.suffix.lower() not in SUFFIXES or not path.is_file():
             return False
         if path.suffix.lower() != ".json":
             return True
+        if path.stat().st_size > LARGEST:
+            return False
         start = read_limited(path, LARGEST)
     except (OSError, ValueError):  # too long, or contains a NUL
         return False
