@@ -191,3 +191,17 @@ def test_a_wrong_value_is_named(kind, changes, message):
 def test_a_pattern_of_letters_is_a_list_of_layers():
     letters = NEMOTRON | {"layers_block_type": None, "hybrid_override_pattern": "ME*-M"}
     assert model("nemotron_h", letters).layers == model("nemotron_h", NEMOTRON).layers
+
+
+@pytest.mark.parametrize(
+    ("name", "modules", "count"),
+    [
+        ("mamba2-2.7b", "in_proj,out_proj", 64 * 16 * (2560 + 10576 + 5120 + 2560)),
+        ("qwen3-next-80b-a3b", "in_proj_ba", 36 * 16 * (2048 + 64)),
+        ("kimi-k2", "kv_a_proj_with_mqa", 61 * 16 * (7168 + 576)),
+        ("qwen-7b", "c_attn", 32 * 16 * (4096 + 3 * 4096)),
+    ],
+)
+def test_adapters_have_the_names_of_the_family(name, modules, count):
+    found = find_workload(name, gpu="h100", seq=512, lora=f"16:{modules}")
+    assert found.model.trained_parameters == count and found.backward_s > 0

@@ -43,13 +43,25 @@ _LATENT: dict[str, tuple[str, ...]] = {
     **{"q_a_proj": ("q_down",), "q_b_proj": ("q_up",), "kv_a_proj_with_mqa": ("kv_down",), "kv_b_proj": ("kv_up",)},
     **_LLAMA,
 }
+_MAMBA: dict[str, tuple[str, ...]] = {**_LLAMA, "in_proj": ("in",), "out_proj": ("mixer.out",)}
+_DELTA: dict[str, tuple[str, ...]] = {
+    **_LLAMA,
+    **{"in_proj_qkvz": ("qkvz",), "in_proj_ba": ("ba",), "in_proj_qkv": ("mixer.qkv",), "in_proj_z": ("z",)},
+    **{"in_proj_b": ("mixer.b",), "in_proj_a": ("mixer.a",), "out_proj": ("mixer.out",)},
+}
 _MODULES: dict[str, dict[str, tuple[str, ...]]] = {
     "gpt2": {"c_attn": ("qkv",), "c_proj": ("attention.out", "down"), "c_fc": ("up",)},
     "mpt": {"Wqkv": ("qkv",), "out_proj": ("attention.out",), "up_proj": ("up",), "down_proj": ("down",)},
     **dict.fromkeys(("falcon", "gpt_neox"), _FALCON),
-    **dict.fromkeys(("opt", "bart"), _OPT),
+    **dict.fromkeys(("opt", "bart", "whisper"), _OPT),
     **dict.fromkeys(("bert", "roberta", "vit"), _BERT),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3", "kimi_k2", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite"),
+        _LATENT,
+    ),
+    **dict.fromkeys(("mamba2", "nemotron_h", "falcon_h1"), _MAMBA),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _DELTA),
+    "qwen": {"c_attn": ("qkv",), "c_proj": ("attention.out", "down"), "w1": ("up",), "w2": ("gate",)},
     "phi3": {
         **{"qkv_proj": ("qkv",), "o_proj": ("attention.out",)},
         **{"gate_up_proj": ("gate_up",), "down_proj": ("down",)},
@@ -76,8 +88,9 @@ _BITS: Mapping[names.Quantization, tuple[float, int]] = {
 }
 """Bits of a quantized weight, and bytes of each of its rows: T. Dettmers et al., "QLoRA", 2023, section 3, and
 "LLM.int8()", 2022, section 3; E. Frantar et al., "GPTQ", 2022, with the group size of released models."""
-_NOT_LINEAR = ("router", "shared_gate", "positions", "relative_bias", "labels", "norm", "after")
-"""Parts of blocks whose matrices get no adapter: tables, and transformers' routers, which are no `nn.Linear`."""
+_NOT_LINEAR = ("out_down", "router", "shared_gate", "positions", "relative_bias", "labels", "norm", "after")
+"""Parts of blocks whose matrices get no adapter: tables, transformers' routers, which are no `nn.Linear`, and products by
+groups, which PEFT's are not."""
 
 
 @dataclass(frozen=True)
