@@ -89,8 +89,8 @@ _BITS: Mapping[names.Quantization, tuple[float, int]] = {
 """Bits of a quantized weight, and bytes of each of its rows: T. Dettmers et al., "QLoRA", 2023, section 3, and
 "LLM.int8()", 2022, section 3; E. Frantar et al., "GPTQ", 2022, with the group size of released models."""
 _NOT_LINEAR = ("out_down", "router", "shared_gate", "positions", "relative_bias", "labels", "norm", "after")
-"""Parts of blocks whose matrices get no adapter: tables, transformers' routers, which are no `nn.Linear`, and products by
-groups, which PEFT's are not."""
+"""Parts of blocks whose matrices get no adapter: tables, transformers' routers, which are no `nn.Linear`, and products
+by groups, which PEFT's are not."""
 
 
 @dataclass(frozen=True)
