@@ -391,9 +391,10 @@ class Sweep:
             )
             for rate, latency in product(self.get("bandwidth") or (None,), self.get("latency") or (None,))
         ]
-        fields = self._fields()
-        # The cards of all nodes of a rank are its own.
-        nodes = self._tensor_nodes(load_cluster(self._cluster(), **self._own_fields()))
+        fields, nodes = self._fields(), 1
+        if (self.get("tensor_parallel") or 1) > 1:
+            # The cards of all nodes of a rank are its own.
+            nodes = self._tensor_nodes(load_cluster(self._cluster(), **self._own_fields()))
         # What was given explicitly wins over the channel's.
         made = [load_cluster(cluster, **fields, latency=latency) for cluster, latency in linked]
         return made if nodes == 1 else [one.replace(bandwidth_bps=nodes * one.bandwidth_bps) for one in made]
