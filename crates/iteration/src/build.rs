@@ -523,16 +523,14 @@ impl Builder<'_> {
         } else {
             whole + self.cut.frozen_elsewhere
         };
-        let states = match self.states {
-            _ if self.options.state_bytes.is_some() => {
-                (part as f64 * self.options.state_bytes.unwrap_or_default()).ceil() as u64
-            }
+        let states = match (self.options.state_bytes, self.states) {
+            (Some(each), _) => (part as f64 * each).ceil() as u64,
             // As recorded, with the float32 copy that parameters have which are converted.
-            Some(bytes) => {
+            (None, Some(bytes)) => {
                 let own = u128::from(bytes) * u128::from(part) / u128::from(whole.max(1));
                 u64::try_from(own).unwrap_or(u64::MAX) + if self.has_copy { 4 * part } else { 0 }
             }
-            None => part * self.state_bytes(),
+            (None, None) => part * self.state_bytes(),
         };
         let mut resident = Vec::new();
         if !self.options.offloads_parameters {

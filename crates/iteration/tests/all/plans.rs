@@ -567,3 +567,27 @@ fn a_recipe_of_precision_says_what_is_held() {
     let shards = plan(Sharding::Zero3, Held { parameters: Dtype::Float32, ..main });
     assert_eq!(bytes(&shards, &shards.resident), [(parameters, 4 * all), (states, 12 * all)]);
 }
+
+#[test]
+fn the_host_has_states_and_parameters_and_gradients_are_let_go() {
+    let trace = model(2, 64);
+    let all = 6 * 64;
+    let moved = IterationOptions {
+        state_bytes: Some(0.0),
+        releases_gradients: true,
+        offloads_parameters: true,
+        ..options(Sharding::Zero3)
+    };
+    let plan = build(&trace, 4, &moved).unwrap();
+    assert!(plan.resident.is_empty());
+    let step = plan.steps.iter().find(|step| matches!(step.work, Work::Optimizer { .. })).unwrap();
+    let is_gradient = |buffer: &u32| plan.buffers[*buffer as usize].kind == BufferKind::Gradients;
+    // The last unit's shard, which the exchange before the step leaves to it.
+    assert!(step.frees.iter().filter(|&it| is_gradient(it)).all(|it| step.allocates.contains(it)));
+    let freed: Vec<u32> = plan.steps.iter().flat_map(|step| step.frees.iter().copied()).collect();
+    assert!((0..plan.buffers.len() as u32).filter(is_gradient).all(|it| freed.contains(&it)));
+    let eighth = IterationOptions { state_bytes: Some(0.125), ..options(Sharding::None) };
+    let plan = build(&trace, 1, &eighth).unwrap();
+    let states = plan.resident.iter().map(|&it| &plan.buffers[it as usize]);
+    assert_eq!(states.filter(|it| it.kind == BufferKind::OptimizerStates).map(|it| it.bytes).sum::<u64>(), all / 8);
+}
