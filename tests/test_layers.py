@@ -110,7 +110,7 @@ def test_no_circle_at_import_time():
 
 STAGES = {
     "types": "kinds likeness progress footprint result scenario staggering sharded sharding asynchronous nccl "
-    "nccl.model coordinator_model measured wording.terms wording.notes",
+    "nccl.model coordinator_model measured trainer_file offload wording.terms wording.notes",
     "request": "request",
     "prepare": "prepare lowering compression beyond memory coordinator_model.options jobs jobs.spec",
     "run": "run evidence anchor execute ray_executor nccl.request baseline",
@@ -246,6 +246,7 @@ BY_NATURE = {
     "transport: multicast": "a socket and its two directions, files of one module",
     "transport: shm": "the code, and its model for loom, which stands in for the memory",
     "transport: tcp": "a connection and its buffers, files of one module",
+    "nccl: machine": "a machine and the transport between its nodes, files of one model",
     "executor: timeline": "a recording and its file, files of one module",
     "mpi: channel": "a port and the channels that it hands out",
     "rendezvous: mesh": "the connections of a rank, and who may take which",

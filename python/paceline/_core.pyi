@@ -1167,7 +1167,7 @@ class NcclMachine:
 
     @property
     def transport(self) -> Literal["rdma", "rdma-through-host", "sockets"]:
-        """What carries messages between nodes."""
+        """The transport of messages between nodes."""
 
     def carrying(self, group: NcclGroup, assumed: dict[str, float] | None = None) -> NcclMachine:
         """Return the machine whose `network` is what its transport carries for a group.

@@ -83,7 +83,7 @@ pub struct Machine {
     pub nic_share: Option<f64>,
     /// Seconds that a hop between nodes takes beside NCCL's own figures: the latency of TCP.
     pub hop_s: f64,
-    /// What carries messages between nodes.
+    /// The transport of messages between nodes.
     pub transport: Transport,
     /// Assumptions about links and GPUs that the cluster does not name.
     pub assumed: Vec<String>,

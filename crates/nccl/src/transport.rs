@@ -11,7 +11,7 @@ pub struct Sockets {
     pub per_thread: u32,
 }
 
-/// What carries messages between nodes.
+/// The transport of messages between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// NICs read and write the memory of GPUs.

@@ -25,7 +25,7 @@ _RATES = (*(f"host.{link}" for link in LINKS), "host.memory", "host.memory.loop"
 
 @dataclass(frozen=True)
 class Offload:
-    """What is not in the GPU's memory."""
+    """Parts that are not in the GPU's memory."""
 
     target: str = "cpu"
     """`cpu` or `nvme`."""

@@ -46,7 +46,7 @@ def compare(*, workload: str, measured: str, everything: bool, as_json: bool, **
 
     WORKLOAD and options are those of paceline simulate, one value each. A number tells the whole gap; a file tells in
     which part of a step it is. Causes are ordered by how common they are and how well a forecast with them meets what
-    was measured. Within the forecast's interval, a run is as forecast.
+    was measured. Within the forecast's interval, a run is as forecast. Options marked * take lists.
 
     \b
     paceline compare llama-3-8b --gpu h100 --gpus 16 --sharding zero3 \\

@@ -18,6 +18,10 @@ _TYPICAL = {
     "NUMBER": "1",
     "MONEY": "2.50",
     "PORT": "8080",
+    "SHARE": "0.6",
+    "RANK[:MODULES]": "16",
+    "PATTERN": "model.embed*",
+    "VALUE": "2.8s@8",
     "FILE": "out.json",
     "DIR": "out",
 }

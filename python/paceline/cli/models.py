@@ -46,7 +46,8 @@ _SECTIONS = {
 def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """List the built-in models, or show NAME: a built-in model or a Hugging Face config.json.
 
-    With --gpu, also its time and memory on that GPU, without communication, as in paceline simulate.
+    With --gpu, also its time and memory on that GPU, without communication, as in paceline simulate. Options
+    marked * take lists.
 
     \b
     paceline list models llama-3-8b

@@ -149,7 +149,7 @@ class Sharded:
     capacity_bytes: int | None = None
     """Memory of a GPU, if it is known."""
     host: Host | None = None
-    """What a GPU has in the memory of its host or on its drives; None: nothing."""
+    """The bytes that a GPU has in the memory of its host or on its drives; None: nothing."""
     likely: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Bytes between which measured memory is with a probability of 80 %, by kind: `peak`, `reserved`, `total`."""
 

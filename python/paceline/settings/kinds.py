@@ -909,7 +909,7 @@ SECONDS = number(
 )
 POSITIVE = number(0, math.nextafter(math.inf, 0), "a number above 0", "NUMBER", above=True)
 POSITIVE_SECONDS = replace(POSITIVE, words="SECONDS")
-PRICES = Kind("[NAME:]MONEY", _prices, short="MONEY|NAME:MONEY,…")
+PRICES = Kind("MONEY", _prices)
 TOKENS = Kind("N", _tokens)
 LONG_TIME = Kind("TIME", _long_time)
 POWER = Kind("WATTS", _power)

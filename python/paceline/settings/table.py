@@ -520,7 +520,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="offload",
         kind=kinds.OFFLOAD,
-        help="What the host has instead of the GPU: cpu, nvme, cpu:states, cpu:activations.",
+        help="Parts in the host's memory: cpu, nvme, cpu:states, cpu:activations.",
         default_words="nothing; its parts: states, with zero3 and hsdp parameters, too",
         part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP),
@@ -935,7 +935,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="optimizer",
         kind=kinds.OPTIMIZER,
-        help="Optimizer: adamw, adamw-8bit, paged-adamw(-8bit), adafactor, lion, muon, sgd, momentum.",
+        help="adamw (adam), adamw-8bit, paged-adamw, paged-adamw-8bit, adafactor, lion, muon, sgd, momentum.",
         default_words="adam",
         part="core",
         uses=_in("advise", *FORECASTS, "models"),

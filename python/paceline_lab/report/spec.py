@@ -12,6 +12,8 @@ from paceline._internal.documents import read_small
 from paceline._internal.files import unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
+from paceline.catalog.models.names import resolve
+from paceline.catalog.models.spec import is_recorded, split_word
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.prepare import Prepared, prepare
@@ -95,13 +97,11 @@ def of_trace(trace: str) -> Spec:
 
 def _is_model(trace: str) -> bool:
     """Whether it is a model on GPUs. Raises InvalidArgumentError for a model without."""
-    try:
-        sweep = Sweep.of(trace, {"gpus": [8]}, "report", "key")
-        return sweep.workload(sweep.trace) is not None
-    except InvalidArgumentError as error:
-        if "needs a GPU type" not in error.reason:
-            raise
-        raise InvalidArgumentError(error.reason, remedy=f"{trace}@h100 (list: paceline list gpus)") from None
+    named, options = split_word(trace)
+    if not options and not is_recorded(named) and (config := resolve(named)) is not None:
+        raise InvalidArgumentError(f"{config.name} needs a GPU type", remedy=f"{trace}@h100 (list: paceline list gpus)")
+    sweep = Sweep.of(trace, {"gpus": [8]}, "report", "key")
+    return sweep.workload(sweep.trace) is not None
 
 
 def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:

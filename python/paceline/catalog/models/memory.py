@@ -66,7 +66,7 @@ class Computation:
     offloads: bool = False
     """Whether the CPU's memory has what blocks keep, with checkpointing their inputs."""
     kept: Callable[[Layer], int] | None = field(default=None, compare=False)
-    """What a layer keeps without checkpointing, where frozen weights need less than the rules below; else None."""
+    """The bytes that a layer keeps without checkpointing, where frozen weights need less than by the rules below."""
 
     @property
     def stream_bytes(self) -> int:

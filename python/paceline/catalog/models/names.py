@@ -27,7 +27,7 @@ _VARIANTS = re.compile(
     r"|(?:unsloth-)?bnb-4bit|4bit|8bit|2507|v0\.\d)$",
     re.IGNORECASE,
 )
-"""What follows a name where the sizes are the same: how a model was trained on, or how its weights are held."""
+"""Words after a name that change no sizes: how a model was trained further, or how its weights are held."""
 _OWNERS = re.compile(r"^(?:meta|mistralai)-(?=llama|mistral|codellama)", re.IGNORECASE)
 _FILES = ("config.json", "transformer/config.json")
 """Of a folder: of transformers' models, and of diffusers' pipelines, of which the transformer is trained."""

@@ -131,6 +131,6 @@ class Form:
     causal: bool = False
     """Whether the loss is that of the next token, in FP32; otherwise, it is in the dtype of the logits."""
     steps: tuple[Step, ...] = ()
-    """What it does, with the role `steps`."""
+    """The step that it is, with the role `steps`."""
     selects: bool = False
     """Whether its result chooses what others read, so that no gradient passes it."""

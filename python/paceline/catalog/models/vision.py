@@ -39,7 +39,7 @@ class Tower:
 
     layers: tuple[Layer, ...]
     note: str
-    """What was assumed."""
+    """Assumptions, as notes."""
 
 
 def tower_of(whole: Config, tokens: int) -> Tower | None:

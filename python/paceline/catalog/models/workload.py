@@ -679,12 +679,12 @@ class Workload:
 
     @property
     def offload_words(self) -> list[str]:
-        """What the host has, for prose."""
+        """The parts that the host has, for prose."""
         return [] if self.offload is None else [self.offload.words]
 
     @property
     def trained_words(self) -> list[str]:
-        """What is trained if that is not all, for prose."""
+        """The trained parts if these are not all, for prose."""
         if self.adapter is not None:
             held = [] if self.quantization is None else [f"weights in {self.quantization}"]
             return [self.adapter.words, *held]
