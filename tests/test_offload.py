@@ -77,7 +77,7 @@ def test_activations_on_the_host_are_those_of_blocks():
 
 
 def test_a_reference_is_on_the_host_with_the_parameters():
-    plain, compared = (forecast(offload="cpu", objective=one, batch=2).sharded for one in ("lm", "dpo"))
+    plain, compared = (forecast(offload="cpu", loss=one, batch=2).sharded for one in ("lm", "dpo"))
     assert compared.host.memory["parameters"] == pytest.approx(2 * plain.host.memory["parameters"], rel=1e-6)
     assert compared.memory.parameters_bytes == 0
 

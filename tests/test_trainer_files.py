@@ -353,9 +353,9 @@ def test_files_of_trainers_that_are_not_read(tmp_path):
 def test_pairs_are_two_sequences(tmp_path):
     text = LLAMAFACTORY.replace("stage: sft", "stage: dpo").replace("finetuning_type: full", "finetuning_type: lora")
     found = options(tmp_path, "sft.yaml", text)
-    assert (found["objective"], found["batch"]) == ("dpo", 2)
+    assert (found["loss"], found["batch"]) == ("dpo", 2)
     grpo = trainers.read(written(tmp_path, "lora.yml", AXOLOTL + "rl: grpo\n"), {})
-    assert fates(grpo)["rl"][0] == "not forecast" and "objective" not in grpo.options
+    assert fates(grpo)["rl"][0] == "not forecast" and "loss" not in grpo.options
 
 
 def test_arguments_of_transformers_in_a_script(tmp_path):

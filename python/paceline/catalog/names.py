@@ -82,7 +82,7 @@ Optimizer = Literal[
     "muon",
 ]
 Quantization = Literal["nf4", "nf4-double", "int8", "gptq-int4"]
-Objective = Literal["lm", "dpo", "kto", "orpo", "cpo", "simpo"]
+Loss = Literal["lm", "dpo", "kto", "orpo", "cpo", "simpo"]
 Channel = Literal["auto", "none", "tcp", "rdma"]
 Executor = Literal["local", "ray"]
 Strategy = StrategyName | StrategyAlias

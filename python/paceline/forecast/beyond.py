@@ -30,8 +30,8 @@ def beyond(scenario: Scenario, low: Lowered) -> Evidence | None:
     model = scenario.workload
     if model is not None and model.context > 1:
         return _about(Ground.TOO_FEW, "context_parallel", model.context)
-    if model is not None and model.objective != "lm":
-        return _about(Ground.TOO_FEW, "objective", model.objective)
+    if model is not None and model.loss != "lm":
+        return _about(Ground.TOO_FEW, "loss", model.loss)
     if model is not None and model.offload is not None and STATES in model.offload.parts(gathers=True):
         return _about(Ground.TOO_FEW, "offload", model.offload.target)
     cluster = low.cluster

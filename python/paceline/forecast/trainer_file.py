@@ -246,9 +246,9 @@ def _take(reading: Reading, name: str, value: object, given: Given) -> None:
 
 
 def _is_known(name: str, value: object, place: str) -> bool:
-    """Whether the option has a value that a trainer's has: its list of optimizers or objectives may be longer."""
+    """Whether the option has a value that a trainer's has: its list of optimizers or losses may be longer."""
     kind = SETTINGS[name].kind_of(place)
-    if name not in ("optimizer", "objective"):
+    if name not in ("optimizer", "loss"):
         return True
     try:
         kind.check(value)

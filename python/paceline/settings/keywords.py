@@ -134,7 +134,7 @@ class TraceChanges(TypedDict, total=False):
     optimizer_impl: names.OptimizerImpl | None
     loss_chunks: int | None
     offload: str | None
-    objective: names.Objective | None
+    loss: names.Loss | None
     real_tokens: float | None
     lora: str | int | None
     dora: bool | None

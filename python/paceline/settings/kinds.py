@@ -27,7 +27,7 @@ from paceline._internal.files import NO_DASH, NO_WORKING_DIRECTORY, working_dire
 from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
 from paceline._internal.units import binary_count, shown
-from paceline.catalog import compression, objectives, optimizers
+from paceline.catalog import compression, losses, optimizers
 from paceline.catalog.adapters import parse_adapter
 from paceline.catalog.dtypes import DTYPE_BYTES, SHORT_DTYPES
 from paceline.catalog.libraries import find_library
@@ -847,7 +847,7 @@ MEASURED_COMPRESSIONS = names_of(_measured_compression)
 RESHARD = Kind("yes|no|N", _reshard, python='Literal["yes", "no"] | bool | int')
 OPTIMIZER = choice(tuple(optimizers.KINDS), optimizers.ALIASES, literal="Optimizer")
 QUANTIZATION = choice(("nf4", "nf4-double", "int8", "gptq-int4"), literal="Quantization")
-OBJECTIVE = choice(tuple(objectives.OBJECTIVES), literal="Objective")
+LOSS = choice(tuple(losses.LOSSES), literal="Loss")
 OFFLOAD = Kind("cpu|nvme[:PART,…]", _offload, short="cpu|nvme")
 ADAPTER = Kind("RANK[:MODULES]", _adapter, python="str | int", short="RANK[:MODULES]")
 PATTERNS = names_of(str, "PATTERN,…", python="str")

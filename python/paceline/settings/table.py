@@ -526,22 +526,12 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
-        name="objective",
-        kind=kinds.OBJECTIVE,
-        help="Objective: lm, dpo, kto, orpo, cpo, simpo. A batch counts sequences: a pair is two.",
+        name="loss",
+        kind=kinds.LOSS,
+        help="Loss: lm, dpo, kto, orpo, cpo, simpo. A batch counts sequences: a pair is two.",
         default_words="lm",
         part="trace",
-        uses=_in(
-            "simulate",
-            "report",
-            SIMULATE,
-            SWEEP,
-            advise=Use(
-                kind=kinds.choice(("throughput", "cost")),
-                help="Best among several --gpus or machines: throughput or cost.",
-                default="throughput",
-            ),
-        ),
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
         name="real_tokens",
@@ -1416,6 +1406,13 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("advise"),
     ),
     Setting(
+        name="objective",
+        kind=kinds.choice(("throughput", "cost")),
+        help="Best among several --gpus or machines: throughput or cost.",
+        default="throughput",
+        uses=_in("advise"),
+    ),
+    Setting(
         name="price",
         kind=kinds.PRICES,
         help="Price per GPU and hour, 2.50 or h100:2.50,b200:5: adds cost.",
@@ -1469,7 +1466,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "kernels",
         "optimizer_impl",
         "loss_chunks",
-        *("offload", "objective", "real_tokens"),
+        *("offload", "loss", "real_tokens"),
         *("lora", "dora", "quantize", "freeze"),
     ),
     "Parallelism": (

@@ -12,6 +12,7 @@ from paceline.catalog import names
 from paceline.catalog.adapters import Adapter, adapted, frozen, parse_adapter
 from paceline.catalog.builtin_names import built_in_trace, trace_names
 from paceline.catalog.gpus import Hardware, find_hardware
+from paceline.catalog.losses import LOSSES
 from paceline.catalog.models.config import Config, read_config
 from paceline.catalog.models.exchanges import Links
 from paceline.catalog.models.families import model_of
@@ -20,7 +21,6 @@ from paceline.catalog.models.names import resolve, unknown_model
 from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.traits import TRANSFORMER_ENGINE
 from paceline.catalog.models.workload import Workload
-from paceline.catalog.objectives import OBJECTIVES
 from paceline.catalog.offload import ACTIVATIONS, STATES, Offload, parse_offload
 from paceline.catalog.optimizers import ALIASES, KINDS, check_impl, check_offload, default_impl
 from paceline.catalog.recipes import Recipe, precision_of, recipe_of
@@ -35,7 +35,7 @@ _PARALLEL = (
     "expert_parallel",
     "context_parallel",
 )
-_RECIPE = ("precision", "optimizer_impl", "loss_chunks", "offload", "objective", "real_tokens")
+_RECIPE = ("precision", "optimizer_impl", "loss_chunks", "offload", "loss", "real_tokens")
 _TRAINED = ("lora", "dora", "quantize", "freeze")
 OPTIONS = (
     *("gpu", "power_limit", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer"),
@@ -118,7 +118,7 @@ def workload_of(  # noqa: PLR0917
     optimizer_impl: str | None = None,
     loss_chunks: int | None = None,
     offload: str | None = None,
-    objective: str | None = None,
+    loss: str | None = None,
     real_tokens: float | None = None,
     lora: str | None = None,
     dora: bool | None = None,
@@ -152,7 +152,7 @@ def workload_of(  # noqa: PLR0917
             `adam`, `sgd` and `momentum` have but one implementation.
         loss_chunks: Chunks of tokens in which a fused loss computes logits; by default it is not fused.
         offload: `cpu`, `nvme` or `cpu:states,activations`: what the host has instead of the GPU.
-        objective: One of `paceline.catalog.objectives`, `lm` by default.
+        loss: One of `paceline.catalog.losses`, `lm` by default.
         real_tokens: Share of the tokens that are no padding, 1 by default.
         lora: `RANK` or `RANK:MODULES`: adapters beside weights that are not trained.
         dora: Whether they are DoRA's.
@@ -209,13 +209,13 @@ def workload_of(  # noqa: PLR0917
         _check_experts(model, hardware, tensor, expert)
     if context_parallel is not None and context_parallel > 1:
         _check_context(model, hardware, context_parallel)
-    compared = _objective(objective or "lm", model, batch or 1, pipeline)
+    compared = _loss(loss or "lm", model, batch or 1, pipeline)
     kernel: names.Attention = _one_of(attention or "flash", get_args(names.Attention), "attention")
     version: Literal[0, 1, 2] = _FLASH.get(kernel, 0)
     return Workload(
         model,
         hardware,
-        batch or OBJECTIVES[compared].sequences,
+        batch or LOSSES[compared].sequences,
         computed,
         "flash" if version else kernel,
         "full" if recomputed == "offload" else recomputed,
@@ -236,7 +236,7 @@ def workload_of(  # noqa: PLR0917
         ),
         loss_chunks=_checked_chunks(model, loss_chunks, kernels),
         offloads=recomputed == "offload" or ACTIVATIONS in moved.named,
-        objective=compared,
+        loss=compared,
         real_tokens=real_tokens or 1.0,
         offload=moved if offload is not None else None,
         adapter=adapter,
@@ -291,25 +291,25 @@ def _offload(text: str, optimizer: names.Optimizer, hardware: Hardware, stages: 
     return found
 
 
-def _objective(name: str, model: Model, batch: int, stages: int) -> names.Objective:
-    """Return the objective of a name. Raises InvalidArgumentError for one that contradicts the model or the batch."""
-    found: names.Objective = _one_of(name, tuple(OBJECTIVES), "objective")
-    own = OBJECTIVES[found]
+def _loss(name: str, model: Model, batch: int, stages: int) -> names.Loss:
+    """Return the loss of a name. Raises InvalidArgumentError for one that contradicts the model or the batch."""
+    found: names.Loss = _one_of(name, tuple(LOSSES), "loss")
+    own = LOSSES[found]
     if found == "lm":
         return found
     if model.family == "vit":
         raise InvalidArgumentError(
-            f"{found} compares texts, of which {model.name} has none", setting="objective", remedy="drop {this}"
+            f"{found} compares texts, of which {model.name} has none", setting="loss", remedy="drop {this}"
         )
     if stages > 1:
         raise InvalidArgumentError(
-            f"{found} is not modeled with stages of a pipeline", setting="objective", remedy="drop {pipeline_parallel}"
+            f"{found} is not modeled with stages of a pipeline", setting="loss", remedy="drop {pipeline_parallel}"
         )
     # Searches begin with one sequence, for its share of a pair's time.
     if batch > 1 and batch % own.sequences:
         raise InvalidArgumentError(
             f"{found} compares {own.sequences} sequences, of which a batch of {batch} is no multiple",
-            setting="objective",
+            setting="loss",
             remedy=f"{{batch={-(-batch // own.sequences) * own.sequences}}}",
         )
     return found

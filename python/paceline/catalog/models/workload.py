@@ -15,6 +15,7 @@ from paceline._internal import units
 from paceline.catalog import names
 from paceline.catalog.adapters import Adapter, is_quantized, linear_name, quantized_bytes
 from paceline.catalog.gpus import Hardware
+from paceline.catalog.losses import LOSSES
 from paceline.catalog.models.exchanges import Links, all_reduce_s, all_to_all_s, element_bytes, pass_around_s
 from paceline.catalog.models.layers import Attention, Layer, Model, Tensor
 from paceline.catalog.models.memory import (
@@ -37,7 +38,6 @@ from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
 from paceline.catalog.models.updates import update_of
 from paceline.catalog.names import Attention as AttentionKind
 from paceline.catalog.names import Kernels, OptimizerImpl
-from paceline.catalog.objectives import OBJECTIVES
 from paceline.catalog.offload import PARAMETERS, STATES, Offload
 from paceline.catalog.optimizers import IN_BACKWARD, States, states_each
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
@@ -100,8 +100,8 @@ class Workload:
     """Whether the CPU's memory has what blocks keep for the backward pass, with checkpointing their inputs."""
     offload: Offload | None = None
     """Other parts that the host has instead of the GPU."""
-    objective: names.Objective = "lm"
-    """Of `paceline.catalog.objectives`, by which more passes than one are made."""
+    loss: names.Loss = "lm"
+    """Of `paceline.catalog.losses`, by which more passes than one are made."""
     real_tokens: float = 1.0
     """Share of the tokens that are no padding."""
     flash: Literal[0, 1, 2] = 0
@@ -442,13 +442,13 @@ class Workload:
     @property
     def reference_s(self) -> float:
         """Seconds of forward passes without gradients, of the reference and of the model itself."""
-        own = OBJECTIVES[self.objective]
+        own = LOSSES[self.loss]
         return (own.policy + own.reference) * self.forward_s
 
     @property
     def has_reference(self) -> bool:
         """Whether a reference is in memory: with adapters, it is the model without them."""
-        return OBJECTIVES[self.objective].reference > 0 and self.adapter is None
+        return LOSSES[self.loss].reference > 0 and self.adapter is None
 
     @property
     def bubble_s(self) -> float:
@@ -652,7 +652,7 @@ class Workload:
         words += [f"experts on {self.expert} GPUs"] if self.expert > 1 else []
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
-        words += [*self.loss_words, *self.objective_words, *self.offload_words, *self.trained_words]
+        words += [*self.loss_words, *self.passes_words, *self.offload_words, *self.trained_words]
         return f"{self.hardware.under_limit}, {', '.join(words)}, {self.optimizer}"
 
     @property
@@ -669,10 +669,10 @@ class Workload:
         return ["fused loss" if self.loss_chunks == 1 else f"fused loss in {self.loss_chunks} chunks"]
 
     @property
-    def objective_words(self) -> list[str]:
-        """The objective and the padding, for prose."""
-        own = OBJECTIVES[self.objective]
-        words = [] if self.objective == "lm" else [own.title]
+    def passes_words(self) -> list[str]:
+        """The loss and the padding, for prose."""
+        own = LOSSES[self.loss]
+        words = [] if self.loss == "lm" else [own.title]
         passes = own.reference + own.policy
         words += [f"{passes} forward {'pass' if passes == 1 else 'passes'} without gradients"] if passes else []
         return words + ([f"{units.percent(self.real_tokens)} real tokens"] if self.real_tokens < 1 else [])

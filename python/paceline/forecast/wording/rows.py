@@ -289,7 +289,7 @@ def _computation(workload: Workload) -> list[str]:
         *([f"experts on {workload.expert} GPUs"] if workload.expert > 1 else []),
         *([order] if workload.pipeline > 1 else []),
         *workload.loss_words,
-        *workload.objective_words,
+        *workload.passes_words,
         *workload.offload_words,
         *workload.trained_words,
         KINDS[workload.optimizer].title,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from paceline.interop.trainers import hf_trainer
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_objective, take_optimizer
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_loss, take_optimizer
 
-_OBJECTIVES = {one: one for one in ("dpo", "ipo", "kto", "orpo", "simpo", "grpo", "gdpo", "ebft")}
+_LOSSES = {one: one for one in ("dpo", "ipo", "kto", "orpo", "simpo", "grpo", "gdpo", "ebft")}
 
 
 def _derive(reading: Reading) -> None:
@@ -51,9 +51,9 @@ def _derive(reading: Reading) -> None:
     _kernels(reading)
     take_optimizer(reading, "optimizer")
     hf_trainer.packing(reading, "sample_packing")
-    objective = reading.choice(_OBJECTIVES, "rl")
-    if objective:
-        take_objective(reading, objective, "rl", "rl_beta")
+    loss = reading.choice(_LOSSES, "rl")
+    if loss:
+        take_loss(reading, loss, "rl", "rl_beta")
     hf_trainer.attention(reading)
     unfused = reading.flag("eager_attention")
     reading.take("attention", "unfused" if unfused else None, "eager_attention")

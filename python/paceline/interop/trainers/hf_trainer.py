@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from paceline.interop.trainers import deepspeed, fsdp
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_objective, take_optimizer
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_loss, take_optimizer
 
 ATTENTION: Mapping[object, str] = {
     "flash_attention_2": "flash",
@@ -27,7 +27,7 @@ ATTENTION: Mapping[object, str] = {
     "eager": "unfused",
 }
 QUANTIZED = {"nf4": ("nf4", "nf4-double"), "fp4": ("nf4", "nf4-double")}
-OBJECTIVES: Mapping[object, str] = {
+LOSSES: Mapping[object, str] = {
     "sigmoid": "dpo",
     "hinge": "dpo",
     "ipo": "dpo",
@@ -179,7 +179,7 @@ def _derive(reading: Reading) -> None:
     lora(reading, is_on=is_lora, rank=("lora_r",), targets=("lora_target_modules",), names=("use_peft",))
     quantized(reading)
     buckets(reading)
-    objective(reading)
+    loss(reading)
     packing(reading, "packing")
 
 
@@ -201,12 +201,12 @@ def buckets(reading: Reading) -> None:
         reading.take("bucket_size", f"{size}MiB", "ddp_bucket_cap_mb")
 
 
-def objective(reading: Reading) -> None:
+def loss(reading: Reading) -> None:
     """Take DPO, where its own arguments say that it is."""
     if reading.has("beta", "max_prompt_length", "ref_model*", "rpo_alpha"):
         kind = reading.value("loss_type")
-        found = OBJECTIVES.get(str(kind[0] if isinstance(kind, list) and kind else kind or "sigmoid").lower())
-        take_objective(reading, found or "dpo", "beta", "loss_type", "max_prompt_length", "rpo_alpha")
+        found = LOSSES.get(str(kind[0] if isinstance(kind, list) and kind else kind or "sigmoid").lower())
+        take_loss(reading, found or "dpo", "beta", "loss_type", "max_prompt_length", "rpo_alpha")
 
 
 def packing(reading: Reading, *names: str) -> None:

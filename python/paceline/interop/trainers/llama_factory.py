@@ -9,7 +9,7 @@ from __future__ import annotations
 from paceline.interop.trainers import hf_trainer
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, lora_modules, take_lora, take_objective, take_optimizer
+from paceline.interop.trainers.words import AUTOCAST, lora_modules, take_lora, take_loss, take_optimizer
 
 _ATTENTION = {
     "auto": "flash",
@@ -53,7 +53,7 @@ def _derive(reading: Reading) -> None:
         reading.take("real_tokens", 1, "stage")
     else:
         hf_trainer.packing(reading, "packing", "neat_packing")
-    _objective(reading)
+    _loss(reading)
     hf_trainer.buckets(reading)
 
 
@@ -101,15 +101,15 @@ def _tuning(reading: Reading) -> None:
         reading.take("dora", True, "use_dora")
 
 
-def _objective(reading: Reading) -> None:
-    objective = reading.choice(_STAGES, "stage")
-    loss = reading.text("pref_loss").lower()
-    if objective == "dpo" and loss in ("orpo", "simpo"):
-        objective = loss
-    if objective == "ppo":
+def _loss(reading: Reading) -> None:
+    loss = reading.choice(_STAGES, "stage")
+    preference = reading.text("pref_loss").lower()
+    if loss == "dpo" and preference in ("orpo", "simpo"):
+        loss = preference
+    if loss == "ppo":
         reading.leave("stage", "generation in PPO")
     else:
-        take_objective(reading, objective or "lm", "stage", "pref_loss")
+        take_loss(reading, loss or "lm", "stage", "pref_loss")
 
 
 def _recognizes(values: Values) -> bool:

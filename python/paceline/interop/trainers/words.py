@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline.catalog.objectives import OBJECTIVES
+from paceline.catalog.losses import LOSSES
 from paceline.interop.trainers.reading import Reading
 
 SHARDINGS: Mapping[object, tuple[str, str | None]] = {
@@ -99,19 +99,19 @@ def take_lora(reading: Reading, rank: int | None, modules: str, *names: str) -> 
         reading.take("lora", f"{rank}:{modules}" if modules else str(rank), *names)
 
 
-def take_objective(reading: Reading, objective: str, *names: str) -> None:
-    """Take the objective; where it compares sequences, a sample of the file's batch is several of them."""
-    known = next((one for one in OBJECTIVES.items() if one[0] == _SAME_PASSES.get(objective, objective)), None)
+def take_loss(reading: Reading, loss: str, *names: str) -> None:
+    """Take the loss; where it compares sequences, a sample of the file's batch is several of them."""
+    known = next((one for one in LOSSES.items() if one[0] == _SAME_PASSES.get(loss, loss)), None)
     if known is None:
         for name in names[:1]:
-            reading.leave(name, f"the objective {objective}")
+            reading.leave(name, f"the loss {loss}")
         return
     name, passes = known
-    reading.take("objective", name, *names, unless="lm")
+    reading.take("loss", name, *names, unless="lm")
     if passes.sequences > 1 and "batch" in reading.options:
         reading.options["batch"] *= passes.sequences
         reading.assume(f"a batch in sequences: {passes.sequences} for each sample that {passes.title} compares")
 
 
 _SAME_PASSES = {"ipo": "dpo"}
-"""Objectives that differ in the loss only."""
+"""Losses of as many passes."""

@@ -1,9 +1,9 @@
-"""Objectives as multiples of passes, the memory of a reference, and padding."""
+"""Losses as multiples of passes, the memory of a reference, and padding."""
 
 import paceline
 import pytest
+from paceline.catalog.losses import LOSSES
 from paceline.catalog.models.spec import find_workload
-from paceline.catalog.objectives import OBJECTIVES
 from paceline.errors import InvalidArgumentError
 
 COUNT = 8_030_261_248
@@ -18,29 +18,29 @@ def forecast(word="llama-3-8b@a100", **options):
     return paceline.simulate(word, **given)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_passes_without_gradients_take_as_long_as_a_forward_pass(objective):
-    own = OBJECTIVES[objective]
-    plain, found = forecast(), forecast(objective=objective)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_passes_without_gradients_take_as_long_as_a_forward_pass(loss):
+    own = LOSSES[loss]
+    plain, found = forecast(), forecast(loss=loss)
     times = own.policy + own.reference
     assert found.forward_s == pytest.approx((1 + times) * plain.forward_s, rel=0.01)
     assert found.backward_s == pytest.approx(plain.backward_s)
 
 
 def test_a_reference_is_another_model_unless_adapters_are_trained():
-    plain, found = forecast().sharded.memory, forecast(objective="dpo").sharded.memory
+    plain, found = forecast().sharded.memory, forecast(loss="dpo").sharded.memory
     assert found.parameters_bytes - plain.parameters_bytes == pytest.approx(2 * COUNT / 8, rel=1e-3)
     assert found.optimizer_bytes == plain.optimizer_bytes
-    adapters = [forecast(lora="16", objective=one) for one in (None, "dpo")]
+    adapters = [forecast(lora="16", loss=one) for one in (None, "dpo")]
     assert adapters[0].sharded.memory.peak_bytes == adapters[1].sharded.memory.peak_bytes
     assert adapters[0].iteration_s < adapters[1].iteration_s
-    assert forecast(objective="orpo").sharded.memory == plain
+    assert forecast(loss="orpo").sharded.memory == plain
 
 
 def test_ranks_gather_a_sharded_reference():
     plain, found = (
         forecast(bandwidth="1Gbps", gpus_per_node=1),
-        forecast(bandwidth="1Gbps", gpus_per_node=1, objective="dpo"),
+        forecast(bandwidth="1Gbps", gpus_per_node=1, loss="dpo"),
     )
     assert found.sharded.exposed.all_gather_s > 1.3 * plain.sharded.exposed.all_gather_s
 
@@ -55,9 +55,9 @@ def test_real_tokens_are_a_share_of_all(share):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"objective": "dpo", "batch": 3}, "dpo compares 2 sequences, of which a batch of 3 is no multiple"),
-        ({"objective": "ppo"}, "unknown value 'ppo'"),
-        ({"objective": "dpo", "pipeline_parallel": 2, "microbatches": 8}, "is not modeled with stages"),
+        ({"loss": "dpo", "batch": 3}, "dpo compares 2 sequences, of which a batch of 3 is no multiple"),
+        ({"loss": "ppo"}, "unknown value 'ppo'"),
+        ({"loss": "dpo", "pipeline_parallel": 2, "microbatches": 8}, "is not modeled with stages"),
         ({"real_tokens": 1.5}, "must be a share of the tokens"),
         ({"real_tokens": 0}, "must be a share of the tokens"),
     ],
@@ -68,9 +68,9 @@ def test_what_contradicts_itself_is_refused(options, message):
 
 
 def test_a_pair_is_the_batch_by_default_and_words_say_all():
-    words = "llama-3-8b@a100:objective=dpo,real_tokens=0.5,optimizer=lion,offload=cpu:activations"
+    words = "llama-3-8b@a100:loss=dpo,real_tokens=0.5,optimizer=lion,offload=cpu:activations"
     found = find_workload(words)
-    assert (found.batch, found.objective, found.real_tokens, found.optimizer) == (2, "dpo", 0.5, "lion")
+    assert (found.batch, found.loss, found.real_tokens, found.optimizer) == (2, "dpo", 0.5, "lion")
     assert found.offload.named == ("activations",)
     with pytest.raises(InvalidArgumentError, match="'2' is no share"):
         find_workload("llama-3-8b@a100:real_tokens=2")
@@ -78,4 +78,4 @@ def test_a_pair_is_the_batch_by_default_and_words_say_all():
 
 def test_images_are_not_compared():
     with pytest.raises(InvalidArgumentError, match="compares texts"):
-        paceline.simulate("vit-base@a100", workers=1, objective="orpo", batch=2)
+        paceline.simulate("vit-base@a100", workers=1, loss="orpo", batch=2)

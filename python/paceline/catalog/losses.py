@@ -1,6 +1,6 @@
-"""Objectives of training that compare sequences, or a model with a reference, as multiples of passes.
+"""Losses that compare sequences, or a model with a reference, as multiples of passes.
 
-| objective | sequences of a comparison | forward passes besides, without gradients |
+| loss | sequences of a comparison | forward passes besides, without gradients |
 | --- | --- | --- |
 | `lm` | 1 | |
 | `dpo` | 2 | reference |
@@ -21,8 +21,8 @@ from paceline.catalog import names
 
 
 @dataclass(frozen=True)
-class Objective:
-    """An objective's passes."""
+class Loss:
+    """A loss's passes."""
 
     title: str
     """For prose."""
@@ -34,11 +34,11 @@ class Objective:
     """Forward passes of the reference."""
 
 
-OBJECTIVES: Mapping[names.Objective, Objective] = {
-    "lm": Objective("language modeling"),
-    "dpo": Objective("DPO", 2, reference=1),
-    "kto": Objective("KTO", policy=1, reference=2),
-    "orpo": Objective("ORPO", 2),
-    "cpo": Objective("CPO", 2),
-    "simpo": Objective("SimPO", 2),
+LOSSES: Mapping[names.Loss, Loss] = {
+    "lm": Loss("language modeling"),
+    "dpo": Loss("DPO", 2, reference=1),
+    "kto": Loss("KTO", policy=1, reference=2),
+    "orpo": Loss("ORPO", 2),
+    "cpo": Loss("CPO", 2),
+    "simpo": Loss("SimPO", 2),
 }
