@@ -87,13 +87,13 @@ def test_tokens_in_words():
 
 @pytest.mark.parametrize("text", ["2.5", "$2.50", "2.50$", "€2.50", "US$2.50", "USD 2.50", "2.50 EUR", " $ 2.5 "])
 def test_prices(text):
-    assert kinds.MONEY.check(text) == 2.5
+    assert kinds.PRICES.check(text) == {"": 2.5}
 
 
 @pytest.mark.parametrize("text", ["", "$", "$-1", "$0", "1e308", "inf", "two", "2,50", "$2.50/h", "2.50 per hour"])
 def test_no_prices(text):
     with pytest.raises(InvalidArgumentError, match="must be a price above 0"):
-        kinds.MONEY.check(text)
+        kinds.PRICES.check(text)
 
 
 def test_every_built_in_model_has_its_names_on_the_hub():
@@ -198,7 +198,7 @@ def test_options_of_other_programs(command, option, ours):
             "simulate llama-3-8b --optim adamw",
             "--optimizer adamw (adamw, adamw-8bit, paged-adamw-8bit, adafactor, lion, muon, sgd)",
         ),
-        ("simulate --model gpt2-xl", "gpt2-xl (the model is the first word), or --config config.json"),
+        ("simulate --model gpt2-xl", "paceline simulate gpt2-xl, or drop --model"),
         ("simulate --bandwith 1Gbps", "--bandwidth"),
         ("simulate --strateg ring", "--strategy"),
         ("simulate --xyz", "paceline simulate --help (lists the options)"),
