@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Workloads = Sequence[str | Path | Trace | Config]
 _FREE = {"advise": ("sharding", "reshard_after_forward", "checkpointing", "batch", "accumulate", "microbatches")}
 """Settings that a command searches, whatever the file says of them."""
+_UNSAID = {"seq": "sequences as long as the model's, at most 8,192 tokens", "batch": "a batch of 1 per GPU"}
+"""Assumptions where neither the file nor an option says it, by setting."""
 _OF_GATHERED = ("reshard_after_forward", "prefetch", "unit", "param_dtype", "reduce_dtype")
 
 
@@ -146,6 +148,7 @@ def merge(path: Path, gpu: str, given: Given) -> tuple[str | Path | Config, Trai
         InvalidArgumentError: A field is wrong, the file is of no known trainer, or names no model that is known.
     """
     from paceline.interop import trainers
+    from paceline.interop.trainers.reading import Assumption
 
     if gpu and given.values.setdefault("gpu", gpu) != gpu:
         raise InvalidArgumentError(f"{path.name}@{gpu:.80} says the GPU, too", setting="gpu", remedy="drop {gpu}")
@@ -169,9 +172,13 @@ def merge(path: Path, gpu: str, given: Given) -> tuple[str | Path | Config, Trai
         return flag if value is True else f"{flag} {value}"
 
     rows = tuple(reading.rows(spelled))
-    return model, TrainerFile(
-        path, reading.trainer.name, rows, tuple(reading.assumptions), dict(reading.options), named
-    )
+    assumed = [
+        Assumption(words, f"{SETTINGS[name].source(given.given_by).name} N")
+        for name, words in _UNSAID.items()
+        if not {name} & {*given.values, *given.each, *_FREE.get(given.place, ())}
+    ]
+    assumptions = (*reading.assumptions, *assumed)
+    return model, TrainerFile(path, reading.trainer.name, rows, assumptions, dict(reading.options), named)
 
 
 def _model(reading: Reading, given: Given) -> str | Path | Config:
