@@ -404,7 +404,7 @@ def test_long_simulations_are_left_out_and_said():
         ((*SMALL, "--gpus", 8, "--batch", "1,2"), "'1,2' is a list, and one value is expected"),
         ((*SMALL, "--gpus", 8, "--global-batch", 100), "--global-batch: 100 samples are not a multiple of 8"),
         ((*SMALL, "--gpus", 8, "--global-batch", 64, "--batch", 3), "cannot be made with --batch 3"),
-        (("gpt2-small", "--gpu", "t4", "--gpus", 8, "--objective", "cost"), "--objective cost needs a price"),
+        (("gpt2-small", "--gpu", "rtx-4060", "--gpus", 8, "--objective", "cost"), "--objective cost needs a price"),
         ((*SMALL, "--gpus", 8, "--mtbf", "8h"), "--mtbf needs the time of a checkpoint"),
         ((*SMALL, "--gpus", 8, "--checkpoint-seconds", 6), "--checkpoint-seconds needs failures"),
         ((*SMALL, "--gpus", 8, "--mtbf", "8x", "--checkpoint-seconds", 6), "--mtbf"),
@@ -595,10 +595,10 @@ def test_where_nothing_fits_or_sequences_are_long_models_are_divided():
 
 def test_machines_are_compared_by_rate_and_by_cost():
     words = ("gpt2-small", "--seq", 256, "--sharding", "none", "--batch", 8, "--gpus", 8, "--tokens", "2B")
-    words = (*words, "--gpu", "h100,a100,t4", "--price", "h100:3,a100-80gb:1")
+    words = (*words, "--gpu", "h100,a100,rtx-4060", "--price", "h100:3,a100-80gb:1")
     compared = asked(*words)
     machines = {one["gpu"]: one for one in compared["machines"]}
-    assert list(machines) == ["h100", "a100-80gb", "t4"]
+    assert list(machines) == ["h100", "a100-80gb", "rtx-4060"]
     for name, price in (("h100", 3), ("a100-80gb", 1)):
         [row] = machines[name]["answer"]["gpus"][0]["rows"]
         seconds = 2e9 / 256 / row["samples_per_s"]
@@ -606,11 +606,11 @@ def test_machines_are_compared_by_rate_and_by_cost():
         assert row["cost_of_tokens"] == pytest.approx(seconds / 3600 * 8 * price)
         alone = asked(*words[:-4], "--gpu", name, "--price", price)
         assert alone["best"]["cost_of_tokens"] == row["cost_of_tokens"]
-    assert machines["t4"]["price_per_gpu_hour"] is None
+    assert machines["rtx-4060"]["price_per_gpu_hour"] is None
     assert compared["best"]["gpu"] == "h100" and asked(*words, "--objective", "cost")["best"]["gpu"] == "a100-80gb"
     text = call(*words)
-    assert text.startswith("Fastest for gpt2-small: 8x H100, ") and "\nt4" in text
-    assert "No price is known of t4; give it with --price t4:2.50" in " ".join(text.split())
+    assert text.startswith("Fastest for gpt2-small: 8x H100, ") and "\nrtx-4060" in text
+    assert "No price is known of rtx-4060; give it with --price rtx-4060:2.50" in " ".join(text.split())
     clusters = asked("gpt2-xl", "--gpus", 8, "--batch", 1, "--cluster", "p4d.24xlarge,p5.48xlarge")
     assert [(one["cluster"], one["gpu"]) for one in clusters["machines"]] == [
         ("p4d.24xlarge", "a100-40gb"),

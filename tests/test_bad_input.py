@@ -76,7 +76,7 @@ def test_a_folder_in_place_of_a_file_is_named(tmp_path):
     ("typed", "meant"),
     [
         ("llama-8b", "llama-3-8b, llama-7b or llama-13b"),
-        ("llama3", "llama-3-8b, llama-3-70b or llama-3.1-405b"),
+        ("llama3", "llama-3-8b, llama-3-70b or llama-3.1-8b"),
         ("gpt2", "gpt2-small, gpt2-medium or gpt2-large"),
         ("resnet5", "resnet-50"),
     ],
@@ -153,7 +153,7 @@ def test_names_that_no_file_can_have(name):
 
 
 def test_directories_and_devices(tmp_path):
-    assert "is a directory" in refused(tmp_path)
+    assert "the folder has no config.json" in refused(tmp_path)
     assert "is a directory" in refused("allreduce:1MB", "--cluster", tmp_path)
     assert "device" in refused("/dev/zero")
     assert "device" in refused("allreduce:1MB", "--placement", "/dev/zero")

@@ -115,7 +115,9 @@ def test_the_json(tmp_path):
         *["verdict", "world_size", "steps", "warm_up_steps", "slow_steps", "step_s", "step_quartiles_s"],
         *["lis_window_share", "staleness", "ranks", "diagnoses", "notes"],
     ]
-    assert all(list(it) == ["name", "share", "seconds", "says", "evidence", "try"] for it in found["diagnoses"])
+    assert all(
+        list(it) == ["name", "share", "seconds", "says", "evidence", "check", "try"] for it in found["diagnoses"]
+    )
     assert found["ranks"][0]["medians_s"]["forward"] == pytest.approx(0.002)
     assert found["ranks"][0]["quartiles_s"]["forward"] == pytest.approx([0.002, 0.002])
     assert doctor(path, "--json") == text

@@ -320,7 +320,7 @@ def test_what_cannot_be_forecast_is_skipped(tmp_path, changes, reason):
     ("changes", "assumed"),
     [
         ({"sync": "", "system": "Horovod"}, "RDMA between nodes"),
-        ({"gpu": "MI250X"}, "PCI Express between the GPUs of a node (MI250X)"),
+        ({"gpu": "Gaudi3"}, "PCI Express between the GPUs of a node (Gaudi3)"),
         ({"system": "Horovod", "gpu": "V100"}, "Horovod without a response cache"),
         ({"system": "BytePS", "sync": "ps-byteps", "ps": "bananas"}, "a server a node (ps 'bananas' says no number)"),
     ],

@@ -425,7 +425,7 @@ class Sweep:
 
     def workload(self, named: Named) -> Workload | None:
         """Return the workload of a model from a configuration; None for a recording. Raises InvalidArgumentError."""
-        if isinstance(named, Trace):
+        if not isinstance(named, str | Path | Config):
             return self._looked_up(named)
         if named not in self._workloads:
             self._workloads[named] = self._looked_up(named)

@@ -198,11 +198,16 @@ class Sharded:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
-        plain = {**vars(self), "exposed": self.exposed.to_dict(), "memory": self.memory.to_dict()}
+        plain = {**vars(self), "exposed": self.exposed.to_dict(), "memory": self.memory_dict()}
         plain |= {"fits": self.fits, "tight": self.is_tight}
         del plain["host"]
         plain |= {} if self.host is None else {"host": self.host.to_dict()}
-        plain["memory"]["interval"] = {f"{kind}_bytes": list(ends) for kind, ends in plain.pop("likely").items()}
+        del plain["likely"]
         if self.sync_every == 1:
             del plain["sync_every"]
         return plain
+
+    def memory_dict(self) -> dict[str, Any]:
+        """Return the memory with its interval, which is None where too few were measured."""
+        interval = {f"{kind}_bytes": list(ends) for kind, ends in self.likely.items()}
+        return {**self.memory.to_dict(), "interval": interval or None}

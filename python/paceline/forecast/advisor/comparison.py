@@ -266,7 +266,7 @@ def _facts(comparison: Comparison) -> list[Fact]:
             where = " on ".join(name for name in (machine.gpu, machine.cluster) if name)
             made.append(Fact("Not searched", f"{where}: {machine.error.reason}"))
     refused = [one for one in _lines(comparison) if one.reason]
-    return [*made, *(Fact("No search", f"{one.label}: {one.reason}") for one in refused)]
+    return [*made, *(Fact("Not searched", f"{one.label}: {one.reason}") for one in refused)]
 
 
 def _finish(line: Line) -> str:

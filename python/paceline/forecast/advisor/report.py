@@ -80,7 +80,7 @@ def _of_row(row: Row, tokens: int | None, total: float | None) -> dict[str, Any]
         "straggling_s": own.straggling_s,
         "slowed_s": own.slowed_s,
         "calls_s": own.calls_s,
-        "memory": own.memory.to_dict(),
+        "memory": own.memory_dict(),
         "capacity_bytes": own.capacity_bytes,
         "tight": own.is_tight,
         "faster_with": None
