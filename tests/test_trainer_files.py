@@ -478,3 +478,24 @@ torchrun --nproc_per_node 8 pretrain_llama3_8b.py train.micro_batch_size=2 train
     assert reading.trainer.name == "NeMo"
     found = reading.options
     assert (found["workers"], found["batch"], found["accumulate"], found["seq"]) == (8, 2, 16, 4096)
+
+
+def test_what_a_file_leaves_out_is_the_trainers_default(tmp_path):
+    text = "".join(line + "\n" for line in AXOLOTL.splitlines() if not re.match("sequence_len|bf16|fp16", line))
+    reading = trainers.read(written(tmp_path, "lora.yml", text), {})
+    assert (reading.options["seq"], reading.options["dtype"]) == (512, "bf16")
+    assert {"axolotl's default" in one.words for one in reading.assumptions} == {True, False}
+    text = "".join(line + "\n" for line in LLAMAFACTORY.splitlines() if not line.startswith(("cutoff_len", "bf16")))
+    found = options(tmp_path, "sft.yaml", text)
+    assert (found["seq"], found["dtype"]) == (2048, "bf16")
+
+
+def test_what_samples_completions_is_no_dpo(tmp_path):
+    text = json.dumps(
+        {"per_device_train_batch_size": 2, "output_dir": "o", "learning_rate": 1e-6, "optim": "adamw_torch"}
+    )
+    more = {**json.loads(text), "beta": 0.04, "num_generations": 8, "max_prompt_length": 512}
+    reading = trainers.read(written(tmp_path, "args.json", json.dumps(more)), {})
+    assert "loss" not in reading.options and fates(reading)["num_generations"][0] == "not forecast"
+    reading = trainers.read(written(tmp_path, "args.json", json.dumps({**json.loads(text), "beta": 0.1})), {})
+    assert reading.options["loss"] == "dpo" and any("beta" in one.words for one in reading.assumptions)

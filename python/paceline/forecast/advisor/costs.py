@@ -65,10 +65,9 @@ def _listed(instance: Instance) -> Price | None:
 
 
 def _lowest(gpu: str) -> Price | None:
-    """Return the lowest price of clouds' instances with a GPU; those whose network is not known count if all are so."""
+    """Return the lowest price of clouds' instances with a GPU."""
     priced = [one for one in all_instances() if one.hardware.name == gpu and one.price is not None]
-    some = [one for one in priced if one.states_network] or priced
-    best = min(some, key=lambda one: one.price.usd_per_gpu_hour if one.price else 0.0, default=None)
+    best = min(priced, key=lambda one: one.price.usd_per_gpu_hour if one.price else 0.0, default=None)
     price = None if best is None else _listed(best)
     return None if price is None or best is None else Price(price.amount, f"{price.source}: {best.name}")
 

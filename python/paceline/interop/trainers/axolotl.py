@@ -7,10 +7,12 @@ loader), except under FSDP and DeepSpeed.
 from __future__ import annotations
 
 from paceline.interop.trainers import hf_trainer
-from paceline.interop.trainers.reading import Direct, Reading, Trainer
+from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_loss, take_optimizer
 
 _LOSSES = {one: one for one in ("dpo", "ipo", "kto", "orpo", "simpo", "grpo", "gdpo", "ebft")}
+
+_TYPES = ("torch_dtype", "bf16", "bfloat16", "fp16", "float16", "float32", "tf32")
 
 
 def _derive(reading: Reading) -> None:
@@ -24,6 +26,7 @@ def _derive(reading: Reading) -> None:
         passes = max(1, total // int(reading.effective("batch", 1)))
     reading.passes(passes, "gradient_accumulation_steps", "batch_size")
     hf_trainer.sharding(reading)
+    reading.take_default("seq", 512, "sequence_len", "sequences of 512 tokens, axolotl's default")
     quantized = reading.flag("load_in_4bit") or reading.flag("load_in_8bit")
     held = reading.choice(DTYPES, "torch_dtype") if reading.value("torch_dtype") else None
     if held is None and not reading.flag("float32"):
@@ -32,6 +35,9 @@ def _derive(reading: Reading) -> None:
             None,
         )
         held = None if held is None else DTYPES[held]
+    if held is None and not any(name in reading.values for name in _TYPES):
+        held = "bf16"
+        reading.assume("bf16: auto, axolotl's default", "--dtype NAME")
     for name in ("bfloat16", "float16"):
         if reading.flag(name):
             reading.take("dtype", DTYPES[name], name)
@@ -130,6 +136,5 @@ AXOLOTL = Trainer(
         "base_model" in values and ("micro_batch_size" in values or "sequence_len" in values or "datasets" in values)
     ),
     _derive,
-    direct={"sequence_len": Direct("seq")},
     tables=("axolotl", "transformers"),
 )

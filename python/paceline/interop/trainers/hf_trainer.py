@@ -201,9 +201,18 @@ def buckets(reading: Reading) -> None:
         reading.take("bucket_size", f"{size}MiB", "ddp_bucket_cap_mb")
 
 
+_GENERATING = ("num_generations", "max_completion_length", "use_vllm", "vllm_mode", "lmbda")
+"""Arguments of TRL's trainers that sample completions (GRPO, RLOO, GKD)."""
+
+
 def loss(reading: Reading) -> None:
-    """Take DPO, where its own arguments say that it is."""
-    if reading.has("beta", "max_prompt_length", "ref_model*", "rpo_alpha"):
+    """Take DPO, where its own arguments say that it is; what generates samples is not modeled."""
+    generating = [name for name in _GENERATING if reading.has(name)]
+    for name in generating:
+        reading.leave(name, "generation of samples, as in GRPO")
+    if not generating and reading.has("beta", "max_prompt_length", "ref_model*", "rpo_alpha"):
+        if not reading.has("loss_type", "max_prompt_length", "ref_model*", "rpo_alpha"):
+            reading.assume("DPO, of whose arguments beta is one", "--loss NAME")
         kind = reading.value("loss_type")
         found = LOSSES.get(str(kind[0] if isinstance(kind, list) and kind else kind or "sigmoid").lower())
         take_loss(reading, found or "dpo", "beta", "loss_type", "max_prompt_length", "rpo_alpha")

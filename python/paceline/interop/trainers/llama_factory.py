@@ -35,6 +35,9 @@ def _derive(reading: Reading) -> None:
     if pure:
         reading.take("dtype", "bf16", "pure_bf16")
         reading.take("precision", "bf16", "pure_bf16")
+    elif not reading.has("bf16", "fp16"):
+        hf_trainer.precision(reading, "bf16")
+        reading.assume("bf16, the type of most checkpoints", "--dtype NAME")
     else:
         hf_trainer.precision(reading, None)
     if "checkpointing" in reading.options:
@@ -48,7 +51,7 @@ def _derive(reading: Reading) -> None:
     hf_trainer.kernels(reading)
     take_optimizer(reading, "optim")
     reading.take("attention", reading.choice(_ATTENTION, "flash_attn"), "flash_attn", unless="flash")
-    reading.take("seq", reading.whole("cutoff_len"), "cutoff_len")
+    reading.take_default("seq", 2048, "cutoff_len", "sequences of 2,048 tokens, LLaMA-Factory's default")
     if reading.text("stage") == "pt" and reading.values.get("packing") is None:
         reading.take("real_tokens", 1, "stage")
     else:

@@ -284,6 +284,13 @@ class Reading:
         for name in own:
             self._consulted.setdefault(name, "")
 
+    def take_default(self, setting: str, default: int, name: str, words: str) -> None:
+        """Take a whole number from a field, or the trainer's default, which is an assumption."""
+        value = self.whole(name)
+        if value is None:
+            self.assume(words, f"--{setting} N")
+        self.take(setting, default if value is None else value, name)
+
     def assume(self, words: str, remedy: str = "") -> None:
         """Record an assumption."""
         self.assumptions.append(Assumption(words, remedy))
