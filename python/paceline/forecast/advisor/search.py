@@ -365,8 +365,8 @@ def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
     forecast([one for one in able if one.least_bytes > limit], is_no_gain)
     if False in best and True in best and rate(best[True]) < (1 + NEAR) * rate(best[False]):
         del best[True]
-    # Its variants need more.
-    is_known = any(it.candidate.setup.sharding == setup.sharding for it in found.never_fit)
+    # Units that stay gathered need more.
+    is_known = setup.kept and any(it.candidate.setup.sharding == setup.sharding for it in found.never_fit)
     if not best and not is_known and (least := _least(job, every)) is not None:
         found.never_fit.append(least)
     return [best[tight] for tight in sorted(best)]

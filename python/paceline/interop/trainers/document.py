@@ -52,11 +52,12 @@ _CHECKED = {".json": "python -m json.tool", ".toml": "Python's tomllib"}
 
 
 def _parsed(text: str, kind: str) -> object:
-    if kind == ".json":
-        return json.loads(text)
-    if kind == ".toml":
-        return tomllib.loads(text)
-    return yaml_of(text)
+    if kind not in (".json", ".toml"):
+        return yaml_of(text)
+    try:
+        return json.loads(text) if kind == ".json" else tomllib.loads(text)
+    except ValueError as error:
+        raise ValueError(f"is not {kind[1:].upper()}: {error}") from None
 
 
 def yaml_of(text: str) -> object:
