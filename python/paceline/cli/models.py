@@ -213,7 +213,7 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
         "optimizer_s": workload.optimizer_s,
         "samples_per_s": rate,
         **workload.figures(rate, 1),
-        "hfu": rate * workload.hardware_flops / workload.hardware.peak(workload.precision),
+        "hfu": rate * workload.hardware_flops / workload.peak_flops,
         "memory_bytes": workload.hardware.memory_bytes,
         "gpus": gpus,
         "memory": [

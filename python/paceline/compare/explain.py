@@ -105,10 +105,8 @@ def explain(question: Question) -> Explanation:
         scaled = [(one, weight / total) for one, weight in parts[0][0].causes] if total > 0 else []
         unknown, nothing = (parts[0][0].unknown / total, nothing / total) if total > 0 else (1.0, 0.0)
     else:
-        scaled = [
-            (one, share * weight / found.total) for found, share in parts for one, weight in found.causes if found.total
-        ]
-        unknown = math.fsum(share * (found.unknown / found.total if found.total else 1.0) for found, share in parts)
+        scaled = [(one, share * weight / own.total) for own, share in parts for one, weight in own.causes if own.total]
+        unknown = math.fsum(share * (own.unknown / own.total if own.total else 1.0) for own, share in parts)
         nothing = 0.0
 
     def order(pair: tuple[Explained, float]) -> tuple[float, float]:
@@ -125,10 +123,9 @@ def explain(question: Question) -> Explanation:
 
 def _in_forecast(question: Question) -> list[Explained]:
     """Return what the forecast has already that keeps the run from being faster."""
-    found = sockets_in_forecast(question)
-    if found is None:
+    hypothesis = sockets_in_forecast(question)
+    if hypothesis is None:
         return []
-    hypothesis, _ = found
     return [Explained(hypothesis, None, question.forecast.seconds, 0.0, 0.0, in_forecast=True)]
 
 
@@ -147,7 +144,7 @@ def _by_part(question: Question) -> list[tuple[Question, float]]:
         return [(question, 1.0)]
     whole = math.fsum(large.values())
     return [
-        (replace(question, seconds=forecast.seconds + gap, part=name, told=tuple(measured)), gap / whole)
+        (replace(question, seconds=forecast.seconds + gap, part=name, measured_parts=tuple(measured)), gap / whole)
         for name, gap in sorted(large.items(), key=lambda pair: -sign * pair[1])
         if forecast.seconds + gap > 0
     ]
@@ -166,15 +163,15 @@ class _Likelihoods:
 
 
 def _likelihoods(question: Question) -> _Likelihoods:
-    found: list[tuple[Explained, float]] = []
+    weighed: list[tuple[Explained, float]] = []
     for hypothesis in hypotheses(question):
         try:
             explained, likelihood = _explained(question, hypothesis)
         except InvalidArgumentError:
             continue  # The run cannot have it: an option has no effect, or excludes another.
         if explained is not None:
-            found.append((explained, weight_of(question, hypothesis) * likelihood))
-    return _Likelihoods(found, _UNKNOWN_WEIGHT / _UNKNOWN_RANGE)
+            weighed.append((explained, weight_of(question, hypothesis) * likelihood))
+    return _Likelihoods(weighed, _UNKNOWN_WEIGHT / _UNKNOWN_RANGE)
 
 
 def _explained(question: Question, hypothesis: Hypothesis) -> tuple[Explained | None, float]:
@@ -242,12 +239,12 @@ def _solved(question: Question, hypothesis: Hypothesis, curve: _Curve) -> tuple[
             break
         share = 0.5 if high[1] == low[1] else math.log(wanted / low[1]) / math.log(high[1] / low[1])
         value = math.exp(math.log(low[0]) + min(0.98, max(0.02, share)) * math.log(high[0] / low[0]))
-        found = (value, hypothesis.seconds(value))
-        best = min(best, found, key=lambda pair: abs(pair[1] - wanted))
-        if (found[1] - wanted) * (low[1] - wanted) > 0:
-            low = found
+        tried = (value, hypothesis.seconds(value))
+        best = min(best, tried, key=lambda pair: abs(pair[1] - wanted))
+        if (tried[1] - wanted) * (low[1] - wanted) > 0:
+            low = tried
         else:
-            high = found
+            high = tried
     return best
 
 

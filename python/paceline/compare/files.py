@@ -106,7 +106,7 @@ def _other_batch(trace: Trace, forecaster: Forecaster) -> list[str]:
 
 def _profile(path: Path) -> Measured:
     parts = parts_of(path)
-    told = {
+    seconds = {
         "computation": parts.computation_s,
         "communication": parts.communication_s,
         "input": parts.input_s,
@@ -122,7 +122,7 @@ def _profile(path: Path) -> Measured:
         parts.step_s,
         per_gpu=False,
         text=path.name,
-        parts_s=told,
+        parts_s=seconds,
         ranks=parts.world_size or None,
         notes=tuple(notes),
     )
@@ -137,7 +137,7 @@ def _timeline(path: Path) -> Measured:
             remedy="a timeline of a script with an optimizer of torch, or the time of a step",
         )
     mean = analysis.mean
-    told = {
+    lasting = {
         "computation": mean.forward + mean.backward + mean.other,
         "communication": mean.negotiation + mean.transfer,
         "input": mean.input,
@@ -149,7 +149,7 @@ def _timeline(path: Path) -> Measured:
         mean.step / 1e9,
         per_gpu=False,
         text=path.name,
-        parts_s={name: value / 1e9 for name, value in told.items()},
+        parts_s={name: value / 1e9 for name, value in lasting.items()},
         ranks=analysis.recording.world_size,
         notes=(
             f"Means of {units.count(analysis.count, 'step')} of the timeline",
@@ -170,9 +170,9 @@ def _log(path: Path, forecaster: Forecaster) -> Measured:
     tests = [one for one in read_log(path, "--measured") if one.format == "nccl-tests"]
     known = [one for one in tests if _kind(one) in (spec.kind, "")]
     if not known:
-        found = units.listed([one.what for one in tests]) if tests else "no test of nccl-tests"
+        what = units.listed([one.what for one in tests]) if tests else "no test of nccl-tests"
         raise InvalidArgumentError(
-            f"{path}: has {found}, not {spec.kind}", setting="measured", remedy=f"a log of {_PERF[spec.kind]}"
+            f"{path}: has {what}, not {spec.kind}", setting="measured", remedy=f"a log of {_PERF[spec.kind]}"
         )
     times = {size.size_bytes: size.seconds for size in known[-1].sizes if size.seconds and size.size_bytes > 0}
     low, high = min(spec.sizes), max(spec.sizes)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import NormalDist
 from typing import Any
 
 from paceline.catalog.builtin_names import COLLECTIVES
@@ -14,7 +13,7 @@ from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.evidence import usual_spread
-from paceline.forecast.likeness import LEVEL
+from paceline.forecast.likeness import QUANTILE
 from paceline.forecast.nccl import request as collectives
 from paceline.forecast.prepare import Prepared, prepare
 from paceline.forecast.request import Sweep
@@ -23,8 +22,6 @@ from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
 from paceline.settings.table import SIMULATE
 
-_QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
-"""Deviations of a normal distribution within which a share `LEVEL` is."""
 _SINGLE = "compare has one forecast"
 
 
@@ -108,7 +105,7 @@ class Forecaster:
     @property
     def peak_flops(self) -> float | None:
         """Of a GPU, in the precision of its products."""
-        return None if self.workload is None else self.workload.hardware.peak(self.workload.precision)
+        return None if self.workload is None else self.workload.peak_flops
 
     @cached_property
     def base(self) -> Forecast:
@@ -119,7 +116,7 @@ class Forecaster:
             return Forecast(seconds, *_around(seconds, spread), spread, False, {"communication": seconds})
         result = result_of(self.scenario)
         seconds, own = result.iteration_s, result.interval
-        spread = usual_spread(result.ground) if own is None else math.log(own.high_s / own.low_s) / 2 / _QUANTILE
+        spread = usual_spread(result.ground) if own is None else math.log(own.high_s / own.low_s) / 2 / QUANTILE
         low, high = _around(seconds, spread) if own is None else (own.low_s, own.high_s)
         return Forecast(seconds, low, high, spread, own is not None, parts_of(result), result)
 
@@ -156,7 +153,7 @@ class Forecaster:
 
 
 def _around(seconds: float, spread: float) -> tuple[float, float]:
-    width = math.exp(_QUANTILE * spread)
+    width = math.exp(QUANTILE * spread)
     return seconds / width, seconds * width
 
 

@@ -7,7 +7,7 @@ likely on a logarithmic scale.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,7 +100,7 @@ class Question:
     """The address of an issue that does not count in how common its cause is."""
     part: str | None = None
     """The part of a step in which the gap is, if it is of one only."""
-    told: tuple[str, ...] = ()
+    measured_parts: tuple[str, ...] = ()
     """The parts that the measurement tells apart."""
 
     @property
@@ -151,29 +151,29 @@ _SEEN_AS = {"launches": "computation", "stragglers": "communication", "input": "
 def hypotheses(question: Question) -> list[Hypothesis]:
     """Return the causes that the forecast can have, in the direction of the gap and in its part."""
     if not question.is_slower:
-        found = list(_faster(question))
+        causes = list(_faster(question))
     else:
-        found = [*_networks(question), *_inside(question)]
+        causes = [*_networks(question), *_inside(question)]
         if not question.forecaster.is_of_nccl and question.forecast.result is not None:
-            found += [*_of_ranks(question), *_of_models(question), *_of_gradients(question), *_of_units(question)]
+            causes += [*_of_ranks(question), *_of_models(question), *_of_gradients(question), *_of_units(question)]
     if question.part is None:
-        return found
-    return [one for one in found if question.part == _seen_in(one.cause, question.told)]
+        return causes
+    return [one for one in causes if question.part == _seen_in(one.cause, question.measured_parts)]
 
 
-def _seen_in(cause: Cause, told: tuple[str, ...]) -> str:
-    return cause.part if cause.part in told else _SEEN_AS.get(cause.part, cause.part)
+def _seen_in(cause: Cause, parts: tuple[str, ...]) -> str:
+    return cause.part if cause.part in parts else _SEEN_AS.get(cause.part, cause.part)
 
 
-def sockets_in_forecast(question: Question) -> tuple[Hypothesis, float] | None:
-    """Return sockets, and the time without them, where the forecast has them and they take much of its time."""
+def sockets_in_forecast(question: Question) -> Hypothesis | None:
+    """Return sockets, where the forecast has them and they take much of its time."""
     if not question.several_nodes or not question.is_over_tcp:
         return None
     rdma_s = _seconds(question, channel="rdma")
     if rdma_s is None or _MUCH * rdma_s > question.forecast.seconds:
         return None
     words = f"in the forecast already; with RDMA it would be {units.duration(rdma_s)}"
-    return Hypothesis(_cause("sockets"), lambda _: question.forecast.seconds, words=words), rdma_s
+    return Hypothesis(_cause("sockets"), lambda _: question.forecast.seconds, words=words)
 
 
 def _seconds(question: Question, **changes: Any) -> float | None:  # noqa: ANN401
@@ -350,7 +350,7 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
     if workload is None or question.forecaster.options.get("samples_per_s") is not None:
         return
     assert result is not None
-    for precision in _wider(workload):
+    for precision in _from(workload, _NARROWEST_FIRST):
         yield Hypothesis(
             _cause("precision"),
             _of_options(question, dtype=precision, precision=None),
@@ -384,9 +384,11 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
         yield Hypothesis(_cause("optimizer-loop"), _of_options(question, optimizer_impl="loop"), words="a loop")
 
 
-def _wider(workload: Workload) -> list[str]:
-    """Return the precisions of products with wider types that the GPU has."""
-    order = ["fp8", "bf16", "tf32", "fp32"]
+_NARROWEST_FIRST = ("fp8", "bf16", "tf32", "fp32")
+
+
+def _from(workload: Workload, order: Sequence[str]) -> list[str]:
+    """Return the precisions of products that the GPU has and that come after the workload's in an order."""
     own = order.index("bf16" if workload.precision == "fp16" else workload.precision)
     return [name for name in order[own + 1 :] if name in workload.hardware.peak_flops]
 
@@ -442,7 +444,8 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
     measured, seconds = question.measured, question.forecast.seconds
     result = question.forecast.result
     assert result is not None
-    gpus = result.workers * (result.gpus_per_worker or 1)
+    gpus, workload = result.gpus, question.forecaster.workload
+    is_time = measured.quantity in (Quantity.STEP, Quantity.STEPS)
     if measured.quantity in (Quantity.TOKENS, Quantity.SAMPLES) and not measured.per_gpu and gpus > 1:
         yield Hypothesis(
             _cause("unit"),
@@ -450,11 +453,10 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
             words=f"{measured.text} of each GPU, not of all",
             is_simulated=False,
         )
-    if measured.quantity in (Quantity.STEP, Quantity.STEPS) and question.forecaster.workload is not None:
+    if workload is not None and is_time:
 
         def times(factor: float) -> float:
-            batch = question.forecaster.workload.batch if question.forecaster.workload else 1
-            return question.forecaster.seconds({"batch": round(factor * batch)})
+            return question.forecaster.seconds({"batch": round(factor * workload.batch)})
 
         yield Hypothesis(
             _cause("other-batch"),
@@ -467,8 +469,6 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
                 values=tuple(map(float, _BATCHES)),
             ),
         )
-    workload = question.forecaster.workload
-    is_time = measured.quantity in (Quantity.STEP, Quantity.STEPS)
     if workload is not None and not is_time and (fewer := _fewer(workload.batch)):
 
         def as_many(batch: float) -> float:
@@ -524,9 +524,7 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
     workload = forecaster.workload
     if workload is None:
         return
-    order = ["fp32", "tf32", "bf16", "fp8"]
-    own = order.index("bf16" if workload.precision == "fp16" else workload.precision)
-    for precision in (name for name in order[own + 1 :] if name in workload.hardware.peak_flops):
+    for precision in _from(workload, _NARROWEST_FIRST[::-1]):
         words = f"{precision} instead of {workload.precision}"
         yield Hypothesis(_cause("lower-precision"), _of_options(question, dtype=precision, precision=None), words=words)
     if workload.checkpointing != "none":
@@ -536,7 +534,7 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
     if better is not None:
         words = f"{better} instead of {workload.kernels}"
         yield Hypothesis(_cause("compiled-kernels"), _of_options(question, kernels=better), words=words)
-    gpus = result.workers * (result.gpus_per_worker or 1)
+    gpus = result.gpus
     if measured.quantity in (Quantity.TOKENS, Quantity.SAMPLES) and measured.per_gpu and gpus > 1:
         yield Hypothesis(
             _cause("unit"),

@@ -33,10 +33,10 @@ def answer(workload: str, options: Mapping[str, Any], measured: str, *, without:
     `without`: the address of an issue that does not count in how common its cause is.
     """
     forecaster = Forecaster([workload], options)
-    found = read(measured, forecaster)
+    measurement = read(measured, forecaster)
     forecast = forecaster.base
-    seconds = _seconds(found, forecaster)
-    question = Question(forecaster, forecast, found, seconds, without)
+    seconds = _seconds(measurement, forecaster)
+    question = Question(forecaster, forecast, measurement, seconds, without)
     return explain(question)
 
 
@@ -79,7 +79,7 @@ def _headline(explanation: Explanation) -> str:
 def _gpus(question: Question) -> int:
     if question.forecast.result is None:
         return question.forecaster.answer.group.ranks
-    return question.forecast.result.workers * (question.forecast.result.gpus_per_worker or 1)
+    return question.forecast.result.gpus
 
 
 def _name(question: Question) -> str:

@@ -54,7 +54,7 @@ class Anchored:
         return [self._with_interval(result) for result in results]
 
     def _with_interval(self, result: Result) -> Result:
-        gpus = result.workers * (result.gpus_per_worker or 1)
+        gpus = result.gpus
         nearest = min(self.gpus, key=lambda count: abs(math.log(count / gpus)))
         own = scaled_interval(result.iteration_s, gpus, nearest, self.spread, result.interval)
         evidence = result.evidence if own is None or own is result.interval else own.basis
@@ -158,7 +158,7 @@ def _scaled(scenario: Scenario, scale: float) -> Scenario:
 def _scale(scenario: Scenario, measured: Measured) -> float:
     """Return how many times as long computation takes, by bisection of the logarithm. Raises InvalidArgumentError."""
     forecast = result_of(scenario)
-    peak = None if scenario.workload is None else scenario.workload.hardware.peak(scenario.workload.precision)
+    peak = None if scenario.workload is None else scenario.workload.peak_flops
     wanted = measured.seconds(forecast, peak)
     low, high, scale = -math.log(_MOST), math.log(_MOST), math.log(wanted / forecast.iteration_s)
     for _ in range(_STEPS):

@@ -27,7 +27,7 @@ _CIRCUMSTANCES: Mapping[str, Value] = {
     "gpu": lambda _, result: result.gpu,
     "power_limit": lambda _, result: result.power_limit_w,
     "library": lambda _, result: result.library,
-    "workers": lambda _, result: result.workers * (result.gpus_per_worker or 1),
+    "workers": lambda _, result: result.gpus,
     "bandwidth": lambda _, result: result.bandwidth_bps,
     "latency": lambda _, result: result.latency_s,
     "gpus_per_node": lambda _, result: result.gpus_per_node,

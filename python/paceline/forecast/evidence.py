@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 from paceline._internal import units
 from paceline.catalog.gpus import architecture_title
 from paceline.forecast.kinds import FURTHER, Comparable, Evidence, Ground
-from paceline.forecast.likeness import APART, LEVEL, Conditions, Like, size_of
+from paceline.forecast.likeness import APART, LEVEL, QUANTILE, Conditions, Like, size_of
 from paceline.forecast.result import Interval
 from paceline.forecast.wording import terms
 
@@ -335,7 +334,7 @@ def usual_spread(ground: Evidence | None) -> float:
 
 
 def _spread(cases: Sequence[Like], file: Path) -> float:
-    return _sized(cases, file).log / NormalDist().inv_cdf((1 + LEVEL) / 2)
+    return _sized(cases, file).log / QUANTILE
 
 
 @dataclass(frozen=True)
@@ -461,8 +460,7 @@ def scaled_interval(
     furthest = max(case.gpus / case.measured_gpus for case in scaled_cases())
     if max(gpus, measured_gpus) / min(gpus, measured_gpus) > FURTHER * furthest:
         return own
-    quantile = NormalDist().inv_cdf((1 + LEVEL) / 2)
-    log = math.hypot(size.log, quantile * spread)
+    log = math.hypot(size.log, QUANTILE * spread)
     if own is not None and own.high_s / own.low_s <= math.exp(2 * log):
         return own
     sources = ", ".join(_closest(cases)[:4])

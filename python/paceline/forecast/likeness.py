@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from statistics import NormalDist
 from typing import Any
 
 from paceline._core import Trace
@@ -23,6 +24,8 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.recipes import dtype_bytes
 
 LEVEL = 0.8
+QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
+"""Deviations of a normal distribution within which a share `LEVEL` is."""
 APART = 2
 """Properties in which a case may differ from the question."""
 _ENCODERS = ("bert", "roberta")

@@ -93,7 +93,7 @@ class Measured:
 
     def _forecast(self, result: Result, peak_flops: float | None) -> float:
         """Return the same quantity as it was forecast."""
-        gpus = result.workers * (result.gpus_per_worker or 1)
+        gpus = result.gpus
         known: dict[Quantity, float | None] = {
             Quantity.SAMPLES: result.samples_per_s,
             Quantity.TOKENS: None if result.tokens_per_s_per_gpu is None else result.tokens_per_s_per_gpu * gpus,

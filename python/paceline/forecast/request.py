@@ -132,7 +132,7 @@ class Sweep:
             if given_by == "key" and name in _SIZES:
                 _refuse_unitless(name, value, sources[name])
             checked = setting.check(value, sources[name], place)
-            if (name in EACH or name == "cluster") and setting.kind_of(place).is_list:
+            if name in EACH and setting.kind_of(place).is_list:
                 if len(checked) > 1:
                     each[name] = checked
                 checked = checked[0]

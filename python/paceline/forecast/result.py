@@ -243,6 +243,11 @@ class Result:
     _shown: ClassVar[Callable[[Result], str] | None] = None
     """Returns what notebooks show; set by `output.html`."""
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of all ranks."""
+        return self.workers * (self.gpus_per_worker or 1)
+
     @classmethod
     def of(cls, outcome: Outcome) -> Result:
         """Return what the native module says; what a scenario says besides has its defaults.

@@ -1497,15 +1497,18 @@ SWEPT: Sequence[str] = tuple(
 """Those of which a sweep takes several values."""
 _TOGETHER = ("freeze",)
 """Lists whose values hold all at once."""
-EACH: Sequence[str] = tuple(
-    one.name
-    for one in _ALL
-    if SWEEP in one.uses
-    and one.kind_of(SWEEP).is_list
-    and one.part in ("cluster", "trace", "each")
-    and one.name not in _TOGETHER
+EACH: Sequence[str] = (
+    *(
+        one.name
+        for one in _ALL
+        if SWEEP in one.uses
+        and one.kind_of(SWEEP).is_list
+        and one.part in ("cluster", "trace", "each")
+        and one.name not in _TOGETHER
+    ),
+    "cluster",
 )
-"""Those of which each value makes a sweep of its own: it changes the traces or the cluster."""
+"""Those of which each value makes a sweep of its own: it changes the traces or the cluster, or is one."""
 LEAST_START_S = 60.0
 """How long ranks wait for each other at the start, at least, if that is not given."""
 CLUSTER_FIELDS: Mapping[str, str] = {

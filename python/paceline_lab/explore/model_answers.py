@@ -121,7 +121,7 @@ def _prepared(state: ModelState, sharding: str, counts: Sequence[int]) -> Prepar
 
 
 def _gpus(result: Result) -> int:
-    return result.workers * (result.gpus_per_worker or 1)
+    return result.gpus
 
 
 def _fits(result: Result) -> bool:

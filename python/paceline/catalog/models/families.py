@@ -264,6 +264,21 @@ def _t5(config: Config, tokens: int) -> list[Layer]:
     return both if what == "none" else [*both, labeling("model.head", tokens, hidden, config.labels())]
 
 
+def _decoder_of(config: Config, encoder: Block, tokens: int) -> Block:
+    """Return a block of the decoder that reads what an encoder's block makes."""
+    heads = config.whole("decoder_attention_heads", encoder.heads)
+    return replace(
+        encoder,
+        heads=heads,
+        kv_heads=heads,
+        head_size=config.per_head(encoder.hidden, heads, "d_model", "decoder_attention_heads"),
+        ffn=config.whole("decoder_ffn_dim"),
+        tokens=tokens,
+        causal=True,
+        memory=encoder.tokens,
+    )
+
+
 def _bart(config: Config, tokens: int) -> list[Layer]:
     hidden, heads = config.whole("d_model"), config.whole("encoder_attention_heads")
     block = Block(
@@ -278,16 +293,7 @@ def _bart(config: Config, tokens: int) -> list[Layer]:
         attention_dropout=config.number("attention_dropout", 0.0) > 0,
         post_norm=True,
     )
-    decoder_heads = config.whole("decoder_attention_heads", heads)
-    decoder = replace(
-        block,
-        heads=decoder_heads,
-        kv_heads=decoder_heads,
-        head_size=config.per_head(hidden, decoder_heads, "d_model", "decoder_attention_heads"),
-        ffn=config.whole("decoder_ffn_dim"),
-        causal=True,
-        memory=tokens,
-    )
+    decoder = _decoder_of(config, block, tokens)
     vocabulary = config.whole("vocab_size")
     words = Tensor("model.embed.tokens.weight", (vocabulary, hidden))
     # Positions are offset by 2.
@@ -339,17 +345,7 @@ def _whisper(config: Config, tokens: int) -> list[Layer]:
         dropout=config.number("dropout", 0.0) > 0,
         attention_dropout=config.number("attention_dropout", 0.0) > 0,
     )
-    decoder_heads = config.whole("decoder_attention_heads", heads)
-    decoder = replace(
-        block,
-        heads=decoder_heads,
-        kv_heads=decoder_heads,
-        head_size=config.per_head(hidden, decoder_heads, "d_model", "decoder_attention_heads"),
-        ffn=config.whole("decoder_ffn_dim"),
-        tokens=tokens,
-        causal=True,
-        memory=frames,
-    )
+    decoder = _decoder_of(config, block, tokens)
     vocabulary, what = config.whole("vocab_size"), head_of(config).what
     words = Tensor("model.embed.tokens.weight", (vocabulary, hidden))
     places = Tensor("model.embed.positions.weight", (config.positions(tokens, "max_target_positions"), hidden))

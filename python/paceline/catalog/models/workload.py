@@ -120,6 +120,11 @@ class Workload:
         return self.tensor * self.pipeline
 
     @property
+    def peak_flops(self) -> float:
+        """FLOPs per second of a GPU, in the precision of its products."""
+        return self.hardware.peak(self.precision)
+
+    @property
     def tensor_nodes(self) -> int:
         """Nodes of the GPUs that share a layer."""
         per_node = self.tensor if self.links is None or self.links.nodes is None else self.links.gpus_per_node
@@ -496,7 +501,7 @@ class Workload:
 
     def mfu(self, samples_per_s: float) -> float:
         """Return the model FLOPs utilization of one GPU that trains so many samples per second."""
-        return samples_per_s * self.model.flops / self.hardware.peak(self.precision)
+        return samples_per_s * self.model.flops / self.peak_flops
 
     def figures(self, samples_per_s: float | None, workers: int, passes: int = 1) -> dict[str, float]:
         """Return the figures of a forecast: `mfu`, and for text `tokens_per_s_per_gpu`. Empty without a rate.

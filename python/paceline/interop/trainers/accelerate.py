@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.interop.trainers import deepspeed, fsdp
 from paceline.interop.trainers.reading import Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, eager_kernels
 
 _KINDS = {
     "no": "none",
@@ -35,8 +35,7 @@ def _derive(reading: Reading) -> None:
     if reading.text("dynamo_config.dynamo_backend", "dynamo_backend").lower() not in ("", "no"):
         reading.take("kernels", "compiled", "dynamo_config.dynamo_backend", "dynamo_backend")
     else:
-        reading.take("kernels", "eager")
-        reading.assume("eager kernels, those of transformers' models", "--kernels fused, or compiled")
+        eager_kernels(reading)
 
 
 def _gpus(reading: Reading) -> None:
@@ -71,7 +70,7 @@ def _parallelism(reading: Reading) -> None:
 def _deepspeed(reading: Reading, dtype: str | None) -> None:
     reading.take(
         "sharding",
-        reading.choice({0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}, f"{_DS}zero_stage"),
+        reading.choice(deepspeed.STAGES, f"{_DS}zero_stage"),
         f"{_DS}zero_stage",
         "distributed_type",
     )

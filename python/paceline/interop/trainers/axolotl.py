@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from paceline.interop.trainers import hf_trainer
 from paceline.interop.trainers.reading import Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_loss, take_optimizer
+from paceline.interop.trainers.words import (
+    DTYPES,
+    adapters_in_fp32,
+    eager_kernels,
+    lora_modules,
+    take_lora,
+    take_loss,
+    take_optimizer,
+)
 
 _LOSSES = {one: one for one in ("dpo", "ipo", "kto", "orpo", "simpo", "grpo", "gdpo", "ebft")}
 
@@ -98,9 +106,7 @@ def _adapter(reading: Reading) -> None:
         rank = 8
         reading.assume("rank 8, PEFT's default", "--lora RANK")
     take_lora(reading, rank, modules, *own)
-    if reading.options.get("precision") in ("bf16", "mixed", *AUTOCAST.values()):
-        # Adapters beside 16-bit weights are in FP32, whatever the recipe (PEFT's `autocast_adapter_dtype`).
-        reading.forget("precision")
+    adapters_in_fp32(reading)
     if reading.flag("peft_use_dora"):
         reading.take("dora", True, "peft_use_dora")
 
@@ -120,9 +126,10 @@ def _kernels(reading: Reading) -> None:
         reading.take("kernels", "compiled", "torch_compile")
         return
     fused = [name for name in _LIGER if reading.flag(name)]
-    reading.take("kernels", "fused" if fused else "eager", *fused)
-    if not fused:
-        reading.assume("eager kernels, those of transformers' models", "--kernels fused, or compiled")
+    if fused:
+        reading.take("kernels", "fused", *fused)
+    else:
+        eager_kernels(reading)
     if reading.flag("liger_fused_linear_cross_entropy"):
         reading.take("loss_chunks", reading.liger_chunks(), "liger_fused_linear_cross_entropy")
     elif reading.flag("cut_cross_entropy"):

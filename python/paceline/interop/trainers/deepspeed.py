@@ -12,7 +12,7 @@ from paceline.interop.trainers.document import document
 from paceline.interop.trainers.reading import AUTO, Reading, Trainer
 from paceline.interop.trainers.words import take_optimizer
 
-_STAGES = {0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}
+STAGES = {0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}
 _BY_NAME = re.compile(r"z(?:ero)?[-_]?(?:stage)?[-_]?([0-3])(?!\d)", re.IGNORECASE)
 """The stage in the name of a file: `ds_z3_config.json`, `zero2.json`."""
 
@@ -22,7 +22,7 @@ def _derive(reading: Reading) -> None:
     passes = reading.whole("gradient_accumulation_steps")
     total = reading.whole("train_batch_size")
     reading.take("batch", batch, "train_micro_batch_size_per_gpu")
-    reading.take("sharding", reading.choice(_STAGES, "zero_optimization.stage"), "zero_optimization.stage")
+    reading.take("sharding", reading.choice(STAGES, "zero_optimization.stage"), "zero_optimization.stage")
     if "sharding" not in reading.options:
         reading.take("sharding", "none")
     _of_total(reading, batch, passes, total)
@@ -143,7 +143,7 @@ def include(reading: Reading, *names: str) -> None:
     if stage is None:
         reading.leave(name, "there is no such file; --sharding says what it does")
         return
-    reading.take("sharding", _STAGES[int(stage[1])], name)
+    reading.take("sharding", STAGES[int(stage[1])], name)
     reading.take("precision", "o2")
     reading.assume(
         f"ZeRO-{stage[1]}, by the name of {word:.80}, which is not there", "the file beside this one, or --sharding"

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from paceline.interop.trainers import deepspeed, fsdp
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, lora_modules, take_lora, take_loss, take_optimizer
+from paceline.interop.trainers.words import (
+    AUTOCAST,
+    DTYPES,
+    eager_kernels,
+    lora_modules,
+    take_lora,
+    take_loss,
+    take_optimizer,
+)
 
 ATTENTION: Mapping[object, str] = {
     "flash_attention_2": "flash",
@@ -107,8 +115,7 @@ def kernels(reading: Reading) -> None:
     elif reading.flag("use_liger_kernel", "use_liger", "enable_liger_kernel", "liger"):
         liger(reading, "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger")
     else:
-        reading.take("kernels", "eager")
-        reading.assume("eager kernels, those of transformers' models", "--kernels fused, or compiled")
+        eager_kernels(reading)
 
 
 def liger(reading: Reading, *names: str) -> None:

@@ -9,7 +9,13 @@ from __future__ import annotations
 from paceline.interop.trainers import hf_trainer
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, lora_modules, take_lora, take_loss, take_optimizer
+from paceline.interop.trainers.words import (
+    adapters_in_fp32,
+    lora_modules,
+    take_lora,
+    take_loss,
+    take_optimizer,
+)
 
 _ATTENTION = {
     "auto": "flash",
@@ -97,9 +103,7 @@ def _tuning(reading: Reading) -> None:
     modules = lora_modules(reading.words("lora_target")) or "all-linear"
     rank = reading.whole("lora_rank") or 8
     take_lora(reading, rank, modules, "finetuning_type", "lora_rank", "lora_target")
-    if reading.options.get("precision") in ("bf16", "mixed", *AUTOCAST.values()):
-        # Adapters beside 16-bit weights are in FP32, whatever the recipe (`_setup_lora_tuning`).
-        reading.forget("precision")
+    adapters_in_fp32(reading)
     if reading.flag("use_dora"):
         reading.take("dora", True, "use_dora")
 

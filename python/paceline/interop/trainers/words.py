@@ -99,6 +99,18 @@ def take_lora(reading: Reading, rank: int | None, modules: str, *names: str) -> 
         reading.take("lora", f"{rank}:{modules}" if modules else str(rank), *names)
 
 
+def eager_kernels(reading: Reading) -> None:
+    """Take the kernels of transformers' models where the file names no others."""
+    reading.take("kernels", "eager")
+    reading.assume("eager kernels, those of transformers' models", "--kernels fused, or compiled")
+
+
+def adapters_in_fp32(reading: Reading) -> None:
+    """Drop a recipe: adapters beside 16-bit weights are in FP32, whatever it says (PEFT's `autocast_adapter_dtype`)."""
+    if reading.options.get("precision") in ("bf16", "mixed", *AUTOCAST.values()):
+        reading.forget("precision")
+
+
 def take_loss(reading: Reading, loss: str, *names: str) -> None:
     """Take the loss; where it compares sequences, a sample of the file's batch is several of them."""
     known = next((one for one in LOSSES.items() if one[0] == _SAME_PASSES.get(loss, loss)), None)
