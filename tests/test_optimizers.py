@@ -66,7 +66,7 @@ def test_a_plan_has_the_bytes_of_the_states(optimizer):
 
 @pytest.mark.parametrize("recipe", [PURE, MIXED, recipe_of("fp32", "fp32")])
 def test_fewer_bits_are_fewer_bytes(recipe):
-    tensors = [(one.name, one.shape) for one in model_of(find_config("gpt2-small"), 64).tensors()]
+    tensors = model_of(find_config("gpt2-small"), 64).trained_alike
     total = {optimizer: states_each(optimizer, tensors, recipe).total for optimizer in KINDS}
     assert total["sgd"] <= total["adafactor"] < total["adamw-8bit"] < total["paged-adamw"]
     assert total["adamw-8bit"] == pytest.approx(total["paged-adamw-8bit"])

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from paceline.catalog import names
 from paceline.catalog.recipes import Recipe, dtype_bytes
@@ -102,9 +103,12 @@ class States:
 
 def is_matrix(name: str, shape: Sequence[int]) -> bool:
     """Whether Muon makes a tensor's update orthogonal: matrices and experts' of blocks, no embeddings or heads."""
-    words = name.split(".")
-    is_end = any(word in _ENDS for word in words)
-    return len(shape) >= 2 and min(shape[-2:]) > 1 and not is_end
+    return len(shape) >= 2 and min(shape[-2:]) > 1 and not _is_of_an_end(name)
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_of_an_end(name: str) -> bool:
+    return any(word in _ENDS for word in name.split("."))
 
 
 _ENDS = frozenset({"embed", "embeddings", "embed_tokens", "wte", "wpe", "lm_head", "head", "classifier", "shared"})
@@ -135,23 +139,22 @@ def states_of(optimizer: names.Optimizer, name: str, shape: Sequence[int], recip
     return States(masters + each + scales)
 
 
-def states_each(optimizer: names.Optimizer, tensors: Iterable[tuple[str, Sequence[int]]], recipe: Recipe) -> States:
+def states_each(
+    optimizer: names.Optimizer, tensors: Iterable[tuple[str, Sequence[int], int]], recipe: Recipe
+) -> States:
     """Return the bytes of states for each parameter, on average.
 
     Args:
         optimizer: Which optimizer it is.
-        tensors: Names and shapes of what is trained.
+        tensors: Names and shapes of what is trained, and how many are alike.
         recipe: The types.
     """
-    known: dict[tuple[bool, tuple[int, ...]], States] = {}
-    resident = paged = count = 0.0
-    for name, shape in tensors:
-        key = is_matrix(name, shape), tuple(shape)
-        own = known.get(key)
-        if own is None:
-            own = known[key] = states_of(optimizer, name, shape, recipe)
-        resident, paged, count = resident + own.resident, paged + own.paged, count + math.prod(shape)
-    return States(resident / max(count, 1), paged / max(count, 1))
+    resident = paged = parameters = 0.0
+    for name, shape, times in tensors:
+        own = states_of(optimizer, name, shape, recipe)
+        resident, paged = resident + times * own.resident, paged + times * own.paged
+        parameters += times * math.prod(shape)
+    return States(resident / max(parameters, 1), paged / max(parameters, 1))
 
 
 def step_bytes(

@@ -99,7 +99,8 @@ def _states_of_recording(trace: Trace, options: Mapping[str, Any]) -> dict[str, 
     recipe = recipe_of(None, "fp16" if dtype == "float16" else "bf16" if is_narrow else "fp32")
     recipe = replace(recipe, states=trace.dtype, masters=False) if as_recorded and is_narrow else recipe
     recipe = recipe.sharded if gathers else recipe
-    trained = ((it.tensor, it.shape or (it.bytes // DTYPE_BYTES[trace.dtype],)) for it in trace.workers[0].gradients)
+    gradients = trace.workers[0].gradients
+    trained = ((it.tensor, it.shape or (it.bytes // DTYPE_BYTES[trace.dtype],), 1) for it in gradients)
     return {"state_bytes": states_each(options["optimizer"], trained, recipe).resident}
 
 

@@ -7,11 +7,14 @@ of parameters agree with published ones exactly.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 
 from paceline.catalog.models.traits import Form
+from paceline.catalog.optimizers import is_matrix
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Tensor:
         """Whether it is of experts of a mixture: a part of its path is `experts`."""
         return "experts" in self.name.split(".")
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
@@ -167,10 +170,22 @@ class Layer:
         return self.passes or bool(self.trained)
 
     @cached_property
-    def kind(self) -> tuple[Layer, int, int]:
-        """All of it but names: blocks are alike but for these."""
+    def kind(self) -> int:
+        """A number that layers share which differ only in their names, as those of most blocks do."""
         alike = replace(self, name="", tensors=(), shared=(), block="block" * bool(self.block))
-        return alike, self.parameters, sum(tensor.size for tensor in self.trained)
+        own, shared = (
+            tuple((tensor.shape, tensor.trains, tensor.active) for tensor in tensors)
+            for tensors in (self.tensors, self.shared)
+        )
+        if len(_KINDS) >= _MOST_KINDS:
+            _KINDS.clear()
+        return _KINDS.setdefault((alike, own, shared), next(_NUMBERS))
+
+
+_KINDS: dict[object, int] = {}
+_NUMBERS = count()
+_MOST_KINDS = 4096
+"""Numbers are never used twice: when the table is emptied, equal layers that come later have other ones."""
 
 
 def _with_part_of_experts(layer: Layer, ways: int) -> Layer:
@@ -217,16 +232,22 @@ class Model:
         """Number of parameters that have a gradient."""
         return sum(tensor.size for layer in self.layers for tensor in layer.trained)
 
+    @cached_property
+    def trained_alike(self) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+        """Name and shape of one trained tensor of each kind that optimizers treat alike, and how many there are."""
+        names: dict[tuple[bool, tuple[int, ...]], str] = {}
+        counts: Counter[tuple[bool, tuple[int, ...]]] = Counter()
+        for layer in self.layers:
+            for tensor in layer.trained:
+                kind = is_matrix(tensor.name, tensor.shape), tensor.shape
+                names.setdefault(kind, tensor.name)
+                counts[kind] += 1
+        return tuple((name, kind[1], counts[kind]) for kind, name in names.items())
+
     @property
     def is_frozen(self) -> bool:
         """Whether a part of it has no gradient."""
         return self.trained_parameters < self.parameters
-
-    @cached_property
-    def kinds(self) -> tuple[int, ...]:
-        """A number for each layer: that of others that differ only in their names."""
-        numbers: dict[tuple[Layer, int, int], int] = {}
-        return tuple(numbers.setdefault(layer.kind, len(numbers)) for layer in self.layers)
 
     @cached_property
     def _with_parts(self) -> dict[int, Model]:

@@ -166,19 +166,25 @@ def backward_bytes(layers: Sequence[Layer], computed: Computation) -> list[int]:
     With checkpointing, a block is recomputed: until the backward pass has passed one of its layers, what this layer and
     those before it do not keep exists again. The loss needs copies of the logits.
     """
-    found, block, again = [], "", 0
+    needs, block, again = [], "", 0
     first = next((layer.block for layer in layers if layer.block), "")
+    plain, stays = replace(computed, checkpointing="none", offloads=False), replace(computed, offloads=False)
+    known: dict[int, tuple[int, int, int]] = {}
     for layer in layers:
         again, block = (again if layer.block == block else 0), layer.block
-        if block and computed.checkpointing != "none":
-            again += activation_bytes(layer, replace(computed, checkpointing="none", offloads=False))
-            again -= activation_bytes(layer, computed)
-        if block and computed.offloads:
-            # The next block's, on their way from the CPU; without checkpointing, also this one's.
-            on_way = activation_bytes(layer, replace(computed, offloads=False))
-            again += on_way * ((block != first) + (computed.checkpointing == "none"))
-        found.append(again + _gradient_bytes(layer, computed) + round(layer.logits * _of_logits(layer, computed)))
-    return found
+        if layer.kind not in known:
+            recomputed = on_way = 0
+            if block and computed.checkpointing != "none":
+                recomputed = activation_bytes(layer, plain) - activation_bytes(layer, computed)
+            if block and computed.offloads:
+                on_way = activation_bytes(layer, stays)
+            own = _gradient_bytes(layer, computed) + round(layer.logits * _of_logits(layer, computed))
+            known[layer.kind] = recomputed, on_way, own
+        recomputed, on_way, own = known[layer.kind]
+        # The next block's, on their way from the CPU; without checkpointing, also this one's.
+        again += recomputed + on_way * ((block != first) + (computed.checkpointing == "none"))
+        needs.append(again + own)
+    return needs
 
 
 def _gradient_bytes(layer: Layer, computed: Computation) -> int:
@@ -251,8 +257,7 @@ def memory_of(
     size, gathered = dtype_bytes(recipe.parameters), dtype_bytes(recipe.gathered)
     held = model.parameters * size if held_bytes is None else sum(map(held_bytes, model.tensors()))
     summed = dtype_bytes(recipe.gradients)
-    tensors = [(tensor.name, tensor.shape) for layer in model.layers for tensor in layer.trained]
-    states = math.ceil(count * states_each(optimizer, tensors, recipe).resident)
+    states = math.ceil(count * states_each(optimizer, model.trained_alike, recipe).resident)
     unit = largest_unit(model)
     if activations is None:
         activations = batch * sum(activation_bytes(layer, computed) for layer in model.layers)

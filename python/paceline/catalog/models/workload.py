@@ -150,7 +150,7 @@ class Workload:
         """Samples of a data-parallel rank in an iteration."""
         return self.batch * self.microbatches
 
-    @property
+    @cached_property
     def computed(self) -> Computation:
         """How layers are computed, as far as it concerns their memory."""
         return Computation(
@@ -173,14 +173,14 @@ class Workload:
         They are those of the values that autograd saves. What torch.compile makes of several operators keeps neither
         what a norm reads in FP32 nor the results of an activation that a gate multiplies.
         """
-        known = self._known_kept.get(id(layer))
+        known = self._known_kept.get(layer.kind)
         if known is None:
-            known = self._known_kept[id(layer)] = self._kept_by_autograd(layer)
+            known = self._known_kept[layer.kind] = self._kept_by_autograd(layer)
         return known
 
     @cached_property
     def _known_kept(self) -> dict[int, int]:
-        """Of each layer of the model, by its identity."""
+        """Of each kind of layer."""
         return {}
 
     def _kept_by_autograd(self, layer: Layer) -> int:
@@ -252,7 +252,7 @@ class Workload:
     def _parts_of(self, stage: int) -> tuple[tuple[Timed, ...], ...]:
         return self.parts[stage :: self.pipeline]
 
-    @property
+    @cached_property
     def setting(self) -> Setting:
         """How the layers run."""
         recipe = self.recipe if self.adapter is None else recipe_of(None, self.precision)
@@ -294,7 +294,16 @@ class Workload:
         return replace(self.setting, eight_bits=self.precision == "fp8" and bool(layer.block))
 
     def _spent(self, layer: Layer) -> Spent:
-        return spent_by(layer, self.hardware, self._setting_of(layer), self.checkpointing)
+        known = self._known_spent.get(layer.kind)
+        if known is None:
+            known = spent_by(layer, self.hardware, self._setting_of(layer), self.checkpointing)
+            self._known_spent[layer.kind] = known
+        return known
+
+    @cached_property
+    def _known_spent(self) -> dict[int, Spent]:
+        """Of each kind of layer."""
+        return {}
 
     def _timed(self, part: Sequence[Layer]) -> tuple[Timed, ...]:
         """Return the layers of a part with the durations that they have in the second of two iterations."""
@@ -382,14 +391,7 @@ class Workload:
 
     def states_each(self, recipe: Recipe) -> States:
         """Return the bytes of the optimizer's states for each parameter that is trained, by a recipe."""
-        if recipe not in self._states_by_recipe:
-            trained = ((tensor.name, tensor.shape) for layer in self.own.layers for tensor in layer.trained)
-            self._states_by_recipe[recipe] = states_each(self.optimizer, trained, recipe)
-        return self._states_by_recipe[recipe]
-
-    @cached_property
-    def _states_by_recipe(self) -> dict[Recipe, States]:
-        return {}
+        return states_each(self.optimizer, self.own.trained_alike, recipe)
 
     def update_bytes(self, recipe: Recipe) -> int:
         """Return the bytes that a step reads and writes of all parameters that are trained, by a recipe."""
@@ -579,7 +581,12 @@ class Workload:
         """Return the bytes of converted weights that a layer keeps for its backward pass."""
         return 0 if is_recomputed(layer, self.computed) else converted_bytes(layer, self.computed)
 
-    def _only_backward(self, layers: Sequence[Layer]) -> list[int]:
+    @cached_property
+    def _only_backward(self) -> tuple[list[int], ...]:
+        """Of each stage, the bytes per sample of a microbatch that only the backward pass of each layer needs."""
+        return tuple(self._only_backward_of(model.layers) for model in self._models)
+
+    def _only_backward_of(self, layers: Sequence[Layer]) -> list[int]:
         """Return the bytes per sample of a microbatch that only the backward pass of each layer of a stage needs.
 
         The last one begins where the forward pass has ended, with the loss and all weights that it has converted. Its
@@ -608,7 +615,7 @@ class Workload:
         layers = self._models[0].layers
         if self.pipeline > 1 or not layers[-1].logits:
             return 0
-        *blocks, loss = self._only_backward(layers)
+        *blocks, loss = self._only_backward[0]
         return -(-self.batch * min(loss, max(blocks, default=0)) // self.tensor)
 
     @cached_property
@@ -633,7 +640,7 @@ class Workload:
             held_bytes=None if self.adapter is None else self.held_bytes,
         )
         outputs = self.samples * sum(map(self._kept_outputs, layers)) + sum(map(self._kept_weights, layers))
-        loss = max(-(-found.loss // self.context), self.batch * self._only_backward(layers)[-1])
+        loss = max(-(-found.loss // self.context), self.batch * self._only_backward[stage][-1])
         found = replace(found, activations=found.activations + outputs, loss=loss)
         if self.has_reference:
             copy = model.parameters * dtype_bytes(self.recipe.parameters) // (group if sharding == "zero3" else 1)
@@ -719,8 +726,7 @@ class Workload:
         if not forward and self.before_s > 0:
             before = "model.pipeline" if self.pipeline > 1 else "model.reference"
             forward = [_core.Layer(before, _seconds(self.before_s))]
-        layers = [one.layer for one in timed]
-        only = self._only_backward(layers)
+        only = self._only_backward[stage]
         known: set[str] = set()
         for one, kept, backward in zip(timed, self._kept(stage), only, strict=True):
             known |= {tensor.name for tensor in one.layer.tensors}
