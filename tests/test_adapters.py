@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from paceline.catalog.models.memory import activation_bytes
 from paceline.catalog.models.modules import operators_of
 from paceline.catalog.models.spec import find_workload, workload_of
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.optimizers import states_of
+from paceline.catalog.recipes import recipe_of
 from paceline.errors import InvalidArgumentError
 
 _LLAMA_8B = {"q": (4096, 4096), "k": (4096, 1024), "v": (4096, 1024), "o": (4096, 4096)}
@@ -82,6 +85,94 @@ def test_layers_can_be_without_adapters() -> None:
     assert some * 12 == every * 2
 
 
+_TABLE = 128_256 * 4096
+"""Of Llama 3's embeddings, and of its head."""
+
+
+@pytest.mark.parametrize(
+    ("saved", "trained"),
+    [
+        (["embed_tokens"], _TABLE),
+        (["lm_head"], _TABLE),
+        (["embed_tokens", "lm_head"], 2 * _TABLE),
+        (["norm"], 65 * 4096),
+        (["input_layernorm"], 32 * 4096),
+        (["k_proj"], 32 * 4096 * 1024),
+    ],
+)
+def test_modules_to_save_are_trained_and_kept_twice(saved: list[str], trained: int) -> None:
+    plain, made = (workload("llama-3-8b@h100", lora="16:mlp", modules_to_save=it).model for it in (None, saved))
+    assert made.trained_parameters - plain.trained_parameters == trained
+    assert made.parameters - plain.parameters == trained
+    # What is not used is not computed; a trained product has the gradient of its weight besides.
+    of_plain, of_made = ({one.name: one for one in it.tensors()} for it in (plain, made))
+    originals = {name for name in of_plain if of_plain[name].active > of_made[name].active}
+    assert sum(of_plain[name].size for name in originals) == trained
+
+
+def test_a_saved_head_of_tied_weights_is_no_longer_tied() -> None:
+    plain, head, both = (
+        workload("qwen3-0.6b@h100", lora="16", modules_to_save=it).model
+        for it in (None, ["lm_head"], ["embed_tokens", "lm_head"])
+    )
+    table = 151_936 * 1024
+    assert [one.parameters - plain.parameters for one in (head, both)] == [table, 2 * table]
+    assert not head.layers[-1].shared
+    # The embeddings still read what the head read.
+    assert next(one for one in head.tensors() if one.name == "model.embed.tokens.weight").active == 1
+
+
+@pytest.mark.parametrize("precision", ["amp-bf16", "mixed", "bf16"])
+@pytest.mark.parametrize(("sharding", "gpus"), [("none", 1), ("zero3", 4)])
+def test_a_saved_module_has_gradient_and_moments_in_the_type_of_the_weights(
+    precision: str, sharding: str, gpus: int
+) -> None:
+    one: dict[str, Any] = {"lora": "16", "seq": 512, "precision": precision, "optimizer_impl": "fused"}
+    plain, saved = (
+        workload("llama-3-8b@h100", **one, modules_to_save=it).memory(sharding=sharding, group=gpus)
+        for it in (None, ["lm_head"])
+    )
+    assert saved.parameters - plain.parameters == pytest.approx(2 * _TABLE / gpus, rel=1e-6)
+    assert saved.optimizer - plain.optimizer == pytest.approx(4 * _TABLE / gpus, rel=1e-6)
+    assert saved.gradients - plain.gradients == pytest.approx(2 * _TABLE / gpus, rel=1e-6)
+    peaks = [_peak("llama-3-8b@h100", sharding, gpus, **one, modules_to_save=it) for it in (None, ["lm_head"])]
+    # At the optimizer's step, where all of these exist; before it, a loss that is larger than they are.
+    assert 0.5 * 6 * _TABLE / gpus < peaks[1] - peaks[0]
+    if sharding == "none":
+        # Copy, gradient, moments, and the gradient of a microbatch before it is added.
+        assert peaks[1] - peaks[0] <= 10 * _TABLE
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lion", "adamw-8bit", "paged-adamw-8bit", "adafactor", "muon", "sgd"])
+def test_states_of_a_saved_module_are_those_of_its_optimizer(optimizer: Any) -> None:
+    one = workload("llama-3-8b@h100", lora="16", modules_to_save=["lm_head"], optimizer=optimizer)
+    plain = workload("llama-3-8b@h100", lora="16", optimizer=optimizer)
+    own = replace(recipe_of("bf16", "bf16"), name="amp-bf16")
+    states = states_of(optimizer, "model.head.modules_to_save.weight", (128_256, 4096), own).total
+    both = one.states_each(one.recipe).total * one.trained_elements
+    assert both == pytest.approx(plain.states_each(plain.recipe).total * plain.trained_elements + states, rel=1e-9)
+
+
+def test_a_saved_module_of_a_quantized_base_has_16_bits() -> None:
+    one = workload("llama-3-8b@h100", lora="16:mlp", modules_to_save=["q_proj"], quantize="nf4", precision="bf16")
+    held = {it.name: one.held_bytes(it) / it.size for it in one.model.tensors()}
+    stem = "model.layers.0.attention"
+    assert held[f"{stem}.q.weight"] == held[f"{stem}.q.modules_to_save.weight"] == 2
+    assert held[f"{stem}.k.weight"] < 1
+
+
+@pytest.mark.parametrize("name", list(built_in_configs()))
+@pytest.mark.timeout(60)
+def test_the_ends_of_every_model_can_be_saved(name: str) -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        workload(f"{name}@h100", lora="4", modules_to_save=["?"])
+    choices = (error.value.remedy or "").partition("(of ")[2].rstrip(")").split(", ")
+    model = workload(f"{name}@h100", lora="4").model
+    for word in choices[:2]:
+        made = workload(f"{name}@h100", lora="4", modules_to_save=[word]).model
+        assert made.trained_parameters > model.trained_parameters
+
+
 @pytest.mark.parametrize(
     ("quantize", "bits"), [("nf4", 4.5), ("nf4-double", 4.127), ("int8", 8.0), ("gptq-int4", 4.156)]
 )
@@ -105,6 +196,9 @@ def test_quantized_weights_have_scales(quantize: str, bits: float) -> None:
         ({"lora": "16", "quantize": "nf5"}, "unknown value 'nf5'", "nf4"),
         ({"lora": "16", "quantize": "nf4", "precision": "fp32"}, "contradicts fp32", "bf16"),
         ({"dora": True}, "needs adapters", "lora"),
+        ({"modules_to_save": ["lm_head"]}, "names modules that are trained beside adapters", "lora"),
+        ({"lora": "16", "modules_to_save": ["lm_heads"]}, "'lm_heads' is no module of llama-3-8b", "lm_head"),
+        ({"lora": "16:q_proj", "modules_to_save": ["q_proj"]}, "'q_proj' has an adapter", "drop q_proj"),
         ({"freeze": ["model.layer.*"]}, "'model.layer.*' is no layer of llama-3-8b", "model.layers"),
         ({"freeze": ["model.*"]}, "leaves nothing of llama-3-8b to train", "fewer layers"),
         ({"lora": "16", "freeze": ["model.layers.*"]}, "leaves nothing of llama-3-8b to train", "fewer layers"),
@@ -118,8 +212,9 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str
 
 
 def test_words_take_the_options() -> None:
-    one = workload("llama-3-8b@h100:lora=16:q_proj+v_proj,dora=true,quantize=nf4,seq=512")
-    assert (one.adapter, one.quantization) == (parse_adapter("16:q_proj,v_proj", dora=True), "nf4")
+    one = workload("llama-3-8b@h100:lora=16:q_proj+v_proj,dora=true,quantize=nf4,modules_to_save=norm+lm_head,seq=512")
+    adapter = parse_adapter("16:q_proj,v_proj", dora=True, saved=("norm", "lm_head"))
+    assert (one.adapter, one.quantization) == (adapter, "nf4")
 
 
 def _peak(word: str, sharding: str = "none", gpus: int = 1, **options: Any) -> int:

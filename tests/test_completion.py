@@ -150,7 +150,7 @@ def forecasts():
 
 
 FREE = {"N", "X", "RATE", "TIME", "NUMBER", "PATTERN", "KIND:N", "RANK:X", "LINK:X", "MONEY", "SECONDS", "WATTS"}
-FREE |= {"SHARE", "RANK[:MODULES]", "VALUE"}
+FREE |= {"SHARE", "RANK[:MODULES]", "MODULE", "VALUE"}
 """Values without names."""
 
 

@@ -89,7 +89,7 @@ def test_pages_are_narrow_and_nothing_is_cut(name, columns):
 @pytest.mark.parametrize("name", ALL)
 def test_lists_are_marked(name):
     command, text = ALL[name], page(name)
-    marked = [line for line in text.splitlines() if re.match(r"  -.*…\s+\* ", line)]
+    marked = re.findall(r"^  -.*…\s+\* ", text, re.MULTILINE)
     lists = [one for one in options(command) if getattr(one.type, "is_list", False) and not isinstance(one, Alias)]
     assert len(marked) == len(lists)
     assert ("marked *" in " ".join(text.split())) == bool(lists)

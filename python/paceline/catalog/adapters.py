@@ -9,14 +9,14 @@ those of transformers, as in PEFT's `target_modules`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from paceline._internal.nearest import nearest
 from paceline.catalog import names
-from paceline.catalog.models.layers import Layer, Model, Tensor
+from paceline.catalog.models.layers import SAVED, Layer, Model, Tensor
 from paceline.errors import InvalidArgumentError
 
 GROUPS = ("all-linear", "attention", "mlp")
@@ -88,6 +88,27 @@ _BITS: Mapping[names.Quantization, tuple[float, int]] = {
 }
 """Bits of a quantized weight, and bytes of each of its rows: T. Dettmers et al., "QLoRA", 2023, section 3, and
 "LLM.int8()", 2022, section 3; E. Frantar et al., "GPTQ", 2022, with the group size of released models."""
+_GPT2 = {"words": "wte", "positions": "wpe"}
+_T5 = {"words": "shared", "labels": "classification_head"}
+_ENCODER = {"words": "word_embeddings", "positions": "position_embeddings", "labels": "classifier"}
+_ENDS: Mapping[str, Mapping[str, str]] = {
+    **dict.fromkeys(("gpt2", "mpt", "qwen"), _GPT2),
+    "bert": {**_ENCODER, "head": "cls"},
+    "roberta": _ENCODER,
+    "vit": _ENCODER,
+    "gpt_neox": {"words": "embed_in", "head": "embed_out"},
+    "falcon": {"words": "word_embeddings"},
+    **dict.fromkeys(("t5", "bart"), _T5),
+    "mamba2": {"words": "embeddings"},
+}
+"""Names of the tables and the head of transformers' families, where they are not Llama's."""
+_HEADS: Mapping[str, str] = {
+    "ForTokenClassification": "classifier",
+    "ForQuestionAnswering": "qa_outputs",
+    "ForImageClassification": "classifier",
+    "ForSequenceClassification": "score",
+}
+"""Names of heads over labels, by the end of a class's name."""
 _NOT_LINEAR = ("out_down", "router", "shared_gate", "positions", "relative_bias", "labels", "norm", "after")
 """Parts of blocks whose matrices get no adapter: tables, transformers' routers, which are no `nn.Linear`, and products
 by groups, which PEFT's are not."""
@@ -102,15 +123,23 @@ class Adapter:
     """Words of `GROUPS`, or names as in PEFT's `target_modules`."""
     dora: bool = False
     """Whether the length of each row of a weight is trained, too."""
+    saved: tuple[str, ...] = ()
+    """Modules that are trained wholly beside the adapters (PEFT's `modules_to_save`)."""
 
     @property
     def words(self) -> str:
         """For prose."""
-        return f"{'DoRA' if self.dora else 'LoRA'} of rank {self.rank} on {'+'.join(self.modules)}"
+        saved = f", {'+'.join(self.saved)} trained" if self.saved else ""
+        return f"{'DoRA' if self.dora else 'LoRA'} of rank {self.rank} on {'+'.join(self.modules)}{saved}"
 
 
-def parse_adapter(text: str, *, dora: bool = False) -> Adapter:
+def parse_adapter(text: str, *, dora: bool = False, saved: Sequence[str] = ()) -> Adapter:
     """Return the adapter of `RANK` or `RANK:MODULES`, with commas or plus signs between modules.
+
+    Args:
+        text: Rank and modules.
+        dora: Whether it is DoRA's.
+        saved: Modules that are trained wholly.
 
     Raises InvalidArgumentError for a rank that is no number, or an empty module.
     """
@@ -120,7 +149,7 @@ def parse_adapter(text: str, *, dora: bool = False) -> Adapter:
         raise InvalidArgumentError(f"'{rank[:40]}' is no rank", remedy="{this=16}, or {this=16:attention}")
     if not all(modules):
         raise InvalidArgumentError(f"'{text[:80]}' has an empty module", remedy=f"{{this={rank}:q_proj,v_proj}}")
-    return Adapter(int(rank), modules, dora)
+    return Adapter(int(rank), modules, dora, tuple(dict.fromkeys(saved)))
 
 
 def linear_name(tensor: Tensor) -> str | None:
@@ -141,8 +170,12 @@ def _linear_name(name: str) -> str | None:
 
 
 def is_quantized(tensor: Tensor) -> bool:
-    """Whether quantization holds a weight in fewer bits: of blocks' products and experts, not of norms and the ends."""
-    return not tensor.trains and len(tensor.shape) >= 2 and (tensor.is_of_experts or linear_name(tensor) is not None)
+    """Whether quantization holds a weight in fewer bits: of blocks' products and experts, not of norms and the ends.
+
+    The frozen copy of a module that is trained has as many bits as the trained one.
+    """
+    is_product = tensor.is_of_experts or linear_name(tensor) is not None
+    return not tensor.trains and tensor.active > 0 and len(tensor.shape) >= 2 and is_product
 
 
 def quantized_bytes(tensor: Tensor, quantization: names.Quantization) -> int:
@@ -181,19 +214,45 @@ _MOST_ADAPTED = 16
 
 
 def _adapted(model: Model, adapter: Adapter, without: Sequence[str]) -> Model:
-    chosen = _chosen(model, adapter)
+    saved = _saved(model, adapter.saved)
+    chosen = _chosen(model, adapter, saved)
     _check_patterns(model, without)
     layers = []
     for layer in model.layers:
         tensors: list[Tensor] = []
         for tensor in layer.tensors:
-            tensors.append(replace(tensor, trains=False))
+            is_saved = module_of(layer, tensor) in saved
+            tensors.append(_frozen(model, tensor, saved) if is_saved else replace(tensor, trains=False))
             has_adapters = layer.block and not _matches(layer, without)
-            if has_adapters and linear_name(tensor) in chosen:
+            if is_saved:
+                tensors.append(_copy(tensor))
+            elif has_adapters and linear_name(tensor) in chosen:
                 _check_rank(tensor, adapter)
                 tensors += _tensors_of(tensor, adapter)
-        layers.append(replace(layer, tensors=tuple(tensors)))
+        layers.append(_untied(replace(layer, tensors=tuple(tensors)), saved))
     return _trained(model, layers, "freeze" if without else "lora")
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return the trained copy of a parameter."""
+    path, _, kind = tensor.name.rpartition(".")
+    if kind not in ("weight", "bias"):
+        path, kind = tensor.name, "weight"
+    return replace(tensor, name=f"{path}.{SAVED}.{kind}", trains=True)
+
+
+def _frozen(model: Model, tensor: Tensor, saved: Collection[str]) -> Tensor:
+    """Return the frozen original of a trained copy, which is not used unless a tied head reads it still."""
+    is_shared = any(tensor in layer.shared and module_of(layer, None) not in saved for layer in model.layers)
+    return replace(tensor, trains=False, active=tensor.active if is_shared else 0.0)
+
+
+def _untied(layer: Layer, saved: Collection[str]) -> Layer:
+    """Return a head with a trained copy of its own of the tied tables, if it is trained."""
+    if not layer.shared or module_of(layer, None) not in saved:
+        return layer
+    copies = tuple(replace(tensor, name=f"{layer.name}.{SAVED}.{tensor.name}", trains=True) for tensor in layer.shared)
+    return replace(layer, tensors=(*layer.tensors, *copies), shared=(), form=replace(layer.form, tied=False))
 
 
 def frozen(model: Model, patterns: Sequence[str]) -> Model:
@@ -266,20 +325,95 @@ def _linears(model: Model) -> dict[str, Tensor]:
     }
 
 
-def _chosen(model: Model, adapter: Adapter) -> set[str]:
-    """Return the names of the linear layers that have adapters."""
+def module_of(layer: Layer, tensor: Tensor | None) -> str:
+    """Return the module that a parameter is of, within its block if it is in one; of a layer, its own."""
+    if tensor is None:
+        return layer.name
+    path, _, kind = tensor.name.rpartition(".")
+    path = path if kind in ("weight", "bias") else tensor.name
+    if not layer.block:
+        return path
+    parts = path.split(".")
+    last = max((place for place, part in enumerate(parts) if part.isdigit()), default=-1)
+    return ".".join(parts[last + 1 :])
+
+
+def _saved(model: Model, words: Sequence[str]) -> set[str]:
+    """Return the modules that some words name. Raises InvalidArgumentError for a word that names none."""
+    if not words:
+        return set()
+    ends = _ends(model)
+    choices = ends | _named(_linears(model), model.family)
+    modules: set[str] = set()
+    for word in words:
+        if word not in choices:
+            near = nearest(word, list(choices))
+            raise InvalidArgumentError(
+                f"'{word[:80]}' is no module of {model.name}",
+                setting=SAVED,
+                remedy=f"{{this={near or next(iter(choices))}}} (of {', '.join(choices)})",
+            )
+        modules |= choices[word]
+    return modules
+
+
+def _ends(model: Model) -> dict[str, set[str]]:
+    """Return the modules that are no products of blocks, by transformers' names."""
+    own, layers = _ENDS.get(model.family, {}), [layer for layer in model.layers if not layer.block]
+    words = own.get("words", "embed_tokens")
+    ends: dict[str, set[str]] = {}
+    for layer in layers:
+        role = layer.form.role
+        for tensor in (*layer.tensors, *layer.shared):
+            module = module_of(layer, tensor)
+            last = [part for part in module.split(".") if not part.isdigit()][-1]
+            if role == "head" or (role == "plain" and layer.logits):
+                word, module = _head_of(model, own), (layer.name if tensor in layer.shared else module)
+            elif role == "embedding" and "norm" not in last:
+                word = {"tokens": words, "positions": own.get("positions", "embed_positions")}.get(last, last)
+            else:
+                word = "norm" if "norm" in module else module
+            ends.setdefault(word, set()).add(module)
+    norms = {
+        module
+        for layer in model.layers
+        for tensor in layer.tensors
+        if "norm" in (module := module_of(layer, tensor)).rpartition(".")[2] or module.endswith(".after")
+    }
+    if not any(module.endswith(".after") for module in norms) and model.family not in _ENDS:
+        own_norms = {"input_layernorm": "attention.norm", "post_attention_layernorm": "mlp.norm"}
+        ends |= {word: {module} for word, module in own_norms.items() if module in norms}
+    return ends | ({"norm": norms} if norms else {})
+
+
+def _head_of(model: Model, own: Mapping[str, str]) -> str:
+    """Return the name of a model's head."""
+    ends = (name for end, name in _HEADS.items() if model.architecture.endswith(end))
+    name = next(ends, own.get("head", "lm_head"))
+    return own.get("labels", name) if name == "score" else name
+
+
+def _named(linears: Collection[str], family: str) -> dict[str, set[str]]:
+    """Return linear layers by their family's names; those that these do not reach are called as they are here."""
+    known = _MODULES.get(family, _LLAMA)
+    named = {word: modules for word, parts in known.items() if (modules := _of_parts(linears, parts))}
+    left = {name.rpartition(".")[2] for name in set(linears).difference(*named.values())}
+    return named | {word: _of_parts(linears, (word,)) for word in sorted(left)}
+
+
+def _chosen(model: Model, adapter: Adapter, saved: Collection[str]) -> set[str]:
+    """Return the names of the linear layers that have adapters: of groups of them, not those that are trained wholly.
+
+    Raises InvalidArgumentError for a word that names none, and for a module that is named twice.
+    """
     linears = _linears(model)
-    known = _MODULES.get(model.family, _LLAMA)
-    named = {word: found for word, parts in known.items() if (found := _of_parts(linears, parts))}
+    named = _named(linears, model.family)
     groups = {
         "all-linear": set(linears),
         "attention": {name for name in linears if "attention" in name},
         "mlp": {name for name in linears if "attention" not in name},
     }
-    # What a family's names do not reach is called as it is here.
-    left = {name.rpartition(".")[2] for name in set(linears).difference(*named.values())}
-    named |= {word: _of_parts(linears, (word,)) for word in sorted(left)}
-    choices = {word: found for word, found in groups.items() if found} | named
+    choices = {word: modules for word, modules in groups.items() if modules} | named
     chosen: set[str] = set()
     for word in adapter.modules:
         if word not in choices:
@@ -289,11 +423,17 @@ def _chosen(model: Model, adapter: Adapter) -> set[str]:
                 setting="lora",
                 remedy=f"{{this={adapter.rank}:{near or next(iter(choices))}}} (of {', '.join(choices)})",
             )
-        chosen |= choices[word]
+        if word in named and named[word] & set(saved):
+            raise InvalidArgumentError(
+                f"'{word}' has an adapter (--lora), and cannot be trained wholly as well",
+                setting=SAVED,
+                remedy=f"drop {word} from {{this}}, or name other modules: {{lora={adapter.rank}:MODULES}}",
+            )
+        chosen |= choices[word] - set(saved)
     return chosen
 
 
-def _of_parts(linears: dict[str, Tensor], parts: Sequence[str]) -> set[str]:
+def _of_parts(linears: Collection[str], parts: Sequence[str]) -> set[str]:
     """Return the linear layers whose names end in one of some parts."""
     return {name for name in linears for part in parts if f".{name}".endswith(f".{part}")}
 

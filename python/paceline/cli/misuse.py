@@ -20,6 +20,7 @@ _TYPICAL = {
     "PORT": "8080",
     "SHARE": "0.6",
     "RANK[:MODULES]": "16",
+    "MODULE": "lm_head",
     "PATTERN": "model.embed*",
     "VALUE": "2.8s@8",
     "FILE": "out.json",

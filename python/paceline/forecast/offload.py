@@ -73,7 +73,7 @@ def host(scenario: Scenario) -> Host | None:
     shard = _shard(scenario) * workload.tensor
     if own is not None and STATES in parts:
         recipe = _recipe(scenario, workload)
-        trained = workload.own.trained_parameters / shard
+        trained = workload.trained_elements / shard
         states = round(trained * workload.states_each(recipe).total)
         on_host = {"gradients": round(trained * (4 if recipe.masters else dtype_bytes(recipe.gradients)))}
         on_host |= {"optimizer states": 0 if own.target == "nvme" else states}
@@ -85,7 +85,7 @@ def host(scenario: Scenario) -> Host | None:
         drives += held if own.target == "nvme" else 0
     if paged := workload.states_each(_recipe(scenario, workload)).paged:
         # At most: as much as the GPU has no room for.
-        kept["paged states"] = round(workload.own.trained_parameters / shard * paged)
+        kept["paged states"] = round(workload.trained_elements / shard * paged)
     if workload.offloads:
         kept["activations"] = workload.offloaded_bytes
     kept = {name: size for name, size in kept.items() if size}
@@ -137,7 +137,7 @@ def _retimed(scenario: Scenario, workload: Workload) -> Trace:
     (worker,) = scenario.trace.workers
     step_s = worker.optimizer_s
     if STATES in parts:
-        trained = workload.own.trained_parameters
+        trained = workload.trained_elements
         gradients_s = trained / shard * dtype_bytes(recipe.reduction) / copies
         step_s = _step_s(workload, ranks, on_drives=bool(drives), gathers=_gathers(scenario))
         if PARAMETERS not in parts:
@@ -170,7 +170,7 @@ def _step_s(workload: Workload, ranks: int, *, on_drives: bool, gathers: bool) -
     speed = rate("memory" if workload.optimizer_impl == "fused" else "memory.loop") / ranks
     if not on_drives:
         return moved / speed
-    states = workload.own.trained_parameters * workload.states_each(recipe).total
+    states = workload.trained_elements * workload.states_each(recipe).total
     return max(moved / speed, 2 * states / slowest(["nvme"], ranks))
 
 

@@ -139,6 +139,7 @@ class TraceChanges(TypedDict, total=False):
     lora: str | int | None
     dora: bool | None
     quantize: names.Quantization | None
+    modules_to_save: str | Sequence[str] | None
     freeze: str | Sequence[str] | None
     tensor_parallel: int | None
     expert_parallel: int | None

@@ -567,6 +567,14 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
+        name="modules_to_save",
+        kind=kinds.MODULE_NAMES,
+        help="With --lora: modules that are trained wholly, as PEFT does: embed_tokens,lm_head.",
+        default_words="none",
+        part="trace",
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+    ),
+    Setting(
         name="freeze",
         kind=kinds.PATTERNS,
         help="Layers that are not trained: model.embed, or model.layers.?.*.",
@@ -1467,7 +1475,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "optimizer_impl",
         "loss_chunks",
         *("offload", "loss", "real_tokens"),
-        *("lora", "dora", "quantize", "freeze"),
+        *("lora", "dora", "quantize", "modules_to_save", "freeze"),
     ),
     "Parallelism": (
         *("tensor_parallel", "pipeline_parallel", "virtual_stages", "microbatches"),
@@ -1495,7 +1503,7 @@ SWEPT: Sequence[str] = tuple(
     one.name for one in _ALL if SWEEP in one.uses and one.kind_of(SWEEP).is_list and one.part in ("", "swept", "knob")
 )
 """Those of which a sweep takes several values."""
-_TOGETHER = ("freeze",)
+_TOGETHER = ("modules_to_save", "freeze")
 """Lists whose values hold all at once."""
 EACH: Sequence[str] = (
     *(

@@ -16,6 +16,14 @@ from itertools import count
 from paceline.catalog.models.traits import Form
 from paceline.catalog.optimizers import is_matrix
 
+SAVED = "modules_to_save"
+"""Part of the names of trained copies beside adapters (`ModulesToSaveWrapper` in peft/utils/other.py)."""
+
+
+def is_saved(name: str) -> bool:
+    """Whether a parameter is the trained copy of a module beside adapters."""
+    return f".{SAVED}." in name
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -32,6 +40,16 @@ class Tensor:
     def is_of_experts(self) -> bool:
         """Whether it is of experts of a mixture: a part of its path is `experts`."""
         return "experts" in self.name.split(".")
+
+    @property
+    def is_of_adapter(self) -> bool:
+        """Whether it is one of the matrices that an adapter adds to a weight."""
+        return ".lora_" in self.name
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether it is the trained copy of a module beside adapters."""
+        return is_saved(self.name)
 
     @cached_property
     def size(self) -> int:
@@ -235,14 +253,14 @@ class Model:
     @cached_property
     def trained_alike(self) -> tuple[tuple[str, tuple[int, ...], int], ...]:
         """Name and shape of one trained tensor of each kind that optimizers treat alike, and how many there are."""
-        names: dict[tuple[bool, tuple[int, ...]], str] = {}
-        counts: Counter[tuple[bool, tuple[int, ...]]] = Counter()
+        names: dict[tuple[bool, bool, tuple[int, ...]], str] = {}
+        counts: Counter[tuple[bool, bool, tuple[int, ...]]] = Counter()
         for layer in self.layers:
             for tensor in layer.trained:
-                kind = is_matrix(tensor.name, tensor.shape), tensor.shape
+                kind = is_matrix(tensor.name, tensor.shape), tensor.is_saved, tensor.shape
                 names.setdefault(kind, tensor.name)
                 counts[kind] += 1
-        return tuple((name, kind[1], counts[kind]) for kind, name in names.items())
+        return tuple((name, kind[-1], counts[kind]) for kind, name in names.items())
 
     @property
     def is_frozen(self) -> bool:

@@ -34,7 +34,8 @@ from paceline.catalog.models.layers import Layer, Model, Tensor
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
 from paceline.catalog.names import Attention as AttentionKind
 from paceline.catalog.names import Kernels
-from paceline.catalog.optimizers import states_each
+from paceline.catalog.optimizers import States
+from paceline.catalog.optimizers import states_each as average_states
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 
@@ -230,6 +231,8 @@ def memory_of(
     units_in_flight: int = 2,
     activations: int | None = None,
     held_bytes: Callable[[Tensor], int] | None = None,
+    elements: Callable[[Tensor], int] | None = None,
+    states_each: States | None = None,
 ) -> Memory:
     """Return the memory of all GPUs of a rank.
 
@@ -244,20 +247,26 @@ def memory_of(
         units_in_flight: Blocks that are gathered at once with `zero3`.
         activations: Bytes that are kept for the backward pass, if not what all layers keep of a microbatch.
         held_bytes: Of a parameter, where not all are held in the recipe's type.
+        elements: Of a trained parameter, in the recipe's type; by default its size.
+        states_each: Bytes of states for each of these elements, if not those of the optimizer by the recipe.
 
     Raises:
         InvalidArgumentError: An unknown sharding.
     """
     if sharding not in SHARDINGS:
         raise InvalidArgumentError(f"unknown sharding '{sharding[:80]}'", remedy=f"one of {', '.join(SHARDINGS)}")
-    count = model.trained_parameters
     level = SHARDINGS.index(sharding)
     recipe = recipe or recipe_of(None, computed.precision)
     recipe = recipe.sharded if level >= 3 else recipe
     size, gathered = dtype_bytes(recipe.parameters), dtype_bytes(recipe.gathered)
     held = model.parameters * size if held_bytes is None else sum(map(held_bytes, model.tensors()))
     summed = dtype_bytes(recipe.gradients)
-    states = math.ceil(count * states_each(optimizer, model.trained_alike, recipe).resident)
+    count = model.trained_parameters
+    if elements is not None:
+        count = sum(elements(tensor) for layer in model.layers for tensor in layer.trained)
+    if states_each is None:
+        states_each = average_states(optimizer, model.trained_alike, recipe)
+    states = math.ceil(count * states_each.resident)
     unit = largest_unit(model)
     if activations is None:
         activations = batch * sum(activation_bytes(layer, computed) for layer in model.layers)

@@ -11,13 +11,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 from paceline.catalog import names
-from paceline.catalog.adapters import Adapter, adapted_name, is_quantized, quantized_bytes
-from paceline.catalog.models.layers import Attention, Layer
+from paceline.catalog.adapters import Adapter, adapted_name, is_quantized, module_of, quantized_bytes
+from paceline.catalog.models.layers import SAVED, Attention, Layer
 from paceline.catalog.models.layers import Tensor as Parameter
 from paceline.catalog.models.steps import Add, Attend, Batched, Convolve, Norm, Pointwise, Product, Scan, Step, Weight
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE, Block, Experts, Latent
@@ -108,6 +109,11 @@ def before_of(layer: Layer, setting: Setting) -> tuple[Operator, ...]:
     return tuple(tape.operators)
 
 
+def _is_among(names: Sequence[str], modules: Collection[str]) -> bool:
+    """Whether one of some linear layers of a block, by the ends of their names, is among modules."""
+    return any(f".{module}".endswith(f".{name}") for module in modules for name in names)
+
+
 class _Module:
     """One layer on a tape."""
 
@@ -115,9 +121,11 @@ class _Module:
         self.layer, self.setting = layer, setting
         low = setting.dtype if setting.autocast else ""
         self.tape = Tape(compiled=setting.kernels == "compiled", tf32=setting.tf32, autocast=low)
-        self.tape.is_frozen = bool(layer.tensors or layer.shared) and not any(
-            tensor.trains and ".lora_" not in tensor.name for tensor in (*layer.tensors, *layer.shared)
-        )
+        self.saved = {module_of(layer, one).removesuffix(f".{SAVED}") for one in layer.trained if one.is_saved}
+        """Modules of a block that are trained wholly beside adapters."""
+        tensors = (*layer.tensors, *layer.shared)
+        trains = any(one.trains and not (one.is_of_adapter or (layer.block and one.is_saved)) for one in tensors)
+        self.tape.is_frozen = bool(tensors) and not trains
         self.adapted = {stem for one in layer.trained if (stem := adapted_name(one)) is not None}
         """Names of linear layers that have adapters."""
         self.stream = "float32" if setting.autocast else setting.dtype
@@ -168,8 +176,8 @@ class _Module:
         setting = self.setting
         if setting.quantization is not None and is_quantized(tensor):
             return quantized_bytes(tensor, setting.quantization)
-        is_of_adapter = setting.adapter is not None and tensor.trains and not setting.adapter_autocast
-        return tensor.size * ITEM_BYTES[setting.adapter_dtype if is_of_adapter else self.stream]
+        is_converted = tensor.is_of_adapter and not setting.adapter_autocast
+        return tensor.size * ITEM_BYTES[setting.adapter_dtype if is_converted else self.stream]
 
     def _accumulate(self) -> None:
         """Add gradients to FP32 ones, as products do themselves, tile by tile (`gradient_accumulation_fusion`).
@@ -200,6 +208,18 @@ class _Module:
     # Parts of blocks.
 
     def _norm(self, value: Value) -> Value:
+        is_saved = any("norm" in name or name.endswith(".after") for name in self.saved)
+        with self._parameters(are_frozen=self.tape.is_frozen and not is_saved):
+            return self._normed(value)
+
+    @contextmanager
+    def _parameters(self, *, are_frozen: bool) -> Iterator[None]:
+        """Compute with parameters that have a gradient or have none."""
+        before, self.tape.is_frozen = self.tape.is_frozen, are_frozen
+        yield
+        self.tape.is_frozen = before
+
+    def _normed(self, value: Value) -> Value:
         tape, block = self.tape, self.layer.form.block
         if not self.layer.form.rms:
             return tape.layer_norm(value)
@@ -244,15 +264,16 @@ class _Module:
             is_cast: With Transformer Engine, whether the kernel before has written 8 bits.
         """
         tape, block, outer = self.tape, self.layer.form.block, max(1, outer)
-        if self.setting.eight_bits:
-            out = self._scaled(value, outer, is_cast=is_cast)
-        elif self.setting.quantization is not None:
-            out = self._dequantized(value, outer, bias=bias)
-        else:
-            transposed = block is not None and block.transposed
-            out = tape.linear(value, outer, bias=bias, transposed=transposed)
-        is_adapted = any(f".{one}".endswith(f".{name}") for one in self.adapted for name in names)
-        return self._with_adapter(value, out) if is_adapted else out
+        is_saved = _is_among(names, self.saved)
+        with self._parameters(are_frozen=tape.is_frozen and not is_saved):
+            if self.setting.eight_bits:
+                out = self._scaled(value, outer, is_cast=is_cast)
+            elif self.setting.quantization is not None and not is_saved:
+                out = self._dequantized(value, outer, bias=bias)
+            else:
+                transposed = block is not None and block.transposed
+                out = tape.linear(value, outer, bias=bias, transposed=transposed)
+        return self._with_adapter(value, out) if _is_among(names, self.adapted) else out
 
     def _dequantized(self, value: Value, outer: int, *, bias: bool) -> Value:
         """Multiply by a weight that is held in few bits: it is converted before each product of both passes.
@@ -892,6 +913,9 @@ class _Module:
         tape, layer, setting = self.tape, self.layer, self.setting
         batch, rows, hidden = setting.batch, self.rows, layer.hidden
         tables = [one for one in (*layer.shared, *layer.tensors) if len(one.shape) == 2 and one.shape[1] == hidden]
+        # A trained copy is read instead of its original.
+        originals = {one.name.replace(f".{SAVED}.", ".") for one in tables if one.is_saved}
+        tables = [one for one in tables if one.name not in originals]
         patches = next((one for one in layer.tensors if len(one.shape) == 4), None)
         values: list[Value] = []
         for table in tables:
@@ -902,7 +926,8 @@ class _Module:
             shape = (batch if is_words else 1, rows, hidden)
             # A tied table's gradient is that of the head, too; where words are divided, each GPU has a part.
             size = -(-table.shape[0] // setting.tensor) if is_words else table.shape[0]
-            values.append(self._looked_up(contiguous(shape, self.stream), size))
+            with self._parameters(are_frozen=not table.trains):
+                values.append(self._looked_up(contiguous(shape, self.stream), size))
         if patches is not None:
             values.insert(0, self._patches(patches.shape))
         if not values:

@@ -36,7 +36,7 @@ _PARALLEL = (
     "context_parallel",
 )
 _RECIPE = ("precision", "optimizer_impl", "loss_chunks", "offload", "loss", "real_tokens")
-_TRAINED = ("lora", "dora", "quantize", "freeze")
+_TRAINED = ("lora", "dora", "quantize", "modules_to_save", "freeze")
 OPTIONS = (
     *("gpu", "power_limit", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer"),
     *(*_RECIPE, *_TRAINED, *_PARALLEL),
@@ -123,6 +123,7 @@ def workload_of(  # noqa: PLR0917
     lora: str | None = None,
     dora: bool | None = None,
     quantize: str | None = None,
+    modules_to_save: Sequence[str] | None = None,
     freeze: Sequence[str] | None = None,
     tensor_parallel: int | None = None,
     pipeline_parallel: int | None = None,
@@ -158,6 +159,7 @@ def workload_of(  # noqa: PLR0917
         dora: Whether they are DoRA's.
         quantize: How the weights beside adapters are held: `nf4`, `nf4-double`, `int8` or `gptq-int4`; by default in
             16 bits.
+        modules_to_save: Modules that are trained wholly beside adapters, by transformers' names.
         freeze: Patterns of the names of layers that are not trained, or have no adapters.
         tensor_parallel: GPUs that share every layer.
         pipeline_parallel: Stages of a pipeline.
@@ -185,7 +187,7 @@ def workload_of(  # noqa: PLR0917
         named = "amp-bf16" if computed == "bf16" else "amp-fp16"
     recipe = recipe_of(named, computed)
     kernels = kernels or ("fused" if lora is None else "eager")
-    adapter = None if lora is None else _adapter(lora, dora=bool(dora))
+    adapter = _adapter(lora, modules_to_save or (), dora=bool(dora))
     held = _quantization(quantize, adapter, recipe, dora=bool(dora))
     recipe = recipe if adapter is None else recipe.of_adapters
     chosen: names.Optimizer = _one_of(ALIASES.get(optimizer or "", optimizer or "adam"), tuple(KINDS), "optimizer")
@@ -246,10 +248,18 @@ def workload_of(  # noqa: PLR0917
     )
 
 
-def _adapter(text: str, *, dora: bool) -> Adapter:
-    """Return the adapter that `lora` and `dora` stand for. Raises InvalidArgumentError."""
+def _adapter(text: str | None, saved: Sequence[str], *, dora: bool) -> Adapter | None:
+    """Return the adapter of `lora`, `modules_to_save` and `dora`; None without `lora`. Raises InvalidArgumentError."""
+    if text is None and saved:
+        raise InvalidArgumentError(
+            "names modules that are trained beside adapters, and needs them",
+            setting="modules_to_save",
+            remedy="{lora=16}, or drop {this}: without {lora} all are trained",
+        )
+    if text is None:
+        return None
     try:
-        return parse_adapter(text, dora=dora)
+        return parse_adapter(text, dora=dora, saved=saved)
     except InvalidArgumentError as error:
         raise error.at("lora") from None
 
@@ -538,7 +548,7 @@ _VALUES: Mapping[str, Callable[[str, str, str], Any]] = {
     "power_limit": _watts,
     "real_tokens": _share,
     "dora": _switch,
-    "freeze": lambda text, option, value: value.split("+"),
+    **dict.fromkeys(("modules_to_save", "freeze"), lambda text, option, value: value.split("+")),
 }
 """Values of options in words that are no text."""
 

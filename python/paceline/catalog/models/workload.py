@@ -17,7 +17,7 @@ from paceline.catalog.adapters import Adapter, is_quantized, linear_name, quanti
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.losses import LOSSES
 from paceline.catalog.models.exchanges import Links, all_reduce_s, all_to_all_s, element_bytes, pass_around_s
-from paceline.catalog.models.layers import Attention, Layer, Model, Tensor
+from paceline.catalog.models.layers import Attention, Layer, Model, Tensor, is_saved
 from paceline.catalog.models.memory import (
     Checkpointing,
     Computation,
@@ -39,7 +39,7 @@ from paceline.catalog.models.updates import update_of
 from paceline.catalog.names import Attention as AttentionKind
 from paceline.catalog.names import Kernels, OptimizerImpl
 from paceline.catalog.offload import PARAMETERS, STATES, Offload
-from paceline.catalog.optimizers import IN_BACKWARD, States, states_each
+from paceline.catalog.optimizers import IN_BACKWARD, States, states_each, states_of
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 from paceline.operators.queues import Program, Queues
@@ -197,7 +197,7 @@ class Workload:
         A gradient in the adapters' type, and a matrix that is converted from few bits. DoRA makes that of its adapter,
         the weight with it, and an identity.
         """
-        sizes = [one.shape for one in layer.tensors if linear_name(one) is not None and ".lora_" not in one.name]
+        sizes = [one.shape for one in layer.tensors if linear_name(one) is not None and not one.is_of_adapter]
         if self.adapter is None or not sizes:
             return 0
         own, size = dtype_bytes(self.recipe.parameters), element_bytes(self.precision)
@@ -389,15 +389,58 @@ class Workload:
         """Seconds of the backward pass."""
         return sum(one.backward_s for one in self.timed)
 
+    def elements(self, tensor: Tensor) -> int:
+        """Return the size of a trained parameter, as many elements as it would have in the adapters' type.
+
+        A module that is trained wholly beside adapters has the type of the frozen weights, as PEFT copies it.
+        """
+        if not tensor.is_saved:
+            return tensor.size
+        return -(-tensor.size * self._frozen_bytes // max(self._frozen_bytes, dtype_bytes(self.recipe.parameters)))
+
+    @cached_property
+    def trained_elements(self) -> int:
+        """All `elements` of a rank."""
+        return sum(self.elements(tensor) for layer in self.own.layers for tensor in layer.trained)
+
+    @property
+    def _frozen_bytes(self) -> int:
+        """Bytes of a parameter beside adapters that is not quantized."""
+        return 4 if self.recipe.name == "fsdp-mixed" else element_bytes(self.precision)
+
+    def _of_saved(self, recipe: Recipe) -> Recipe:
+        """Return the types of modules that are trained wholly beside adapters of a recipe."""
+        if self._frozen_bytes >= dtype_bytes(self.recipe.parameters):
+            return recipe
+        kind = recipe_of(None, self.precision).computation
+        return replace(recipe, parameters=kind, gradients=kind, states=kind)
+
+    def _updated(self, layers: Sequence[Layer], recipe: Recipe) -> list[tuple[Recipe, list[Tensor]]]:
+        """Return what an optimizer updates by each recipe: modules that are trained wholly have their own types."""
+        trained = [tensor for layer in layers for tensor in layer.trained]
+        saved = [tensor for tensor in trained if tensor.is_saved]
+        if not saved:
+            return [(recipe, trained)]
+        return [(recipe, [tensor for tensor in trained if not tensor.is_saved]), (self._of_saved(recipe), saved)]
+
     def states_each(self, recipe: Recipe) -> States:
-        """Return the bytes of the optimizer's states for each parameter that is trained, by a recipe."""
-        return states_each(self.optimizer, self.own.trained_alike, recipe)
+        """Return the bytes of the optimizer's states for each of the `trained_elements`, by a recipe."""
+        if self.trained_elements == self.own.trained_parameters:
+            return states_each(self.optimizer, self.own.trained_alike, recipe)
+        own = self._of_saved(recipe)
+        resident = paged = 0.0
+        for name, shape, times in self.own.trained_alike:
+            states = states_of(self.optimizer, name, shape, own if is_saved(name) else recipe)
+            resident, paged = resident + times * states.resident, paged + times * states.paged
+        return States(resident / self.trained_elements, paged / self.trained_elements)
 
     def update_bytes(self, recipe: Recipe) -> int:
         """Return the bytes that a step reads and writes of all parameters that are trained, by a recipe."""
-        trained = [tensor for layer in self.own.layers for tensor in layer.trained]
-        operators = update_of(trained, recipe, self.optimizer, self.optimizer_impl)
-        return sum(one.read + one.written for one in operators)
+        return sum(
+            one.read + one.written
+            for own, tensors in self._updated(self.own.layers, recipe)
+            for one in update_of(tensors, own, self.optimizer, self.optimizer_impl)
+        )
 
     @property
     def keeps_gradients(self) -> bool:
@@ -420,19 +463,18 @@ class Workload:
     def optimizer_s(self) -> float:
         """Seconds of the update of all parameters of the stage; a rank that updates a shard takes its share of it."""
         layers = self.own.layers if self.pipeline == 1 else tuple(one.layer for one in self.timed)
-        parameters = [tensor for layer in layers for tensor in layer.trained]
-        update = spent_on_update(
-            parameters,
-            self.recipe,
-            optimizer=self.optimizer,
-            impl=self.optimizer_impl,
-            ways=self.tensor,
-            hardware=self.hardware,
-        )
         # The host is ahead of the device by what is left of the backward pass.
         queues = Queues(0.0, max(one.backward_s for one in self.timed))
         begun = queues.done_s
-        update.run(queues)
+        for recipe, parameters in self._updated(layers, self.recipe):
+            spent_on_update(
+                parameters,
+                recipe,
+                optimizer=self.optimizer,
+                impl=self.optimizer_impl,
+                ways=self.tensor,
+                hardware=self.hardware,
+            ).run(queues)
         return queues.done_s - begun
 
     @property
@@ -628,6 +670,7 @@ class Workload:
     def _memory_of_stage(self, stage: int, sharding: str = "none", group: int = 1) -> Memory:
         model = self._models[stage]
         layers = model.layers
+        has_saved = self.adapter is not None and bool(self.adapter.saved)
         found = memory_of(
             model,
             self.computed,
@@ -638,6 +681,8 @@ class Workload:
             recipe=self.recipe,
             activations=self.batch * sum(self._kept(stage)),
             held_bytes=None if self.adapter is None else self.held_bytes,
+            elements=self.elements if has_saved else None,
+            states_each=self.states_each(self.recipe) if has_saved else None,
         )
         outputs = self.samples * sum(map(self._kept_outputs, layers)) + sum(map(self._kept_weights, layers))
         loss = max(-(-found.loss // self.context), self.batch * self._only_backward[stage][-1])
@@ -754,7 +799,8 @@ class Workload:
             for tensor in own:
                 done += tensor.size
                 ready = now + one.backward_s * done / total
-                gradients.append(Gradient(tensor.name, _seconds(ready), tensor.size * size, tensor.shape))
+                shape = tensor.shape if self.elements(tensor) == tensor.size else None
+                gradients.append(Gradient(tensor.name, _seconds(ready), self.elements(tensor) * size, shape))
             now += one.backward_s
         backward_s = max(_seconds(now), *(one.ready_s for one in gradients))
         return Worker(forward, gradients, backward_s=backward_s, optimizer_s=_seconds(self.optimizer_s))
@@ -784,10 +830,10 @@ class Workload:
     def held_bytes(self, tensor: Tensor) -> int:
         """Return the bytes of a parameter as a rank has it that shards nothing."""
         if tensor.trains or self.adapter is None:
-            return tensor.size * dtype_bytes(self.recipe.parameters)
+            return self.elements(tensor) * dtype_bytes(self.recipe.parameters)
         if self.quantization is not None and is_quantized(tensor):
             return quantized_bytes(tensor, self.quantization)
-        return tensor.size * (4 if self.recipe.name == "fsdp-mixed" else element_bytes(self.precision))
+        return tensor.size * self._frozen_bytes
 
     def _frozen(self, stage: int) -> list[tuple[str, int]]:
         """Return the parameters of a stage that are not trained.

@@ -96,5 +96,5 @@ def _value(it: Measurement, metric: Metric, sums_memory: bool) -> tuple[float, s
 
 def _method(it: Measurement) -> str:
     """Return what is trained, in one word."""
-    first = it.method.split(" ")[0]
+    first = re.split("[ +]", it.method)[0]
     return "qlora" if first in ("lora", "gptq-lora") and it.quantization not in ("none", "") else first

@@ -188,11 +188,14 @@ def sizes(it: Measurement, reading: Reading, tokens: int) -> None:
         reading.add("--accumulate", it.accumulate)
 
 
+_WITH_ENDS = "lora+embeddings+lm_head trained"
+
+
 def trained(it: Measurement, reading: Reading) -> None:
     """Set the adapters, and how the base weights are held. Raises NotForecast for other methods."""
     if it.method in ("full", "full (SFT)"):
         return
-    if it.method not in ("lora", "dora", "qlora", "gptq-lora"):
+    if it.method not in ("lora", _WITH_ENDS, "dora", "qlora", "gptq-lora"):
         raise NotForecast(f"no option has {it.method}: by recording")
     if not it.lora_rank or not it.lora_modules:
         raise NotForecast("the rank and the modules of the adapters are not stated")
@@ -200,6 +203,9 @@ def trained(it: Measurement, reading: Reading) -> None:
     reading.add("--lora", f"{rank}:{_modules(it, reading)}")
     if it.method == "dora":
         reading.add("--dora")
+    if it.method == _WITH_ENDS:
+        # `modules_to_save` of Qwen's finetune.py.
+        reading.add("--modules-to-save", "embed_tokens,lm_head")
     held = next((held for pattern, held in _QUANTIZED if re.search(pattern, it.quantization)), "")
     if held == "nf4" and re.match("AnswerDotAI|foundation-model-stack", it.source):
         # Linear4bit's `compress_statistics`, and `bnb_4bit_use_double_quant` in framework_plugin_bnb.py.

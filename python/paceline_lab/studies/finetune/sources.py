@@ -149,8 +149,6 @@ def _fsdp_qlora(it: Measurement) -> Reading:
 
 def _qwen(it: Measurement) -> Reading:
     """finetune.py with samples padded to a length; all parameters are trained under DeepSpeed, with FP32 masters."""
-    if it.method == "lora+embeddings+lm_head trained":
-        raise NotForecast("no option trains embeddings and the head beside adapters")
     if it.strategy.startswith("without ZeRO-3"):
         raise NotForecast("the length of samples is not stated")
     reading = _trainer(it, tokens=it.tokens, kernels="eager", precision="o2", adapters=_autocast(it))
