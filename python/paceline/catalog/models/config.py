@@ -39,6 +39,8 @@ class Config:
     """The names of models of this shape on Hugging Face's hub."""
     notes: tuple[str, ...] = ()
     """Assumptions by which a name stands for it."""
+    called: str = ""
+    """The name by which it was asked for, if its sizes are those of another one."""
 
     @property
     def kind(self) -> str:

@@ -151,5 +151,5 @@ def _variant(text: str) -> Config | None:
         for name in (bare, _OWNERS.sub("", bare)):
             config = find_config(name)
             if config is not None:
-                return replace(config, notes=(f"Assumed the sizes of {config.name} for {text}",))
+                return replace(config, notes=(f"Assumed the sizes of {config.name} for {text}",), called=text)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,6 +14,7 @@ from paceline.catalog.adapters import Adapter, adapted, frozen, parse_adapter
 from paceline.catalog.builtin_names import built_in_trace, trace_names
 from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.catalog.losses import LOSSES
+from paceline.catalog.models.checkpoints import checkpoint_of
 from paceline.catalog.models.config import Config, read_config
 from paceline.catalog.models.exchanges import Links
 from paceline.catalog.models.families import model_of
@@ -188,6 +190,8 @@ def workload_of(  # noqa: PLR0917
     recipe = recipe_of(named, computed)
     kernels = kernels or ("fused" if lora is None else "eager")
     adapter = _adapter(lora, modules_to_save or (), dora=bool(dora))
+    quantize, note = _of_checkpoint(config, quantize, adapter)
+    config = replace(config, notes=(*config.notes, note)) if note else config
     held = _quantization(quantize, adapter, recipe, dora=bool(dora))
     recipe = recipe if adapter is None else recipe.of_adapters
     chosen: names.Optimizer = _one_of(ALIASES.get(optimizer or "", optimizer or "adam"), tuple(KINDS), "optimizer")
@@ -199,7 +203,7 @@ def workload_of(  # noqa: PLR0917
         raise InvalidArgumentError(
             "needs whole weights on a GPU: bitsandbytes and GPTQ do not divide theirs",
             setting="quantize",
-            remedy="drop {this}, or {tensor_parallel} and {expert_parallel}",
+            remedy=f"drop {'' if note else '{this}, or '}{{tensor_parallel}} and {{expert_parallel}}",
         )
     if adapter is not None:
         model = adapted(model, adapter, without=freeze or ())
@@ -262,6 +266,33 @@ def _adapter(text: str | None, saved: Sequence[str], *, dora: bool) -> Adapter |
         return parse_adapter(text, dora=dora, saved=saved)
     except InvalidArgumentError as error:
         raise error.at("lora") from None
+
+
+def _of_checkpoint(config: Config, quantize: str | None, adapter: Adapter | None) -> tuple[str | None, str]:
+    """Return how the weights of a checkpoint are held, and a note on that.
+
+    Raises InvalidArgumentError if quantized weights are to be trained themselves, or to be held otherwise.
+    """
+    checkpoint = checkpoint_of(config)
+    if checkpoint is None:
+        return quantize, ""
+    named = config.called or config.where
+    own = checkpoint.quantization
+    if own is None:
+        return quantize, f"Weights of {named} are in {checkpoint.method}, which training converts to 16 bits"
+    base = f"the base model, {config.name}" if checkpoint.is_named else "a config.json without quantization_config"
+    if adapter is None:
+        raise InvalidArgumentError(
+            f"{named}: its weights are in {checkpoint.method}, and cannot be trained themselves",
+            remedy=f"{{lora=16}}, or {base}",
+        )
+    if quantize is not None and quantize not in checkpoint.options:
+        raise InvalidArgumentError(
+            f"{quantize} contradicts {named}, whose weights are in {checkpoint.method}",
+            setting="quantize",
+            remedy=f"drop {{this}}, or {base}",
+        )
+    return own, f"Weights beside adapters are in {checkpoint.method} ({own}), as {named} has them"
 
 
 def _quantization(
