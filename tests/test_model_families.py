@@ -167,7 +167,16 @@ def _one_of_each_kind():
     return list(kinds.values())
 
 
-@pytest.mark.parametrize("config", _one_of_each_kind(), ids=lambda config: config.kind)
+SLOW_KINDS = {"glm_moe_dsa", "deepseek_v3", "deepseek_v32", "deepseek_v4", "kimi_k2", "minimax_m2", "qwen3_5_moe"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=config.kind, marks=pytest.mark.slow if config.kind in SLOW_KINDS else ())
+        for config in _one_of_each_kind()
+    ],
+)
 def test_an_error_about_a_changed_configuration_names_its_file_and_a_field_of_it(config, tmp_path):
     path = tmp_path / "changed.json"
     refused = 0

@@ -51,9 +51,14 @@ def latency_s(kind, group, on, algorithm, protocol):
 CASES = [json.loads(line) for line in (Path(__file__).parent / "data" / "nccl_cases.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("row", CASES)
-def test_no_number_changes(row):
+@pytest.mark.parametrize("first", range(6))
+def test_no_number_changes(first):
     """Random machines, groups, choices and constants, frozen with the model's first implementation."""
+    for row in CASES[first::6]:
+        check_numbers(row)
+
+
+def check_numbers(row):
     case, expected = row["case"], row["result"]
     cluster = paceline.Cluster.from_json(json.dumps(case["cluster"]).encode(), "it")
     group = Group(*case["group"])

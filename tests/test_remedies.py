@@ -488,7 +488,7 @@ def check_values(name: str, place: str, values: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("name", each(sorted({name for name, _ in settings()})))
 def test_values_of_settings(name):
     places = [place for it, place in settings() if it == name]
-    check_values(name, places[0], WRONG[1:4])
+    check_values(name, places[0], WRONG[1:2])
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def replayed(parts, *, barrier, **how):
         ("ring", False, {}),
         ("ring", True, {"overlap": False, "compute_speedup": 0.5}),
         ("ps", True, {"pull": "layer"}),
-        ("ps", True, {"pull": "step"}),
+        pytest.param("ps", True, {"pull": "step"}, marks=pytest.mark.slow),
         ("ps", False, {"pull": "layer"}),
         ("ps", False, {"pull": "step", "compute_speedup": 4.0}),
     ],

@@ -56,8 +56,8 @@ def too_wide(text, width):
 @pytest.mark.parametrize(
     ("command", "width"),
     [
-        # Everything at the narrowest; at the others, what takes no simulation of several jobs.
-        pytest.param(command, width, marks=pytest.mark.slow if "--jobs" in command and width > 60 else ())
+        # Everything at the narrowest.
+        pytest.param(command, width, marks=pytest.mark.slow if width > 60 else ())
         for command, width in itertools.product(OUTPUTS, (60, 80, 120))
     ],
 )
