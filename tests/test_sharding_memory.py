@@ -1,5 +1,6 @@
 """The memory of plans against torch's: every allocation of a step on one rank, whose peers are pretended."""
 
+import functools
 import gc
 import json
 from contextlib import contextmanager, nullcontext
@@ -12,10 +13,12 @@ torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard  # noqa: E402
+from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 WORDS, HIDDEN, BLOCKS = 8192, 256, 4
 """An embedding of 8 MiB, and blocks of 2 MiB; activations of one token are next to nothing."""
@@ -225,3 +228,50 @@ def test_the_peak_of_fsdp2_is_torchs(tmp_path, case, types, shared):
     # On a CPU, the host does not run ahead of what it starts: no unit is gathered while the one before computes.
     memory = forecast(file, "zero3", world, passes, accumulate_sync, prefetch=0, param_dtype=param, reduce_dtype=reduce)
     assert memory.peak_bytes == pytest.approx(peak, rel=0.005), memory
+
+
+class Adapted(nn.Module):
+    """Blocks whose weights are frozen, beside adapters that FSDP1 wraps by themselves, under checkpoints."""
+
+    def __init__(self, blocks, is_reentrant):
+        super().__init__()
+        self.is_reentrant = is_reentrant
+        self.h = nn.ModuleList(AdaptedBlock() for _ in range(blocks))
+
+    def forward(self, x):
+        for block in self.h:
+            x = checkpoint(block.__call__, x, use_reentrant=self.is_reentrant)
+        return x
+
+
+class Adapter(nn.Linear):
+    pass
+
+
+class AdaptedBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Linear(HIDDEN, HIDDEN, bias=False).requires_grad_(False)
+        self.adapter = Adapter(HIDDEN, HIDDEN, bias=False)
+
+    def forward(self, x):
+        return x + self.weight(x) + self.adapter(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("is_reentrant", "tensors"), [(True, 2), (False, 1)])
+def test_fsdp1_keeps_inputs_and_gradients_of_frozen_blocks_under_reentrant_checkpoints(tmp_path, is_reentrant, tensors):
+    """Each block more has its input at the peak, and with reentrant checkpoints the gradient of that, too."""
+    tokens, peaks = 4096, []
+    for blocks in (3, 5):
+        with ranks(2):
+            wrap = functools.partial(
+                lambda_auto_wrap_policy, lambda_fn=lambda one: isinstance(one, (AdaptedBlock, Adapter))
+            )
+            net = FullyShardedDataParallel(
+                Adapted(blocks, is_reentrant), auto_wrap_policy=wrap, device_id=torch.device("cpu")
+            )
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+                net(torch.ones(tokens, HIDDEN, requires_grad=True)).sum().backward()
+        peaks.append(peak_of(profiler, 0, tmp_path / "profile.json"))
+    assert (peaks[1] - peaks[0]) / 2 == pytest.approx(tensors * tokens * HIDDEN * 4, rel=0.15)

@@ -830,7 +830,7 @@ PRECISION = choice(_PRECISIONS, literal="Precision")
 DTYPE = replace(choice((*_DTYPES, *_PRECISIONS)), python="names.Dtype | names.Precision")
 ONE_DTYPE = replace(choice(_DTYPES, SHORT_DTYPES), python="names.Dtype | names.ShortDtype")
 ATTENTION = choice(("flash", "flash-1", "flash-2", "unfused"), literal="Attention")
-CHECKPOINTING = choice(("none", "selective", "full", "offload"), literal="Checkpointing")
+CHECKPOINTING = choice(("none", "selective", "full", "reentrant", "offload"), literal="Checkpointing")
 KERNELS = choice(("eager", "fused", "compiled", "transformer-engine"), literal="Kernels")
 RECIPE = choice(
     ("mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16", "amp-bf16", "amp-fp16", "fp32"),

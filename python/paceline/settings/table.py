@@ -465,7 +465,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="checkpointing",
         kind=kinds.CHECKPOINTING,
-        help="Activation recompute: none, selective, full, offload (block inputs on the CPU).",
+        help="Activation recompute: none, selective, full, reentrant (FSDP1), offload (block inputs on the CPU).",
         default_words="none",
         part="trace",
         uses=_in(

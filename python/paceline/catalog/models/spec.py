@@ -144,7 +144,8 @@ def workload_of(  # noqa: PLR0917
         seq: Tokens of a sample; by default the model's context, at most 8,192.
         batch: Samples of a forward and backward pass, 1 by default.
         dtype: `fp8`, `bf16`, `fp16`, `tf32` or `fp32`; by default the GPU's 16-bit type.
-        checkpointing: `none`, `selective`, `full`, or `offload`: `full` with inputs of blocks in the CPU's memory.
+        checkpointing: `none`, `selective`, `full`, or `offload`: `full` with inputs of blocks in the CPU's memory;
+            `reentrant`: `full` by torch's reentrant function, under FSDP1.
         attention: `flash`, the kernel that torch chooses today; `flash-1` or `flash-2`, FlashAttention's of that
             version, which torch 2.2 to 2.8 choose on Hopper; or `unfused`.
         kernels: `eager`, `fused` or `compiled`; by default `fused`, and `eager` with adapters.
@@ -224,7 +225,7 @@ def workload_of(  # noqa: PLR0917
         batch or LOSSES[compared].sequences,
         computed,
         "flash" if version else kernel,
-        "full" if recomputed == "offload" else recomputed,
+        "full" if recomputed in ("offload", "reentrant") else recomputed,
         _one_of(kernels, get_args(names.Kernels), "kernels"),
         chosen,
         tensor,
@@ -242,6 +243,7 @@ def workload_of(  # noqa: PLR0917
         ),
         loss_chunks=_checked_chunks(model, loss_chunks, kernels),
         offloads=recomputed == "offload" or ACTIVATIONS in moved.named,
+        reentrant=recomputed == "reentrant",
         loss=compared,
         real_tokens=real_tokens or 1.0,
         offload=moved if offload is not None else None,

@@ -98,6 +98,8 @@ class Workload:
     """Chunks of tokens in which a fused cross-entropy computes logits, one at a time; None: it is not fused."""
     offloads: bool = False
     """Whether the CPU's memory has what blocks keep for the backward pass, with checkpointing their inputs."""
+    reentrant: bool = False
+    """Whether full checkpointing is torch's reentrant one, and what gathers units FSDP1."""
     offload: Offload | None = None
     """Other parts that the host has instead of the GPU."""
     loss: names.Loss = "lm"
@@ -648,6 +650,24 @@ class Workload:
             needs[-1] = max(needs[-1], cached + forward_loss_bytes(layers[-1], self.computed) // self.context)
         return needs
 
+    def _retained(self, layers: Sequence[Layer]) -> list[int]:
+        """Return the bytes per sample that FSDP1 has of blocks whose backward pass has ended, in that of each layer.
+
+        A reentrant checkpoint makes the input of a block a leaf, which has a gradient. A hook on it frees the unit if
+        nothing in that is trained, and holds it until the whole backward pass has ended
+        (`_register_post_backward_reshard_only_hook` in torch/distributed/fsdp/_runtime_utils.py). Adapters are units
+        of their own (`fsdp_auto_wrap_policy` in peft/utils/other.py).
+        """
+        retained, held, block = [0] * len(layers), 0, ""
+        for place in reversed(range(len(layers))):
+            layer = layers[place]
+            if layer.block != block:
+                block, above = layer.block, held
+            retained[place] = above if block else held
+            if block and layer.passes and all(".lora_" in one.name for one in layer.trained):
+                held += 2 * activation_bytes(layer, replace(self.computed, offloads=False)) // self.context
+        return retained
+
     @property
     def least_passing_bytes(self) -> int:
         """The smaller one of what a GPU needs only in the loss's backward pass, and only in that of a block.
@@ -716,7 +736,7 @@ class Workload:
     def checkpointing_words(self) -> str:
         """The recomputation, for prose."""
         words = f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"
-        return f"{words}, offloaded" if self.offloads else words
+        return f"{words}, {'offloaded' if self.offloads else 'reentrant'}" if self.offloads or self.reentrant else words
 
     @property
     def loss_words(self) -> list[str]:
@@ -772,6 +792,9 @@ class Workload:
             before = "model.pipeline" if self.pipeline > 1 else "model.reference"
             forward = [_core.Layer(before, _seconds(self.before_s))]
         only = self._only_backward[stage]
+        if self.reentrant and self.gathered:
+            retained = self._retained([one.layer for one in timed])
+            only = [size + more for size, more in zip(only, retained, strict=True)]
         known: set[str] = set()
         for one, kept, backward in zip(timed, self._kept(stage), only, strict=True):
             known |= {tensor.name for tensor in one.layer.tensors}

@@ -243,10 +243,14 @@ def optimizer(it: Measurement, reading: Reading, implementation: str) -> None:
         reading.add("--optimizer-impl", implementation, assumed=assumed[implementation])
 
 
-def memory_savers(it: Measurement, reading: Reading) -> None:
-    """Set checkpointing and offload. Raises NotForecast if one is not known."""
+def memory_savers(it: Measurement, reading: Reading, *, is_reentrant: bool = False) -> None:
+    """Set checkpointing and offload. Raises NotForecast if one is not known.
+
+    `is_reentrant`: whether checkpoints are, as those of transformers before version 5. It matters to FSDP1.
+    """
     if re.match("full|selective", it.checkpointing):
-        reading.add("--checkpointing", re.split("[ (]", it.checkpointing)[0])
+        kind = re.split("[ (]", it.checkpointing)[0]
+        reading.add("--checkpointing", "reentrant" if is_reentrant and it.strategy.startswith("FSDP1") else kind)
     elif it.checkpointing != "none":
         raise NotForecast("whether activations are recomputed is not stated")
     if it.offload and it.offload != "none":

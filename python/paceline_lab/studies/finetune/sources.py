@@ -35,6 +35,7 @@ def _trainer(
     precision: str = "bf16",
     adapters: str = "mixed",
     implementation: str = "foreach",
+    is_reentrant: bool = False,
 ) -> Reading:
     """Return the reading of a script on top of PyTorch: one process a GPU, data parallelism.
 
@@ -45,6 +46,7 @@ def _trainer(
         precision: The recipe where all parameters are trained.
         adapters: The recipe of adapters; by default as PEFT has them without autocast.
         implementation: That of AdamW.
+        is_reentrant: Whether checkpoints are reentrant.
     """
     reading = Reading()
     readings.model(it, reading)
@@ -54,7 +56,7 @@ def _trainer(
     recipe = adapters if "--lora" in reading.words else precision
     reading.add("--precision", recipe)
     readings.optimizer(it, reading, "" if recipe == "o2" else implementation)
-    readings.memory_savers(it, reading)
+    readings.memory_savers(it, reading, is_reentrant=is_reentrant)
     reading.add("--kernels", kernels)
     readings.sharding(it, reading)
     readings.loss(it, reading, tokens * int(it.batch_per_gpu))
@@ -103,6 +105,7 @@ def _fms(it: Measurement) -> Reading:
         kernels="fused" if is_fast else "eager",
         precision="fsdp-mixed" if sharded_fp32 else "bf16",
         adapters=_fms_adapters(it),
+        is_reentrant=True,
     )
     if sharded_fp32:
         reading.add(assumed="FSDP holds FP32 parameters, as the source is read in its notes")
@@ -114,11 +117,9 @@ def _fms(it: Measurement) -> Reading:
 def _fms_adapters(it: Measurement) -> str:
     """Return the recipe of adapters, under autocast unless the source says that there is none.
 
-    Its own preparation of 4-bit weights leaves the others in 16 bits (`_prepare_model_for_kbit_training` in
-    framework_plugin_bnb.py); the baseline has PEFT's, which converts them to FP32.
+    Adapters are in FP32 (`get_peft_model` with its `autocast_adapter_dtype`): memory at the end of training has 13
+    bytes for each of their parameters (`mem_torch_mem_alloc_in_bytes` in its tables).
     """
-    if "accelerated-peft-bnb" in it.framework:
-        return "bf16"
     return "mixed" if "no autocast" in it.precision else _autocast(it)
 
 
@@ -270,7 +271,7 @@ def _axolotl(it: Measurement) -> Reading:
 
 def _peft_docs(it: Measurement) -> Reading:
     """TRL's trainer by PEFT's pages on FSDP and DeepSpeed, with packed samples."""
-    return _trainer(it, tokens=it.tokens, kernels="eager", adapters=_trainer_adapters(it))
+    return _trainer(it, tokens=it.tokens, kernels="eager", adapters=_trainer_adapters(it), is_reentrant=True)
 
 
 def _unstated(_: Measurement) -> Reading:
