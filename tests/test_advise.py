@@ -645,3 +645,12 @@ def test_clouds_prices_are_taken_where_none_is_given():
     assert asked(*words, "p5", "--price", "p5:1")["best"]["cost_per_billion_tokens"] == pytest.approx(hours)
     assert "cost_per_billion_tokens" not in asked("gpt2-xl", "--gpus", 8, "--batch", 1, "--gpu", "h100")["best"]
     assert "'b200' is none of the machines" in call(*words, "p5", "--price", "b200:1", code=2)
+
+
+def test_a_price_is_of_a_gpu_by_any_of_its_names():
+    words = ("gpt2-medium", "--gpus", 2, "--batch", 1, "--gpu", "rtx-4090", "--price")
+    costs = [
+        asked(*words, f"{name}:0.4")["best"]["cost_per_billion_tokens"] for name in ("rtx-4090", "4090", "RTX 4090")
+    ]
+    assert costs[0] == costs[1] == costs[2]
+    assert "'5090' is none of the machines" in call(*words, "5090:0.4", code=2)

@@ -8,6 +8,7 @@ from pathlib import Path
 import cli
 import paceline
 import pytest
+from paceline.settings import kinds
 
 refused = partial(cli.refused, "simulate")
 
@@ -237,7 +238,7 @@ def test_clusters_with_a_mistake(tmp_path):
         (["--workers", "2,,4"], "--workers"),
         (["--workers", "2,2"], "listed twice"),
         (["--workers", ""], "--workers"),
-        (["--workers", "1e3"], "--workers"),
+        (["--workers", "1.5e0"], "--workers"),
         (["--workers", "\u0664"], "--workers"),
         (["--servers", "0"], "--servers"),
         (["--bandwidth", "25"], "'25' has no unit"),
@@ -345,3 +346,23 @@ def test_stragglers_that_do_not_exist(tmp_path):
         '{"format": "paceline-cluster", "version": 1, "bandwidth": "1Gbps", "stragglers": [{"rank": 9, "factor": 2}]}'
     )
     assert "rank 9" in refused("allreduce:1MB", "--cluster", path, "--workers", 4)
+
+
+def test_whole_numbers_may_have_an_exponent():
+    kind = kinds.whole(1, 10**7)
+    assert [kind.check(text) for text in ("1e6", "1.5E3", "8", 8)] == [1_000_000, 1500, 8, 8]
+    for text in ("1e-3", "1.23e1", "1e99", "e6", "1e"):
+        with pytest.raises(paceline.InvalidArgumentError):
+            kind.check(text)
+
+
+@pytest.mark.parametrize("trace", ["", "  "])
+def test_an_empty_name_is_said_to_be_empty(trace):
+    with pytest.raises(paceline.InvalidArgumentError, match="name of a trace or model is empty"):
+        paceline.simulate(trace)
+
+
+def test_a_dict_is_no_cluster_and_its_fields_are_keywords():
+    with pytest.raises(paceline.InvalidArgumentError, match="neither a name nor a file") as error:
+        paceline.simulate("resnet-50", {"bandwidth": "25Gbps"}, workers=4)
+    assert "bandwidth='25Gbps'" in error.value.remedy

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from dataclasses import replace
 
 import cli
@@ -62,6 +63,19 @@ def names(found):
         ("130TFLOPS", Quantity.FLOPS, 130e12, True, None),
         ("5GB/s", Quantity.BUS, 5e9, False, None),
         ("40Gbps", Quantity.BUS, 5e9, False, None),
+        ("1e9s", Quantity.STEP, 1e9, False, None),
+        ("5e3tokens/s", Quantity.TOKENS, 5000, False, None),
+        ("2.8 s @ 8 GPUs", Quantity.STEP, 2.8, False, 8),
+        ("2.8s@8x", Quantity.STEP, 2.8, False, 8),
+        ("1.2k tokens/s", Quantity.TOKENS, 1200, False, None),
+        ("15.2k tokens per second in total", Quantity.TOKENS, 15200, False, None),
+        ("1900 tok/s/gpu", Quantity.TOKENS, 1900, True, None),
+        ("1.2M tokens/min", Quantity.TOKENS, 20_000, False, None),
+        ("MFU 40%", Quantity.MFU, 0.4, True, None),
+        ("mfu = 0.4", Quantity.MFU, 0.4, True, None),
+        ("step time: 1.5 s/it", Quantity.STEP, 1.5, False, None),
+        ("train_samples_per_second 3.2", Quantity.SAMPLES, 3.2, False, None),
+        ("450 TFLOP/s/GPU", Quantity.FLOPS, 450e12, True, None),
     ],
 )
 def test_a_measurement_is_a_number_with_a_unit(text, quantity, value, per_gpu, gpus):
@@ -74,6 +88,10 @@ def test_a_measurement_is_a_number_with_a_unit(text, quantity, value, per_gpu, g
     ("text", "error"),
     [
         ("3", "has no unit"),
+        ("1e99s", "must be 1e-12 to"),
+        ("45%HFU", "HFU counts recomputation"),
+        ("2.8s/GPU", "unknown unit 's/GPU'"),
+        ("5GB/s/all", "unknown unit"),
         ("0s", "must be above 0"),
         ("3parsecs", "unknown unit 'parsecs'"),
         ("fast", "neither a file nor a number"),
@@ -89,6 +107,50 @@ def test_a_measurement_is_a_number_with_a_unit(text, quantity, value, per_gpu, g
 def test_other_texts_are_refused(text, error):
     with pytest.raises(InvalidArgumentError, match=error):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("1900tokns/s", "1900tokens/s"),
+        ("2,8s", "2.8s"),
+        ("2.8 sceonds", "2.8s"),
+        ("3", "3tokens/s/GPU"),
+        ("30smaples/s", "30samples/s"),
+    ],
+)
+def test_a_slip_has_a_suggestion(text, remedy):
+    with pytest.raises(InvalidArgumentError) as error:
+        parse(text)
+    assert remedy in error.value.remedy
+
+
+UNITS = {
+    Quantity.STEP: ("{}s", "{} s", "{}s/it", "{} seconds per step", "step time {}s"),
+    Quantity.STEPS: ("{}it/s", "{} steps per second", "{} iter/sec"),
+    Quantity.SAMPLES: ("{}samples/s/GPU", "{} img/sec per device", "{} sequences per second per GPU"),
+    Quantity.TOKENS: ("{}tokens/s/GPU", "{} tok/s/gpu", "{}wps", "{} tokens per second per GPU", "tokens/s/GPU: {}"),
+    Quantity.FLOPS: ("{}TFLOPS", "{} TFLOP/s/GPU", "{} TFLOPs"),
+}
+
+
+@given(st.sampled_from([*UNITS]), st.floats(1e-3, 1e6), st.data())
+def test_spellings_of_a_quantity_mean_the_same(quantity, value, data):
+    form = data.draw(st.sampled_from(UNITS[quantity]))
+    written = data.draw(st.sampled_from([f"{value:.6f}", f"{value:.9e}", f"{value:,.6f}"]))
+    gpus = data.draw(st.sampled_from(["", "@16", " @ 16 GPUs"]))
+    measured = parse(form.format(written) + gpus)
+    assert measured.quantity is quantity and measured.gpus == (16 if gpus else None)
+    assert measured.value == pytest.approx(value * (1e12 if quantity is Quantity.FLOPS else 1), rel=1e-3)
+    assert not measured.is_assumed_of_all
+    assert parse(measured.number).value == measured.value
+
+
+@given(st.floats(1, 1e6), st.sampled_from(["tokens", "samples"]))
+def test_a_rate_is_of_all_unless_it_says_of_each(value, what):
+    bare, of_all, of_each = (parse(f"{value:.3f}{what}/s{scope}") for scope in ("", "/all", "/GPU"))
+    assert (bare.per_gpu, of_all.per_gpu, of_each.per_gpu) == (False, False, True)
+    assert (bare.is_assumed_of_all, of_all.is_assumed_of_all, of_each.is_assumed_of_all) == (True, False, False)
 
 
 @given(st.text(max_size=30))
@@ -227,6 +289,13 @@ def test_a_rate_of_each_gpu_given_as_that_of_all_is_named():
     assert names(found)[0] == "unit"
 
 
+def test_of_which_gpus_a_rate_is_is_said():
+    assert "of all 64 GPUs together" in cli.output("compare", *LLAMA, "--measured", "7000tokens/s")
+    # A rate of each GPU that is 1.25 times as slow is likelier than one of all that is 80 times as slow.
+    assert names(answer(*LLAMA, "--measured", "7000tokens/s"))[0] == "unit"
+    assert names(answer(*LLAMA, "--measured", "7000tokens/s/all"))[0] == "sockets"
+
+
 def test_text_fits_a_terminal():
     for line in cli.output("compare", *LLAMA, "--measured", "3s", "--all").splitlines():
         assert len(line) <= 80, line
@@ -240,6 +309,8 @@ def test_text_fits_a_terminal():
         (("resnet-50", "--gpus", "8", "--measured", "45%MFU"), "resnet-50 has no MFU"),
         (("allreduce:1GiB", "--cluster", "dgx-h100", "--gpus", "16", "--measured", "45%MFU"), "has no MFU"),
         (("resnet-50", "--gpus", "8,16", "--measured", "3s"), "one value is expected"),
+        (("resnet-50", "--gpus", "8", "--measured", "3s@16"), "was measured on 16 GPUs, and the forecast has 8"),
+        (("nosuch", "--gpus", "8", "--measured", "3s"), "error: unknown trace 'nosuch'"),
     ],
 )
 def test_bad_input_is_refused(words, error):
@@ -320,7 +391,12 @@ def test_a_file_that_is_none_of_these_is_refused(tmp_path):
     path = tmp_path / "other.json"
     path.write_text('{"a": 1}')
     assert "no traceEvents" in cli.refused("compare", *LLAMA, "--measured", path)
+    for content, error in ((b"", "is empty"), (b"\n", "is empty"), (b"\x7fELF\0\0\1", "is binary")):
+        path.write_bytes(content)
+        assert error in cli.refused("compare", *LLAMA, "--measured", path)
+        assert "has to be a recording of one GPU" in cli.refused("simulate", *LLAMA, "--measured", path)
     path.write_text("hello\n")
+    assert "is of no known kind" in cli.refused("compare", *LLAMA, "--measured", path)
     assert "nccl-tests" in cli.refused(
         "compare", "allreduce:1GiB", "--cluster", "dgx-h100", "--gpus", "16", "--measured", path
     )
@@ -377,9 +453,26 @@ def test_several_anchors_widen_the_interval_by_their_spread():
     assert width[0] <= width[1]
 
 
-def test_an_implausible_scale_says_so():
-    text = cli.output("simulate", *LLAMA, "--measured", "4s@8")
-    assert "paceline compare" in text and "more than software explains" in " ".join(text.split())
+def test_an_implausible_scale_says_so_with_the_command_that_explains_it():
+    text = " ".join(cli.output("simulate", *LLAMA, "--measured", "4 s@8").split())
+    assert "more than software explains" in text
+    assert "paceline compare llama-3-8b --gpu h100 --sharding zero3 --gpus 8 --measured '4 s'" in text
+
+
+@pytest.mark.parametrize("measured", ["3tokens/s/GPU@8", "1e-2s@8"])
+def test_what_no_computation_explains_is_compared_by_a_command_that_works(measured):
+    refused = cli.refused("simulate", *LLAMA, "--measured", measured)
+    assert "per step on 8 GPUs, and the forecast" in refused
+    _, *words = shlex.split(refused.partition("try: ")[2])
+    assert answer(*words[1:])["measured"] == measured.partition("@")[0]
+
+
+def test_a_rate_that_does_not_say_of_which_gpus_is_said_or_refused():
+    refused = cli.refused("simulate", *LLAMA, "--measured", "7000tokens/s@8")
+    assert "does not say whether it is of each GPU" in refused and "--measured 7000tokens/s/GPU@8" in refused
+    text = " ".join(cli.output("simulate", *LLAMA, "--measured", "60000tokens/s@8").split())
+    assert "taken as that of all 8 GPUs together" in text
+    assert "together" not in cli.output("simulate", *LLAMA, "--measured", "60000tokens/s/all@8")
 
 
 def test_a_recording_of_ones_own_gpu_scales_computation(tmp_path):
@@ -396,7 +489,7 @@ def test_a_recording_of_ones_own_gpu_scales_computation(tmp_path):
     [
         (("--gpus", "8,64", "--measured", "3s"), "does not say on how many GPUs"),
         (("--gpus", "64", "--measured", "3s@8", "--compute-speedup", "2"), "sets the computation"),
-        (("--gpus", "64", "--bandwidth", "1Gbps", "--measured", "30ms@8"), "no speed of computation explains it"),
+        (("--gpus", "64", "--bandwidth", "1Gbps", "--measured", "30ms@8"), "so no computation is as fast"),
         (("--gpus", "64", "--measured", "3"), "has no unit"),
     ],
 )

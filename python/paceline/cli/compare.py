@@ -59,7 +59,7 @@ def compare(*, workload: str, measured: str, everything: bool, as_json: bool, **
     from paceline.compare.explain import to_dict
 
     given = {name: value for name, value in options.items() if value is not None}
-    with naming(types.flags(SIMULATE, given)), types.naming_option("--measured"), Bar("comparing"):
+    with naming(types.flags(SIMULATE, given)), Bar("comparing"):
         answer = report.answer(workload, given, measured)
     if as_json:
         put(json.dumps(to_dict(answer), indent=1, allow_nan=False))

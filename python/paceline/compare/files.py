@@ -27,6 +27,7 @@ from paceline.forecast.measured import EXAMPLES, Measured, Quantity, Timed, pars
 from paceline.forecast.nccl import request as collectives
 from paceline.interop.kineto_parts import parts_of
 from paceline.interop.logs import Read, read_log
+from paceline.interop.logs.paste import decoded
 
 _LOOKS_LIKE_FILE = re.compile(r".*(/|\\|\.(json|gz|log|txt|out|pt))")
 _BEGINNING = 1 << 16
@@ -35,6 +36,7 @@ _TRACE = re.compile(r'"format"\s*:\s*"paceline-trace"')
 _PROFILE = re.compile(
     r'"cat"\s*:\s*"(cpu_op|kernel|user_annotation|cuda_runtime|python_function|Operator|Kernel|ac2g)"'
 )
+_FILES = "a recording, profile.json of torch.profiler, run.json of paceline run, or a log of nccl-tests"
 _PROFILE_HEAD = re.compile(r'"(schemaVersion|deviceProperties|distributedInfo)"')
 
 
@@ -48,6 +50,10 @@ def read(text: str, forecaster: Forecaster) -> Measured:
         return _timeline(Path(text)) if _LOOKS_LIKE_FILE.fullmatch(text) else parse(text)
     path = Path(text)
     beginning = _beginning(path)
+    if not beginning.strip():
+        raise InvalidArgumentError(f"{path}: is empty", setting="measured", remedy=_FILES)
+    if "\0" in beginning:
+        raise InvalidArgumentError(f"{path}: is binary", setting="measured", remedy=_FILES)
     if not _JSON.match(beginning):
         return _log(path, forecaster)
     _refuse_collective(path, forecaster)
@@ -66,7 +72,7 @@ def _has_parts(path: Path) -> bool:
 def _beginning(path: Path) -> str:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return file.read(_BEGINNING).decode("utf-8", "replace")
+            return decoded(file.read(_BEGINNING))
     except (OSError, EOFError) as error:
         raise InvalidArgumentError(f"{path}: {error}", setting="measured", remedy=list_of(path)) from None
 
@@ -161,13 +167,17 @@ def _timeline(path: Path) -> Measured:
 def _log(path: Path, forecaster: Forecaster) -> Measured:
     """Return the times of a collective by size; the largest size of both counts."""
     if not forecaster.is_collective:
+        try:
+            read_log(path, "")
+        except InvalidArgumentError:
+            raise InvalidArgumentError(f"{path}: is of no known kind", setting="measured", remedy=_FILES) from None
         raise InvalidArgumentError(
             f"{path}: is a log of a collective, and {forecaster.words[0]:.80} is none",
             setting="measured",
             remedy="paceline compare allreduce:1GiB --cluster dgx-h100 --gpus 16 --measured LOG",
         )
     spec = collectives.parse(forecaster.words[0])
-    tests = [one for one in read_log(path, "--measured") if one.format == "nccl-tests"]
+    tests = [one for one in read_log(path, "") if one.format == "nccl-tests"]
     known = [one for one in tests if _kind(one) in (spec.kind, "")]
     if not known:
         what = units.listed([one.what for one in tests]) if tests else "no test of nccl-tests"

@@ -18,7 +18,8 @@ from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.workload import Workload
 from paceline.compare.forecaster import Forecast, Forecaster
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.measured import Measured, Quantity
+from paceline.forecast.anchor import PLAUSIBLE
+from paceline.forecast.measured import RATES, Measured, Quantity
 from paceline.forecast.nccl import Machine
 
 _SOCKETS_BPS = (1e9, 100e9)
@@ -446,10 +447,19 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
     assert result is not None
     gpus, workload = result.gpus, question.forecaster.workload
     is_time = measured.quantity in (Quantity.STEP, Quantity.STEPS)
-    if measured.quantity in (Quantity.TOKENS, Quantity.SAMPLES) and not measured.per_gpu and gpus > 1:
+    if measured.quantity in RATES and not measured.per_gpu and gpus > 1:
+        # Where nothing says of which it is, the other reading may be off by what software explains.
+        variable = None
+        if measured.is_assumed_of_all:
+
+            def of_each(factor: float) -> str:
+                return f"{measured.text} is of each GPU: {units.factor(factor)} as long as forecast"
+
+            variable = Variable(*PLAUSIBLE, of_each)
         yield Hypothesis(
             _cause("unit"),
-            lambda _: gpus * seconds,
+            lambda factor: gpus * factor * seconds,
+            variable,
             words=f"{measured.text} of each GPU, not of all",
             is_simulated=False,
         )
@@ -535,7 +545,7 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
         words = f"{better} instead of {workload.kernels}"
         yield Hypothesis(_cause("compiled-kernels"), _of_options(question, kernels=better), words=words)
     gpus = result.gpus
-    if measured.quantity in (Quantity.TOKENS, Quantity.SAMPLES) and measured.per_gpu and gpus > 1:
+    if measured.quantity in RATES and measured.per_gpu and gpus > 1:
         yield Hypothesis(
             _cause("unit"),
             lambda _: seconds / gpus,

@@ -14,7 +14,7 @@ from paceline.compare.files import read
 from paceline.compare.forecaster import Forecaster
 from paceline.compare.hypotheses import Question
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.measured import Measured, Quantity
+from paceline.forecast.measured import RATES, Measured, Quantity
 
 FIVE = 5
 """Causes that are listed, unless all are asked for."""
@@ -33,11 +33,28 @@ def answer(workload: str, options: Mapping[str, Any], measured: str, *, without:
     `without`: the address of an issue that does not count in how common its cause is.
     """
     forecaster = Forecaster([workload], options)
-    measurement = read(measured, forecaster)
+    if not forecaster.is_of_nccl:
+        forecaster.prepared  # noqa: B018 - what is wrong with the forecast is said first
+    try:
+        measurement = read(measured, forecaster)
+    except InvalidArgumentError as error:
+        raise error.at("measured") from None
     forecast = forecaster.base
+    _check_gpus(measurement, forecaster)
     seconds = _seconds(measurement, forecaster)
     question = Question(forecaster, forecast, measurement, seconds, without)
     return explain(question)
+
+
+def _check_gpus(measured: Measured, forecaster: Forecaster) -> None:
+    """Refuse a measurement that was made on another number of GPUs. Raises InvalidArgumentError."""
+    gpus = _gpus_of(forecaster)
+    if measured.gpus not in (None, gpus):
+        raise InvalidArgumentError(
+            f"'{measured.text:.80}' was measured on {measured.gpus} GPUs, and the forecast has {gpus}",
+            setting="measured",
+            remedy=f"{{gpus={measured.gpus}}}",
+        )
 
 
 def _seconds(measured: Measured, forecaster: Forecaster) -> float:
@@ -77,9 +94,12 @@ def _headline(explanation: Explanation) -> str:
 
 
 def _gpus(question: Question) -> int:
-    if question.forecast.result is None:
-        return question.forecaster.answer.group.ranks
-    return question.forecast.result.gpus
+    return _gpus_of(question.forecaster)
+
+
+def _gpus_of(forecaster: Forecaster) -> int:
+    result = forecaster.base.result
+    return forecaster.answer.group.ranks if result is None else result.gpus
 
 
 def _name(question: Question) -> str:
@@ -99,9 +119,10 @@ def _facts(explanation: Explanation) -> list[Fact]:
     low, high = units.durations(forecast.low_s, forecast.high_s), "80% interval"
     if not forecast.has_interval:
         high = "80%, by forecasts of other conditions: this one has no interval of its own"
-    facts = [Fact("Measured", f"{question.measured.text}: {units.duration(question.seconds)} per step")]
-    if question.forecaster.is_of_nccl or (forecast.result is not None and forecast.result.compute_s == 0):
-        facts = [Fact("Measured", f"{question.measured.text}: {units.duration(question.seconds)}")]
+    is_alone = question.forecaster.is_of_nccl or (forecast.result is not None and forecast.result.compute_s == 0)
+    of = f" of all {_gpus(question):,} GPUs together" if _is_of_all(question) else ""
+    seconds = f"{units.duration(question.seconds)}{'' if is_alone else ' per step'}"
+    facts = [Fact("Measured", f"{question.measured.text}{of}: {seconds}")]
     facts.append(Fact("Forecast", f"{units.duration(forecast.seconds)}, likely {low} ({high})"))
     if not question.measured.parts_s and forecast.result is not None and forecast.result.compute_s > 0:
         made = [
@@ -112,6 +133,11 @@ def _facts(explanation: Explanation) -> list[Fact]:
         facts.append(Fact("Made of", ", ".join(made)))
     facts.append(Fact("Gap", _gap(gap)))
     return facts
+
+
+def _is_of_all(question: Question) -> bool:
+    measured = question.measured
+    return measured.quantity in RATES and not measured.per_gpu and _gpus(question) > 1
 
 
 _WORDS = {

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean, stdev
 
+from paceline._internal import units
 from paceline.catalog.builtin import load_trace
 from paceline.catalog.models.spec import is_file
 from paceline.errors import InvalidArgumentError, naming
@@ -29,10 +30,10 @@ from paceline.forecast.wording import notes
 _STEPS = 20
 _EXACT = 1e-4
 """Of a time: a scale is not looked for more exactly."""
-_PLAUSIBLE = (0.5, 2.0)
+PLAUSIBLE = (0.5, 2.0)
 """Scales of computation that a difference of software explains; beyond, something else is different."""
 _MOST = 100.0
-"""No scale is further from 1."""
+"""No scale is further from 1: computation that is a hundred times as fast takes no time beside communication."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,15 @@ def anchored(sweep: Sweep) -> Anchored:
         return Anchored(prepared)
     with naming(sweep.sources):
         _check(sweep, prepared)
-        pairs = [_anchor(sweep, prepared, word) for word in _words(text)]
-    scales = [scale for _, scale in pairs]
+        anchors = [_anchor(sweep, prepared, word) for word in _words(text)]
+    scales = [one.scale for one in anchors]
     scale = geometric_mean(scales)
     scenarios = [_scaled(scenario, scale) for scenario in prepared.scenarios]
-    counts = tuple(count for count, _ in pairs)
-    said = [notes.scaled(scale, counts, text)]
-    if not _PLAUSIBLE[0] <= scale <= _PLAUSIBLE[1]:
-        said.append(notes.implausible_scale(scale, text, counts[0]))
+    counts = tuple(one.gpus for one in anchors)
+    said = [notes.scaled(scale, counts, text), *(note for one in anchors for note in one.notes)]
+    if not _is_plausible(scale):
+        command = sweep.command("compare", workers=counts[0], measured=anchors[0].number)
+        said.append(notes.implausible_scale(scale, command))
     spread = stdev(map(math.log, scales)) if len(scales) > 1 else 0.0
     return Anchored(replace(prepared, scenarios=scenarios, notes=[*said, *prepared.notes]), scale, counts, spread)
 
@@ -106,8 +108,22 @@ def _check(sweep: Sweep, prepared: Prepared) -> None:
         raise InvalidArgumentError("is of one workload", setting="measured", remedy="one workload")
 
 
-def _anchor(sweep: Sweep, prepared: Prepared, word: str) -> tuple[int, float]:
-    """Return the GPUs of a measurement, and the scale with which the forecast for them is as measured."""
+@dataclass(frozen=True)
+class _Anchor:
+    """A measurement on a number of GPUs, and the scale with which the forecast for them is as measured."""
+
+    gpus: int
+    scale: float
+    number: str
+    """The measurement, without the GPUs."""
+    notes: tuple[str, ...] = ()
+
+
+def _is_plausible(scale: float | None) -> bool:
+    return scale is not None and PLAUSIBLE[0] <= scale <= PLAUSIBLE[1]
+
+
+def _anchor(sweep: Sweep, prepared: Prepared, word: str) -> _Anchor:
     if is_file(word.rpartition("@")[0] or word) or is_file(word):
         return _of_recording(prepared, word)
     measured = parse(word)
@@ -118,14 +134,41 @@ def _anchor(sweep: Sweep, prepared: Prepared, word: str) -> tuple[int, float]:
             f"'{word:.80}' does not say on how many GPUs", setting="measured", remedy=f"{{this={word:.40}@{counts[0]}}}"
         )
     scenario = _on(sweep, count)
-    return count, _scale(scenario, measured)
+    scale = _scale(scenario, measured)
+    said: tuple[str, ...] = ()
+    if measured.is_assumed_of_all and count > 1:
+        if not _is_plausible(scale) and _is_plausible(each := _scale(scenario, replace(measured, per_gpu=True))):
+            raise _of_which(measured, count, scale, each)
+        said = (notes.of_all_gpus(measured.text, measured.number, count),)
+    if scale is None:
+        raise _beyond_computation(sweep, scenario, measured)
+    return _Anchor(count, scale, measured.number, said)
 
 
-def _of_recording(prepared: Prepared, word: str) -> tuple[int, float]:
+def _of_which(measured: Measured, gpus: int, of_all: float | None, of_each: float | None) -> InvalidArgumentError:
+    """Return the error about a rate that is plausible of each GPU only, and does not say so."""
+    assert of_each is not None
+    all_of_them = "beyond computation" if of_all is None else f"{units.factor(of_all)} the forecast's computation"
+    return InvalidArgumentError(
+        f"'{measured.text:.80}' does not say whether it is of each GPU: of all {gpus:,} together it is {all_of_them}, "
+        f"of each {units.factor(of_each)}",
+        setting="measured",
+        remedy=f"{{this={measured.number:.40}/GPU@{gpus}}} (of each), or {measured.number:.40}/all@{gpus}",
+    )
+
+
+def _of_recording(prepared: Prepared, word: str) -> _Anchor:
     """Return the scale of computation that a recording on one GPU tells, of the same batch."""
     path, at, count = word.rpartition("@")
     path = path if at and is_file(path) else word
-    trace = load_trace(Path(path))
+    try:
+        trace = load_trace(Path(path))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"{error.reason}; a file has to be a recording of one GPU",
+            setting="measured",
+            remedy="paceline record -o mine.json -- python train.py, or the time of a step: {this=2.8s@8}",
+        ) from None
     scenario = prepared.scenarios[0]
     own = scenario.trace
     if not trace.computes:
@@ -137,7 +180,7 @@ def _of_recording(prepared: Prepared, word: str) -> tuple[int, float]:
             remedy=f"{{batch={trace.batch}}}",
         )
     recorded, forecast = (it.forward_s + it.backward_s + it.optimizer_s for it in (trace, own))
-    return int(count) if at and count.isdigit() else 1, recorded / forecast
+    return _Anchor(int(count) if at and count.isdigit() else 1, recorded / forecast, path)
 
 
 def _on(sweep: Sweep, gpus: int) -> Scenario:
@@ -155,11 +198,13 @@ def _scaled(scenario: Scenario, scale: float) -> Scenario:
     return replace(scenario.changed(compute_speedup=1 / scale), timeline=timeline)
 
 
-def _scale(scenario: Scenario, measured: Measured) -> float:
-    """Return how many times as long computation takes, by bisection of the logarithm. Raises InvalidArgumentError."""
+def _scale(scenario: Scenario, measured: Measured) -> float | None:
+    """Return how many times as long computation takes, by bisection of the logarithm; None if no scale is as measured.
+
+    Raises InvalidArgumentError if the forecast has no such quantity.
+    """
     forecast = result_of(scenario)
-    peak = None if scenario.workload is None else scenario.workload.peak_flops
-    wanted = measured.seconds(forecast, peak)
+    wanted = measured.seconds(forecast, _peak(scenario))
     low, high, scale = -math.log(_MOST), math.log(_MOST), math.log(wanted / forecast.iteration_s)
     for _ in range(_STEPS):
         scale = min(high, max(low, scale))
@@ -174,9 +219,24 @@ def _scale(scenario: Scenario, measured: Measured) -> float:
         if high - low < _EXACT:
             break
     if abs(result_of(_scaled(scenario, math.exp(scale))).iteration_s / wanted - 1) > 100 * _EXACT:
-        raise InvalidArgumentError(
-            f"'{measured.text:.80}': no speed of computation explains it, since communication alone takes as long",
-            setting="measured",
-            remedy=f"paceline compare {scenario.trace.name} … --measured {measured.text.partition('@')[0]:.40}",
-        )
+        return None
     return math.exp(scale)
+
+
+def _peak(scenario: Scenario) -> float | None:
+    return None if scenario.workload is None else scenario.workload.peak_flops
+
+
+def _beyond_computation(sweep: Sweep, scenario: Scenario, measured: Measured) -> InvalidArgumentError:
+    """Return the error about a measurement that no scale of computation meets."""
+    gpus, forecast = _gpus(scenario), result_of(scenario)
+    wanted, forecast_s = measured.seconds(forecast, _peak(scenario)), forecast.iteration_s
+    said = f"'{measured.text:.80}' is {units.duration(wanted)} per step on {units.count(gpus, 'GPU')}, and the forecast"
+    if wanted > forecast_s:
+        gap = f"{said} is {units.duration(forecast_s)}: {units.factor(wanted / forecast_s)} is beyond computation"
+    else:
+        rest_s = result_of(_scaled(scenario, 1 / _MOST)).iteration_s
+        gap = f"{said} has {units.duration(rest_s)} of communication alone, so no computation is as fast"
+    return InvalidArgumentError(
+        gap, setting="measured", remedy=sweep.command("compare", workers=gpus, measured=measured.number)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -45,6 +46,7 @@ _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers"
 _SIZES = ("bucket_size", "chunk")
 """In a file, their values have units."""
 Traces = str | Path | Trace | Sequence[str | Path | Trace]
+_NAMES = "paceline list traces, or paceline list models"
 Named = str | Path | Trace | Config
 """A workload: a name or a file, a trace, or a model that a trainer's file describes."""
 
@@ -68,6 +70,8 @@ class Sweep:
     """The trainer's file that model and options were read from."""
     each: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Several values that change the traces or the cluster; `values` has the first of each."""
+    typed: Mapping[str, object] = field(default_factory=dict)
+    """Values as they were given, by setting."""
     _workloads: dict[str | Path | Config, Workload | None] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -115,7 +119,7 @@ class Sweep:
         `where`: the file and the place in it that the values come from. Raises InvalidArgumentError, which carries
         setting and source.
         """
-        values, others = {}, {}
+        values, others, typed = {}, {}, {}
         each: dict[str, list[Any]] = {}
         named, sources = by_current_names(place, given, given_by, where)
         for name, value in named.items():
@@ -128,6 +132,7 @@ class Sweep:
             if setting is None or not is_used:
                 others[name] = value
                 continue
+            typed[name] = value
             sources.setdefault(name, setting.source(given_by, value, where))
             if given_by == "key" and name in _SIZES:
                 _refuse_unitless(name, value, sources[name])
@@ -140,8 +145,10 @@ class Sweep:
         listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
         if not listed:
             raise InvalidArgumentError("no trace is given", remedy="paceline list traces")
+        if any(isinstance(one, str) and not one.strip() for one in listed):
+            raise InvalidArgumentError("the name of a trace or model is empty", remedy=_NAMES)
         workloads, file = _from_file(listed, Given(place, given_by, values, each, sources))
-        return cls(workloads, values, sources, given_by, others, timeline, plot, one_strategy, file, each)
+        return cls(workloads, values, sources, given_by, others, timeline, plot, one_strategy, file, each, typed)
 
     @property
     def trace(self) -> Named:
@@ -155,6 +162,21 @@ class Sweep:
     def spelling(self, name: str) -> str:
         """Return how a setting is given here, for messages."""
         return self.sources[name].name if name in self.sources else SETTINGS[name].source(self.given_by).name
+
+    def command(self, name: str, **changes: object) -> str:
+        """Return the command `paceline NAME` for the first scenario of the request, quoted for a shell.
+
+        `changes`: settings with other values, by name; None drops one.
+        """
+        words = ["paceline", name, str(self.trace if self.file is None else self.file.path)]
+        own = {setting: value for setting, value in self.typed.items() if setting not in changes}
+        for setting, value in {**own, **changes}.items():
+            if value is None or (setting == "strategy" and value == "all"):
+                continue
+            first = _first(value) if setting in (*SWEPT, *EACH) else value
+            flag = f"--{SETTINGS[setting].also}" if SETTINGS[setting].also else SETTINGS[setting].spelling(first)
+            words += [flag] if isinstance(first, bool) else [flag, _as_typed(first)]
+        return shlex.join(words)
 
     @property
     def has_coordinator(self) -> bool:
@@ -635,3 +657,15 @@ def _refuse_unitless(name: str, value: object, source: Source) -> None:
             raise InvalidArgumentError(
                 f"{shown(size)} has no unit", setting=name, source=source, remedy=f"{{this={shown(size)}MB}}"
             )
+
+
+def _first(values: object) -> object:
+    """Return the first of several values of a setting, as they were given."""
+    if isinstance(values, str):
+        return values.partition(",")[0].strip()
+    return values[0] if isinstance(values, Sequence) else values
+
+
+def _as_typed(value: object) -> str:
+    """Return a value as it is typed after its flag."""
+    return ",".join(str(one) for one in value) if isinstance(value, list | tuple) else str(value)

@@ -15,7 +15,6 @@ from paceline.forecast.output import html  # noqa: F401 -- what notebooks show o
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
-from paceline.forecast.trainer_file import is_candidate
 from paceline.settings.keywords import SimulateOptions
 from paceline.settings.table import SIMULATE
 
@@ -58,11 +57,10 @@ def simulate(
         >>> result.workers, result.iteration_s > result.forward_s + result.backward_s
         (8, True)
     """
-    is_file = isinstance(trace, str | Path) and is_candidate(trace)
-    if workers is None and gpus is None and not is_file:
-        raise InvalidArgumentError("needs the number of ranks", setting="workers", remedy="{workers=8}")
     given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy, "workers": workers, "gpus": gpus}
     sweep = Sweep.of(trace, given, SIMULATE, one_strategy=True)
+    if sweep.get("workers") is None:
+        raise InvalidArgumentError("needs the number of ranks", setting="workers", remedy="{workers=8}")
     if sweep.file is not None and sweep.file.left_out:
         warnings.warn(sweep.file.left_out, stacklevel=2)
     request = anchored(sweep)

@@ -91,6 +91,9 @@ def _integer(value: object) -> int | None:
         return None
 
 
+_POWER_OF_TEN = re.compile(r"\d{1,12}(\.\d{1,12})?[eE]\+?\d{1,2}", re.ASCII)
+
+
 def whole(least: int, most: int, words: str = "N") -> Kind:
     """Whole numbers in a range; text with digits is accepted, too."""
 
@@ -99,6 +102,8 @@ def whole(least: int, most: int, words: str = "N") -> Kind:
         if isinstance(value, str) and (digits := value.removeprefix("-")).isascii() and digits.isdigit():
             # More digits are out of range anyway, and Python refuses to convert thousands of them.
             found = int(value) if len(value) <= 20 else most + 1
+        if found is None and isinstance(value, str) and _POWER_OF_TEN.fullmatch(value):
+            found = int(float(value)) if float(value).is_integer() else None
         if found is None:
             typed = "None" if value is None else f"'{shown(value)}'"
             raise InvalidArgumentError(
@@ -787,6 +792,11 @@ def _file(value: object) -> object:
 
 def _named_file(value: object) -> object:
     """A path or a name, or the cluster itself."""
+    if isinstance(value, Mapping):
+        raise InvalidArgumentError(
+            f"{shown(value, repr)} is neither a name nor a file",
+            remedy="a name (paceline list clusters), or fields as keywords: bandwidth='25Gbps', gpus_per_node=8",
+        )
     return value if isinstance(value, _core.Cluster) else _file(value)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from paceline._internal.units import shown
@@ -37,13 +38,13 @@ class Prices:
         """Check the prices that were given. Raises InvalidArgumentError for one of no machine."""
         known = {name: None for machine in machines for name in _names(machine)}
         for name in given:
-            if name and _plain(name) not in known:
+            if name and _priced(name, known) not in known:
                 raise InvalidArgumentError(
                     f"'{shown(name)}' is none of the machines",
                     setting="price",
                     remedy="{price=" + ",".join(f"{one}:2.50" for one in list(known)[:2] or ["h100"]) + "}",
                 )
-        return cls({_plain(name): amount for name, amount in given.items()}, compares)
+        return cls({_priced(name, known): amount for name, amount in given.items()}, compares)
 
     def price(self, machine: Sweep) -> Price | None:
         """Return the price on a machine; None if it is not known."""
@@ -81,6 +82,17 @@ def _names(machine: Sweep) -> list[str]:
     if gpu is not None:
         names += [gpu, find_hardware(gpu).name]
     return list(dict.fromkeys(map(_plain, names)))
+
+
+def _priced(name: str, known: Collection[str]) -> str:
+    """Return the name by which a machine is known: its own, or that of the GPU or instance that a name stands for."""
+    plain = _plain(name)
+    if not plain or plain in known:
+        return plain
+    with suppress(InvalidArgumentError):
+        return find_hardware(plain).name
+    instance = find_instance(plain)
+    return plain if instance is None else instance.name
 
 
 def _plain(name: str) -> str:

@@ -160,10 +160,11 @@ def scaled(scale: float, gpus: Sequence[int], text: str) -> str:
     )
 
 
-def implausible_scale(scale: float, text: str, gpus: int) -> str:
-    """Return that a scale is more than differences of software explain."""
-    first = text.partition(",")[0].partition("@")[0]
-    return (
-        f"{units.factor(scale)} is more than software explains; what would: paceline compare … --gpus {gpus} "
-        f"--measured {first}"
-    )
+def implausible_scale(scale: float, command: str) -> str:
+    """Return that a scale is more than differences of software explain, and the command that looks for what is."""
+    return f"{units.factor(scale)} is more than software explains; what would: {command}"
+
+
+def of_all_gpus(text: str, number: str, gpus: int) -> str:
+    """Return that a rate was taken as that of all GPUs together, as it does not say."""
+    return f"{text} is taken as that of all {gpus:,} GPUs together (a rate of each: {number}/GPU)"

@@ -42,27 +42,28 @@ _FORMATS: tuple[tuple[Callable[[list[str]], bool], _Reader], ...] = (
 def read_log(path: Path, option: str = "--read") -> list[Read]:
     """Read the benchmarks of a log, at least one. Raises InvalidArgumentError with file, line and fault.
 
-    `option`: by which it was given.
+    `option`: by which it was given, to begin messages.
     """
+    named = f"{option} {path}".strip()
     try:
         text = decoded(read_limited(path, _MOST))
     except OSError as error:
-        raise InvalidArgumentError(f"{option} {path}: {why_unread(error)}", remedy=list_of(path)) from None
+        raise InvalidArgumentError(f"{named}: {why_unread(error)}", remedy=list_of(path)) from None
     lines = cleaned(text)
     try:
         benchmarks = [
             one for recognized, read in _FORMATS if recognized(lines) for one in read(lines, ended=text[-1] in "\r\n")
         ]
     except ReadError as error:
-        raise InvalidArgumentError(f"{option} {path}:{error.line}: {error}", remedy=error.remedy_as("flag")) from None
+        raise InvalidArgumentError(f"{named}:{error.line}: {error}", remedy=error.remedy_as("flag")) from None
     if not benchmarks and (other := others.named(lines)) is not None:
         raise InvalidArgumentError(
-            f"{option} {path}: is a log of {other}, which is not read",
+            f"{named}: is a log of {other}, which is not read",
             remedy="paceline simulate --bandwidth RATE --latency TIME, or a log of nccl-tests",
         )
     if not benchmarks:
         raise InvalidArgumentError(
-            f"{option} {path}: has no headings of tf_cnn_benchmarks, nccl-tests or OSU's benchmarks",
+            f"{named}: has no headings of tf_cnn_benchmarks, nccl-tests or OSU's benchmarks",
             remedy="a whole log of one of them",
         )
     benchmarks.sort(key=lambda one: one.line)
