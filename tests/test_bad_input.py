@@ -363,6 +363,6 @@ def test_an_empty_name_is_said_to_be_empty(trace):
 
 
 def test_a_dict_is_no_cluster_and_its_fields_are_keywords():
-    with pytest.raises(paceline.InvalidArgumentError, match="neither a name nor a file") as error:
+    with pytest.raises(paceline.InvalidArgumentError, match="is not text, a name or a file") as error:
         paceline.simulate("resnet-50", {"bandwidth": "25Gbps"}, workers=4)
     assert "bandwidth='25Gbps'" in error.value.remedy

@@ -114,7 +114,7 @@ def test_other_texts_are_refused(text, error):
     [
         ("1900tokns/s", "1900tokens/s"),
         ("2,8s", "2.8s"),
-        ("2.8 sceonds", "2.8s"),
+        ("2.8 mss", "2.8ms"),
         ("3", "3tokens/s/GPU"),
         ("30smaples/s", "30samples/s"),
     ],

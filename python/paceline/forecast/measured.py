@@ -1,4 +1,4 @@
-"""What was measured, as users give it: `2.8s@8`, `1900tokens/s/GPU`, `286samples/s`, `45%MFU`, `5GB/s`, or a file.
+"""Measurements, as users give them: `2.8s@8`, `1900tokens/s/GPU`, `286samples/s`, `45%MFU`, `5GB/s`, or a file.
 
 A number may have an exponent, commas between thousands, and a k, M or G; a unit may be written as people say it
 (`1.2k tokens per second per GPU`), also before the number (`MFU 40%`). A rate of tokens or samples is that of all GPUs

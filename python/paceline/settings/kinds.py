@@ -794,7 +794,7 @@ def _named_file(value: object) -> object:
     """A path or a name, or the cluster itself."""
     if isinstance(value, Mapping):
         raise InvalidArgumentError(
-            f"{shown(value, repr)} is neither a name nor a file",
+            f"{shown(value, repr)} is not text, a name or a file",
             remedy="a name (paceline list clusters), or fields as keywords: bandwidth='25Gbps', gpus_per_node=8",
         )
     return value if isinstance(value, _core.Cluster) else _file(value)
