@@ -4,6 +4,7 @@
 | --- | --- |
 | document | takes the values out of JSON, TOML and YAML |
 | shell | takes the arguments out of a shell script |
+| launch | the files that a script's command names |
 | reading | fields with their checks, and what became of them |
 | fields | fields without effect that trainers share |
 | words | names of optimizers, types and modules that trainers share |
@@ -21,11 +22,12 @@ from typing import Any
 from paceline._internal.documents import read_limited
 from paceline.catalog.models.config import is_config
 from paceline.errors import InvalidArgumentError
+from paceline.interop.trainers import launch
 from paceline.interop.trainers.accelerate import ACCELERATE
 from paceline.interop.trainers.axolotl import AXOLOTL
 from paceline.interop.trainers.deepspeed import DEEPSPEED
-from paceline.interop.trainers.document import LARGEST, SUFFIXES, document
-from paceline.interop.trainers.hf_trainer import HF_TRAINER
+from paceline.interop.trainers.document import LARGEST, SUFFIXES, Values, document
+from paceline.interop.trainers.hf_trainer import HF_TRAINER, LAUNCHED
 from paceline.interop.trainers.llama_factory import LLAMA_FACTORY
 from paceline.interop.trainers.megatron import MEGATRON
 from paceline.interop.trainers.nanotron import NANOTRON
@@ -36,10 +38,10 @@ from paceline.interop.trainers.torchtitan import TORCHTITAN
 __all__ = ["NAMES", "Assumption", "Reading", "Row", "is_candidate", "read"]
 
 _TRAINERS: tuple[Trainer, ...] = (
-    AXOLOTL, LLAMA_FACTORY, ACCELERATE, TORCHTITAN, NANOTRON, MEGATRON, NEMO, HF_TRAINER, DEEPSPEED,
+    AXOLOTL, LLAMA_FACTORY, ACCELERATE, TORCHTITAN, NANOTRON, MEGATRON, NEMO, HF_TRAINER, DEEPSPEED, *LAUNCHED,
 )  # fmt: skip
 """In the order in which they are tried: LLaMA-Factory's files have fields of transformers' Trainer, too."""
-NAMES = tuple(sorted((one.name for one in _TRAINERS), key=str.lower))
+NAMES = tuple(sorted({one.name for one in _TRAINERS}, key=str.lower))
 
 
 def is_candidate(path: Path) -> bool:
@@ -68,11 +70,18 @@ def read(path: Path, given: Mapping[str, Any]) -> Reading | None:
     Raises:
         InvalidArgumentError: The file is malformed, or a value is wrong; the message names file and field.
     """
-    values = document(path)
+    values, labels, missing = launch.with_program(path, document(path), _is_known)
     for trainer in _TRAINERS:
         if trainer.recognizes(values):
-            return Reading(trainer, path, values, given).run()
+            reading = Reading(trainer, path, values, given, labels).run()
+            for argument, why in missing.items():
+                reading.leave_argument(argument, why)
+            return reading
     return None
+
+
+def _is_known(values: Values) -> bool:
+    return any(one.recognizes(values) for one in _TRAINERS if one not in (ACCELERATE, *LAUNCHED))
 
 
 def unknown(path: Path) -> InvalidArgumentError:

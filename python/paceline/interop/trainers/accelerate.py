@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.interop.trainers import deepspeed, fsdp
 from paceline.interop.trainers.reading import Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, eager_kernels
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, default_optimizer, eager_kernels
 
 _KINDS = {
     "no": "none",
@@ -36,6 +36,7 @@ def _derive(reading: Reading) -> None:
         reading.take("kernels", "compiled", "dynamo_config.dynamo_backend", "dynamo_backend")
     else:
         eager_kernels(reading)
+    default_optimizer(reading, "transformers' default")
 
 
 def _gpus(reading: Reading) -> None:
@@ -97,7 +98,7 @@ def _megatron(reading: Reading) -> None:
 ACCELERATE = Trainer(
     "accelerate",
     lambda values: (
-        ("distributed_type" in values and ("num_processes" in values or "compute_environment" in values))
+        "distributed_type" in values
         or ("compute_environment" in values and any(key.startswith("fsdp_config.") for key in values))
     ),
     _derive,

@@ -12,10 +12,11 @@ from paceline.interop.trainers.words import (
     DTYPES,
     adapters_in_fp32,
     eager_kernels,
-    lora_modules,
+    take_gpus,
     take_lora,
     take_loss,
     take_optimizer,
+    take_whole_modules,
 )
 
 _LOSSES = {one: one for one in ("dpo", "ipo", "kto", "orpo", "simpo", "grpo", "gdpo", "ebft")}
@@ -27,6 +28,7 @@ def _derive(reading: Reading) -> None:
     model = reading.text("base_model")
     reading.name_model(model, "base_model")
     reading.take("batch", reading.whole("micro_batch_size"), "micro_batch_size")
+    take_gpus(reading)
     _parallel(reading)
     passes, total = reading.whole("gradient_accumulation_steps"), reading.whole("batch_size")
     if passes is None and total is not None:
@@ -45,7 +47,7 @@ def _derive(reading: Reading) -> None:
         held = None if held is None else DTYPES[held]
     if held is None and not any(name in reading.values for name in _TYPES):
         held = "bf16"
-        reading.assume("bf16: auto, axolotl's default", "--dtype NAME")
+        reading.default("dtype", held, "bf16: auto, axolotl's default", "--dtype NAME")
     for name in ("bfloat16", "float16"):
         if reading.flag(name):
             reading.take("dtype", DTYPES[name], name)
@@ -63,7 +65,7 @@ def _derive(reading: Reading) -> None:
     if reading.text("activation_offloading").lower() in ("true", "legacy", "disk", "hidden_states"):
         reading.take("offload", "cpu:activations", "activation_offloading")
     _kernels(reading)
-    take_optimizer(reading, "optimizer")
+    take_optimizer(reading, "optimizer", default="axolotl's default")
     hf_trainer.packing(reading, "sample_packing")
     loss = reading.choice(_LOSSES, "rl")
     if loss:
@@ -83,9 +85,14 @@ def _parallel(reading: Reading) -> None:
         "expert_parallel": ("expert_parallel_size",),
     }.items():
         reading.take(setting, reading.whole(*names), *names, unless=1)
-    shard, replicas = reading.whole("dp_shard_size"), reading.whole("dp_replicate_size")
+    names = ("dp_shard_size", "dp_replicate_size")
+    shard, replicas = (reading.whole(one) for one in names)
     if shard and replicas and replicas > 1:
-        reading.take("sharding", f"hsdp:{shard}", "dp_shard_size", "dp_replicate_size")
+        reading.take("sharding", f"hsdp:{shard}", *names)
+    if (shard or replicas) and reading.gpus is None:
+        product = (shard or 1) * (replicas or 1)
+        product *= reading.degree("tensor_parallel") * reading.degree("context_parallel")
+        reading.take("workers", product, *names, "tensor_parallel_size", "context_parallel_size")
 
 
 def _adapter(reading: Reading) -> None:
@@ -95,22 +102,22 @@ def _adapter(reading: Reading) -> None:
     if adapter == "other":
         reading.leave("adapter", "this adapter")
         return
-    own = ("adapter", "lora_r", "lora_target_linear", "lora_target_modules")
-    rank = reading.whole("lora_r")
-    is_all = reading.flag("lora_target_linear")
-    modules = "all-linear" if is_all else lora_modules(reading.words("lora_target_modules"))
-    if not modules:
-        modules = "q_proj,v_proj"
-        reading.assume("q_proj and v_proj, PEFT's default modules", "--lora RANK:MODULES")
-    if rank is None:
-        rank = 8
-        reading.assume("rank 8, PEFT's default", "--lora RANK")
-    take_lora(reading, rank, modules, *own)
+    is_quantized = reading.flag("load_in_4bit")
+    if adapter == "qlora" and not is_quantized and not reading.flag("gptq"):
+        # axolotl/utils/schemas/peft.py (`validate_qlora`) refuses it, too.
+        raise reading.wrong("load_in_4bit", "qlora needs weights in 4 bits", "true (or adapter: lora)")
+    if reading.flag("lora_target_linear"):
+        reading.stand_in("lora_target_modules", "all-linear", "lora_target_linear")
+    take_lora(reading, ("lora_r",), ("lora_target_modules",), "adapter", "lora_target_linear")
     adapters_in_fp32(reading)
+    take_whole_modules(reading, "lora_modules_to_save", "unfrozen_parameters")
     if reading.flag("peft_use_dora"):
         reading.take("dora", True, "peft_use_dora")
+    if not reading.has("lora_*_kernel", "rl", "trust_remote_code", "load_in_8bit"):
+        reading.assume("no kernels of axolotl's own for LoRA, which it enables by default")
 
 
+_CUT = "CutCrossEntropyPlugin"
 _LIGER = (
     "liger_rms_norm",
     "liger_rope",
@@ -132,8 +139,9 @@ def _kernels(reading: Reading) -> None:
         eager_kernels(reading)
     if reading.flag("liger_fused_linear_cross_entropy"):
         reading.take("loss_chunks", reading.liger_chunks(), "liger_fused_linear_cross_entropy")
-    elif reading.flag("cut_cross_entropy"):
-        reading.take("loss_chunks", reading.liger_chunks(), "cut_cross_entropy")
+    elif reading.flag("cut_cross_entropy", default=_CUT in " ".join(reading.words("plugins"))):
+        # The plugin alone switches it on (axolotl/integrations/cut_cross_entropy/args.py).
+        reading.take("loss_chunks", reading.liger_chunks(), "cut_cross_entropy", "plugins")
         reading.assume("chunks of logits as Liger's loss has them", "--loss-chunks N")
 
 

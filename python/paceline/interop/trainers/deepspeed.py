@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from paceline.interop.trainers.document import document
+from paceline.interop.trainers.document import beside, document
 from paceline.interop.trainers.reading import AUTO, Reading, Trainer
-from paceline.interop.trainers.words import take_optimizer
+from paceline.interop.trainers.words import eager_kernels, take_optimizer
 
 STAGES = {0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}
 _BY_NAME = re.compile(r"z(?:ero)?[-_]?(?:stage)?[-_]?([0-3])(?!\d)", re.IGNORECASE)
@@ -24,13 +24,14 @@ def _derive(reading: Reading) -> None:
     reading.take("batch", batch, "train_micro_batch_size_per_gpu")
     reading.take("sharding", reading.choice(STAGES, "zero_optimization.stage"), "zero_optimization.stage")
     if "sharding" not in reading.options:
-        reading.take("sharding", "none")
+        reading.default("sharding", "none", "stage 0, DeepSpeed's default", "--sharding zero3")
     _of_total(reading, batch, passes, total)
     _precision(reading)
     _buckets(reading)
     _groups(reading)
     offload(reading, "zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device")
-    take_optimizer(reading, "optimizer.type")
+    take_optimizer(reading, "optimizer.type", default="transformers' default")
+    eager_kernels(reading)
     tensor = reading.whole("tensor_parallel.autotp_size", least=0)
     reading.take("tensor_parallel", tensor or None, "tensor_parallel.autotp_size", unless=1)
     for name in ("zero_optimization.overlap_comm", "zero_optimization.contiguous_gradients"):
@@ -73,9 +74,10 @@ def _precision(reading: Reading) -> None:
     left = [name for name in ("bf16", "fp16") if reading.values.get(f"{name}.enabled") == AUTO]
     dtype = reading.effective("dtype")
     if dtype is None and left:
-        reading.assume("bfloat16, where the file leaves the type to the trainer", "--precision NAME")
-        reading.take("dtype", "bf16")
+        words = "bfloat16, where the file leaves the type to the trainer"
+        reading.default("dtype", "bf16", words, "--precision NAME")
     elif dtype is None:
+        reading.default("dtype", "fp32", "FP32, as neither bf16 nor fp16 is enabled", "--dtype bf16")
         reading.take("dtype", "fp32", *(f"{name}.enabled" for name in ("bf16", "fp16")))
     if left and reading.effective("dtype") in ("bf16", "fp16"):
         reading.take("precision", "o2", *(f"{name}.enabled" for name in left))
@@ -128,40 +130,30 @@ def include(reading: Reading, *names: str) -> None:
         if key.startswith(f"{name}.")
     }
     if inside:
-        reading.include(DEEPSPEED, reading.path, inside, f"{names[0]}.")
+        reading.include(DEEPSPEED, reading.path, inside, {one: f"{names[0]}.{one}" for one in inside})
         return
-    word = reading.text(*names)
-    if not word or word in ("None", "false"):
+    # `--deepspeed` alone says that DeepSpeed is used; another argument names its file.
+    name = next((one for one in names if isinstance(reading.value(one), str)), names[0])
+    word = reading.text(name)
+    if not word or word in ("None", "false", "True"):
         return
-    name = reading.present(*names)
-    beside = _file(reading.path, word)
-    if beside is not None:
-        reading.known(name, f"read, too: {beside}")
-        reading.include(DEEPSPEED, beside, document(beside), f"{beside.name}: ")
+    file = beside(reading.path, word)
+    if file is not None:
+        reading.known(name, f"read, too: {file}")
+        inside = document(file)
+        reading.include(DEEPSPEED, file, inside, {one: f"{file.name}: {one}" for one in inside})
         return
     stage = _BY_NAME.search(Path(word).name)
     if stage is None:
         reading.leave(name, "there is no such file; --sharding says what it does")
         return
     reading.take("sharding", STAGES[int(stage[1])], name)
-    reading.take("precision", "o2")
+    reading.take("precision", "o2", name)
     reading.assume(
         f"ZeRO-{stage[1]}, by the name of {word:.80}, which is not there", "the file beside this one, or --sharding"
     )
     if "offload" in word.lower():
         reading.take("offload", "cpu:parameters,states" if stage[1] == "3" else "cpu:states", name)
-
-
-def _file(path: Path, word: str) -> Path | None:
-    """Return the file that a path names beside another one, in a folder above it, or where Paceline runs."""
-    try:
-        for folder in (path.parent, Path(), *list(path.resolve().parent.parents)[:4]):
-            for one in (folder / word, folder / Path(word).name):
-                if one.is_file():
-                    return one
-    except (OSError, ValueError):  # too long, or contains a NUL
-        pass
-    return None
 
 
 DEEPSPEED = Trainer(

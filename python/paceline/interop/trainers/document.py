@@ -47,6 +47,18 @@ def document(path: Path) -> Values:
         ) from None
 
 
+def beside(path: Path, word: str) -> Path | None:
+    """Return the file that a path names beside another one, in a folder above it, or where Paceline runs."""
+    try:
+        for folder in (path.parent, Path(), *list(path.resolve().parent.parents)[:4]):
+            for one in (folder / word, folder / Path(word).name):
+                if one.is_file():
+                    return one
+    except (OSError, ValueError):  # too long, or contains a NUL
+        pass
+    return None
+
+
 _YAML = "PyYAML"
 _CHECKED = {".json": "python -m json.tool", ".toml": "Python's tomllib"}
 

@@ -45,7 +45,15 @@ def take(reading: Reading, words: Sequence[str] = ()) -> None:
         if word.lower() in SHARDINGS:
             strategy, cited = SHARDINGS[word.lower()], ("fsdp",)
     sharding, reshard = strategy or ("zero3", None)
-    reading.take("sharding", sharding, *cited, "fsdp", "distributed_type", *names("version"))
+    fields = (*cited, "fsdp", "distributed_type", "fsdp_version", *names("version"))
+    if not any(reading.values.get(one) for one in fields):
+        # Version 2 has no strategy: what stands in `fsdp_config` says that there is FSDP.
+        fields = tuple(one for one in reading.values if one.startswith("fsdp_config."))[:1]
+    if str(reading.options.get("sharding")).startswith("hsdp:"):
+        # Degrees say it, too.
+        sharding = "hsdp"
+    else:
+        reading.take("sharding", sharding, *fields)
     if reading.text(*names("reshard_after_forward")).lower() in SHARDINGS:
         # Version 1 has the strategy in this field.
         sharding, reshard = SHARDINGS[reading.text(*names("reshard_after_forward")).lower()]

@@ -6,19 +6,22 @@ axolotl and LLaMA-Factory share much of it. The recipe of precision follows the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from paceline.interop.trainers import deepspeed, fsdp
+from paceline.interop.trainers import deepspeed, fsdp, launch
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import (
     AUTOCAST,
     DTYPES,
+    adapters_in_fp32,
     eager_kernels,
-    lora_modules,
+    take_gpus,
     take_lora,
     take_loss,
     take_optimizer,
+    take_whole_modules,
 )
 
 ATTENTION: Mapping[object, str] = {
@@ -58,25 +61,33 @@ def precision(reading: Reading, held: str | None, *fields: str) -> None:
 
     `held`: of parameters; None: FP32. `fields`: those that say it. Call it after sharding is taken.
     """
-    found = next((one for one in ("bf16", "fp16") if _is_on(reading, one)), None)
-    if found is None:
+    dtype = next((one for one in ("bf16", "fp16") if _is_on(reading, one)), None)
+    own = (dtype,) if dtype is not None else ()
+    if dtype is None and reading.options.get("dtype") in AUTOCAST:
+        # The launcher's.
+        dtype = str(reading.options["dtype"])
+    if dtype is None:
         if held is not None:
             reading.take("dtype", held, *fields)
             reading.take("precision", "bf16" if held == "bf16" else None, *fields)
         elif "dtype" not in reading.options:
+            reading.default("dtype", "fp32", "FP32, as neither bf16 nor fp16 is set", "--dtype bf16")
             reading.take("dtype", "tf32" if reading.flag("tf32") else "fp32", "bf16", "fp16", "tf32")
         return
-    reading.take("dtype", found, found)
-    if "precision" in reading.options:
+    if own:
+        reading.take("dtype", dtype, *own)
+    if reading.options.get("precision") not in (None, *AUTOCAST.values()):
         return
     sharding = str(reading.effective("sharding", "none"))
+    recipe, named = AUTOCAST[dtype], (*own, *fields)
     if sharding.startswith(("zero3", "hsdp")):
         # accelerate casts what is trained to FP32 under FSDP (fsdp.py).
-        reading.take("precision", "mixed", found)
+        recipe, named = "mixed", own
     elif held == "bf16":
-        reading.take("precision", "bf16", found, *fields)
-    else:
-        reading.take("precision", AUTOCAST[found], found, *fields)
+        recipe = "bf16"
+    if recipe != reading.options.get("precision"):
+        reading.default("precision", recipe, f"the recipe of precision {recipe}", "--precision NAME")
+        reading.take("precision", recipe, *named)
 
 
 def _is_on(reading: Reading, name: str) -> bool:
@@ -95,11 +106,16 @@ def sharding(reading: Reading) -> None:
     is_named = bool(words) and words[0].lower() not in ("false", "")
     if is_named or ("fsdp" not in reading.values and reading.has("fsdp_config.*")):
         fsdp.take(reading, words)
+        launch.take(reading)
         return
-    deepspeed.include(reading, "deepspeed", "deepspeed_config")
+    deepspeed.include(reading, "deepspeed", "deepspeed_config", "deepspeed_config_file")
+    launch.take(reading)
+    stage = reading.choice(deepspeed.STAGES, "zero_stage")
+    if "sharding" not in reading.options and stage is not None:
+        # Of DeepSpeed's own examples, which write their configuration themselves.
+        reading.take("sharding", stage, "zero_stage")
     if "sharding" not in reading.options:
-        reading.take("sharding", "none")
-        reading.assume("DDP, as neither FSDP nor DeepSpeed is named", "--sharding zero3")
+        reading.default("sharding", "none", "DDP, as neither FSDP nor DeepSpeed is named", "--sharding zero3")
 
 
 def recomputation(reading: Reading, *names: str) -> None:
@@ -129,24 +145,6 @@ def liger(reading: Reading, *names: str) -> None:
     reading.take("loss_chunks", chunks, *names)
 
 
-def lora(
-    reading: Reading, *, is_on: bool, rank: tuple[str, ...], targets: tuple[str, ...], names: tuple[str, ...]
-) -> None:
-    """Take LoRA's rank and modules."""
-    if not is_on:
-        return
-    found = reading.whole(*rank)
-    modules = lora_modules(reading.words(*targets))
-    if found is None:
-        found = 8
-        reading.assume("rank 8, PEFT's default", "--lora RANK")
-    if not modules:
-        # PEFT's default for most families (peft/utils/constants.py).
-        modules = "q_proj,v_proj"
-        reading.assume("q_proj and v_proj, PEFT's default modules", "--lora RANK:MODULES")
-    take_lora(reading, found, modules, *names, *rank, *targets)
-
-
 def quantized(reading: Reading) -> None:
     """Take the type in which bitsandbytes holds the base weights."""
     if reading.flag("load_in_4bit"):
@@ -159,35 +157,93 @@ def quantized(reading: Reading) -> None:
         reading.take("quantize", "int8", "load_in_8bit")
 
 
+BATCH = 8
+"""Sequences per GPU by default: transformers/training_args.py (`per_device_train_batch_size`)."""
+_OF_TRL = frozenset(
+    (
+        *("dataset_text_field", "packing", "packing_strategy", "assistant_only_loss", "completion_only_loss"),
+        *("padding_free", "chat_template_path", "max_length", "use_peft", "dataset_kwargs", "dataset_num_proc"),
+        *("max_prompt_length", "max_completion_length", "num_generations", "rpo_alpha", "loss_type"),
+    )
+)
+"""Arguments of TRL's trainers that transformers' has not."""
+_CHUNK = 256
+"""Tokens of a chunk of TRL's loss: trl/trainer/sft_trainer.py (`_CHUNKED_LM_HEAD_CHUNK_SIZE`)."""
+
+
 def _derive(reading: Reading) -> None:
+    is_trl = any(name in _OF_TRL for name in reading.values)
+    is_own = reading.trainer in LAUNCHED
     model = reading.text("model_name_or_path", "model_id", "model_name")
     if model:
         reading.name_model(model, "model_name_or_path", "model_id", "model_name")
-    gpus(reading)
+    take_gpus(reading)
     batch(reading)
+    if "batch" not in reading.options and not is_own:
+        reading.default("batch", BATCH, f"batch {BATCH} per GPU, transformers' default", "--batch N")
     sharding(reading)
     held = reading.choice(DTYPES, "torch_dtype", "dtype") if reading.value("torch_dtype", "dtype") else None
+    if is_trl and not any(one in reading.values for one in ("bf16", "fp16")):
+        # trl/trainer/base_config.py (`_BaseConfig.__post_init__`)
+        reading.default("dtype", "bf16", "bf16 unless fp16 is set, TRL's default", "--dtype NAME")
     if held is None and "precision" not in reading.options:
-        reading.assume("parameters in FP32, as from_pretrained holds them before transformers 5", "--precision bf16")
+        whose = "TRL's default" if is_trl else "as from_pretrained holds them before transformers 5"
+        reading.assume(f"parameters in FP32, {whose}", "--precision bf16")
     precision(reading, held if held != "fp32" else None, "torch_dtype", "dtype")
-    recomputation(reading, "gradient_checkpointing", "activation_checkpointing")
+    names = ("gradient_checkpointing", "activation_checkpointing")
+    recomputation(reading, *names)
+    if is_trl and "checkpointing" not in reading.options and not reading.has(*names):
+        reading.default("checkpointing", "full", "full checkpointing, TRL's default", "--checkpointing none")
     kernels(reading)
-    take_optimizer(reading, "optim")
+    take_optimizer(reading, "optim", default="" if is_own else "transformers' default")
     attention(reading)
-    reading.take(
-        "seq",
-        reading.whole("max_length", "max_seq_length", "block_size", "model_max_length"),
-        "max_length",
-        "max_seq_length",
-        "block_size",
-        "model_max_length",
-    )
-    is_lora = reading.flag("use_peft") or reading.has("lora_r", "lora_target_modules")
-    lora(reading, is_on=is_lora, rank=("lora_r",), targets=("lora_target_modules",), names=("use_peft",))
+    lengths = ("max_length", "max_seq_length", "block_size", "model_max_length", "cutoff_len")
+    reading.take("seq", reading.whole(*lengths), *lengths)
+    if is_trl and "seq" not in reading.options and reading.values.get("max_length", "") is not None:
+        reading.default("seq", 1024, "sequences of 1,024 tokens, TRL's default", "--seq N")
+    _lora(reading, is_trl=is_trl)
     quantized(reading)
     buckets(reading)
     loss(reading)
+    if is_trl:
+        _chunks(reading)
     packing(reading, "packing")
+
+
+_QUANTIZING = ("q_lora", "use_qlora", "qlora")
+"""Switches of FastChat and open-instruct, over a base in 4 bits."""
+
+
+def _lora(reading: Reading, *, is_trl: bool) -> None:
+    names = ("use_peft", "use_lora", *_QUANTIZING)
+    ranks = ("lora_r", "lora_rank", "lora_dim")
+    switches = {name: reading.flag(name) for name in names if reading.has(name)}
+    # FastChat's train_lora.py has no switch.
+    if not (
+        any(switches.values()) or (not switches.keys() - {"q_lora"} and reading.has(*ranks, "lora_target_modules"))
+    ):
+        return
+    default = (16, "TRL's default") if is_trl else (8, "PEFT's default")
+    take_lora(reading, ranks, ("lora_target_modules",), *switches, default_rank=default)
+    adapters_in_fp32(reading)
+    take_whole_modules(reading, "lora_modules_to_save", "modules_to_save")
+    if reading.flag("use_dora"):
+        reading.take("dora", True, "use_dora")
+    if any(switches.get(name) for name in _QUANTIZING):
+        reading.take("quantize", "nf4", *_QUANTIZING)
+
+
+def _chunks(reading: Reading) -> None:
+    """Take TRL's loss over chunks of tokens, which supervised fine-tuning has unless Liger's kernels are used."""
+    tokens = int(reading.effective("batch", 1)) * int(reading.effective("seq", 1024))
+    chunks = min(4096, max(1, -(-tokens // _CHUNK)))
+    kind = reading.value("loss_type")
+    if kind == "chunked_nll":
+        reading.take("loss_chunks", chunks, "loss_type")
+    elif kind is None and not reading.options.keys() & {"loss", "loss_chunks"} and not reading.has(*_GENERATING):
+        reading.default(
+            "loss_chunks", chunks, f"the loss over chunks of {_CHUNK} tokens, TRL's default", "--loss-chunks N"
+        )
 
 
 def attention(reading: Reading) -> None:
@@ -208,6 +264,8 @@ def buckets(reading: Reading) -> None:
         reading.take("bucket_size", f"{size}MiB", "ddp_bucket_cap_mb")
 
 
+_OF_TOKENS = ("nll", "chunked_nll", "dft")
+"""TRL's losses of supervised fine-tuning."""
 _GENERATING = ("num_generations", "max_completion_length", "use_vllm", "vllm_mode", "lmbda")
 """Arguments of TRL's trainers that sample completions (GRPO, RLOO, GKD)."""
 
@@ -217,12 +275,14 @@ def loss(reading: Reading) -> None:
     generating = [name for name in _GENERATING if reading.has(name)]
     for name in generating:
         reading.leave(name, "generation of samples, as in GRPO")
-    if not generating and reading.has("beta", "max_prompt_length", "ref_model*", "rpo_alpha"):
+    if reading.value("loss_type") in _OF_TOKENS:
+        reading.known("loss_type", "of tokens")
+    elif not generating and reading.has("beta", "max_prompt_length", "ref_model*", "rpo_alpha"):
         if not reading.has("loss_type", "max_prompt_length", "ref_model*", "rpo_alpha"):
             reading.assume("DPO, of whose arguments beta is one", "--loss NAME")
         kind = reading.value("loss_type")
-        found = LOSSES.get(str(kind[0] if isinstance(kind, list) and kind else kind or "sigmoid").lower())
-        take_loss(reading, found or "dpo", "beta", "loss_type", "max_prompt_length", "rpo_alpha")
+        known = LOSSES.get(str(kind[0] if isinstance(kind, list) and kind else kind or "sigmoid").lower())
+        take_loss(reading, known or "dpo", "beta", "loss_type", "max_prompt_length", "rpo_alpha")
 
 
 def packing(reading: Reading, *names: str) -> None:
@@ -241,16 +301,6 @@ def as_fields(values: Values) -> tuple[Values, dict[str, str]]:
     }, labels
 
 
-def gpus(reading: Reading) -> None:
-    """Take the number of GPUs from the launcher of a script: torchrun, accelerate or deepspeed."""
-    nodes, each = reading.whole("nnodes", "num_machines", "num_nodes"), reading.whole("nproc_per_node", "num_gpus")
-    every = reading.whole("num_processes")
-    if each is not None:
-        reading.take("workers", each * (nodes or 1), "nproc_per_node", "num_gpus", "nnodes", "num_nodes")
-    else:
-        reading.take("workers", every, "num_processes", "num_machines")
-
-
 def _recognizes(values: Values) -> bool:
     names = set(as_fields(values)[0])
     trained = {"num_train_epochs", "max_steps", "lr_scheduler_type", "optim", "logging_steps", "save_strategy"}
@@ -267,3 +317,19 @@ HF_TRAINER = Trainer(
     tables=("transformers",),
     translate=as_fields,
 )
+
+
+def _is_launched(*switches: str) -> Callable[[Values], bool]:
+    """Return whether values are a script's that uses one of these arguments."""
+    return lambda values: any(one in values for one in switches)
+
+
+LAUNCHED = (
+    replace(
+        HF_TRAINER,
+        name="accelerate",
+        recognizes=_is_launched("--config-file", "--use-fsdp", "--use-deepspeed", "--multi-gpu", "--mixed-precision"),
+    ),
+    replace(HF_TRAINER, name="DeepSpeed", recognizes=_is_launched("--deepspeed", "--deepspeed-config", "--zero-stage")),
+)
+"""Scripts of a program of its own, of which the launcher's arguments and files are read."""

@@ -11,10 +11,11 @@ from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import (
     adapters_in_fp32,
-    lora_modules,
+    take_gpus,
     take_lora,
     take_loss,
     take_optimizer,
+    take_whole_modules,
 )
 
 _ATTENTION = {
@@ -34,16 +35,19 @@ _QUANTIZED = {4: "nf4-double", 8: "int8"}
 def _derive(reading: Reading) -> None:
     reading.name_model(reading.text("model_name_or_path"), "model_name_or_path")
     _parallel(reading)
-    hf_trainer.gpus(reading)
+    take_gpus(reading)
     hf_trainer.batch(reading)
+    if "batch" not in reading.options:
+        size = hf_trainer.BATCH
+        reading.default("batch", size, f"batch {size} per GPU, transformers' default", "--batch N")
     hf_trainer.sharding(reading)
     pure = reading.flag("pure_bf16")
     if pure:
         reading.take("dtype", "bf16", "pure_bf16")
         reading.take("precision", "bf16", "pure_bf16")
     elif not reading.has("bf16", "fp16"):
+        reading.default("dtype", "bf16", "bf16, the type of most checkpoints", "--dtype NAME")
         hf_trainer.precision(reading, "bf16")
-        reading.assume("bf16, the type of most checkpoints", "--dtype NAME")
     else:
         hf_trainer.precision(reading, None)
     if "checkpointing" in reading.options:
@@ -51,11 +55,11 @@ def _derive(reading: Reading) -> None:
     elif reading.flag("disable_gradient_checkpointing"):
         reading.known("disable_gradient_checkpointing", "--checkpointing none")
     else:
+        reading.default("checkpointing", "full", "full checkpointing, LLaMA-Factory's default", "--checkpointing none")
         reading.take("checkpointing", "full", "disable_gradient_checkpointing")
-        reading.assume("full checkpointing, LLaMA-Factory's default", "--checkpointing none")
     _tuning(reading)
     hf_trainer.kernels(reading)
-    take_optimizer(reading, "optim")
+    take_optimizer(reading, "optim", default="transformers' default")
     reading.take("attention", reading.choice(_ATTENTION, "flash_attn"), "flash_attn", unless="flash")
     reading.take_default("seq", 2048, "cutoff_len", "sequences of 2,048 tokens, LLaMA-Factory's default")
     if reading.text("stage") == "pt" and reading.values.get("packing") is None:
@@ -100,10 +104,16 @@ def _tuning(reading: Reading) -> None:
         reading.leave("quantization_method", f"base weights of {method:.20}; --quantize says it")
     if kind != "lora":
         return
-    modules = lora_modules(reading.words("lora_target")) or "all-linear"
-    rank = reading.whole("lora_rank") or 8
-    take_lora(reading, rank, modules, "finetuning_type", "lora_rank", "lora_target")
+    take_lora(
+        reading,
+        ("lora_rank",),
+        ("lora_target",),
+        "finetuning_type",
+        default_rank=(8, "LLaMA-Factory's default"),
+        default_modules=("all-linear", "LLaMA-Factory's default"),
+    )
     adapters_in_fp32(reading)
+    take_whole_modules(reading, "additional_target")
     if reading.flag("use_dora"):
         reading.take("dora", True, "use_dora")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,9 +75,14 @@ def parallel(reading: Reading) -> None:
         reading.take("workers", world, "--world-size")
     for setting, name in _DEGREES.items():
         reading.take(setting, reading.whole(name), name, unless=1)
+    if nodes and nodes > 1 and per_node and "cluster" not in reading.given:
+        reading.take("gpus_per_node", per_node, "--nproc-per-node", "--gpus-per-node")
     shared = (
         reading.degree("tensor_parallel") * reading.degree("pipeline_parallel") * reading.degree("context_parallel")
     )
+    if reading.gpus is None and (shared > 1 or reading.degree("expert_parallel") > 1):
+        count = _least_gpus(reading, shared)
+        reading.default("workers", count, f"{count} GPUs, the fewest of these degrees", "--gpus N")
     if reading.gpus is not None and reading.gpus % shared:
         raise reading.wrong(
             "--tensor-model-parallel-size",
@@ -97,6 +103,13 @@ def parallel(reading: Reading) -> None:
     if tensor > 1 and not reading.flag("--sequence-parallel"):
         reading.assume("sequence parallelism beside tensor parallelism")
     _virtual(reading)
+
+
+def _least_gpus(reading: Reading, shared: int) -> int:
+    """Return the GPUs of one replica of the model, or of its experts where these need more."""
+    stages, tensor = reading.degree("pipeline_parallel"), reading.degree("tensor_parallel")
+    experts = reading.degree("expert_parallel") * (reading.whole("--expert-tensor-parallel-size") or tensor)
+    return math.lcm(shared, stages * experts)
 
 
 def _virtual(reading: Reading) -> None:

@@ -46,6 +46,8 @@ class Assumption:
 
     words: str
     remedy: str = ""
+    setting: str = ""
+    """The option that the trainer's default gives; empty: none."""
 
 
 @dataclass(frozen=True)
@@ -80,31 +82,50 @@ class Reading:
     """A trainer's file while it is read."""
 
     def __init__(
-        self, trainer: Trainer, path: Path, values: Values, given: Mapping[str, Any], winner: str = "overridden"
+        self,
+        trainer: Trainer,
+        path: Path,
+        values: Values,
+        given: Mapping[str, Any],
+        labels: Mapping[str, str] | None = None,
+        *,
+        winner: str = "overridden",
     ) -> None:
-        """`given`: checked values of settings that win over the file's; `winner`: how rows call that."""
+        """Prepare the reading.
+
+        `given`: checked values of settings that win over the file's; `labels`: names of values as their file has them,
+        where these differ; `winner`: how rows call that a given value wins.
+        """
         self.winner = winner
         self.trainer, self.path, self.given = trainer, path, given
         self.labels: dict[str, str] = {}
         """The file's names of fields that a trainer's tables call otherwise."""
         self.values: Values = dict(values)
+        names = labels or {}
         if trainer.translate is not None:
-            self.values, self.labels = trainer.translate(values)
+            self.values, translated = trainer.translate(values)
+            self.labels = {name: names.get(own, own) for name, own in translated.items()}
+        self.labels |= {name: own for name, own in names.items() if name in self.values and name not in self.labels}
         self._stand_ins: dict[str, str] = {}
         self.options: dict[str, Any] = {}
         """Values by setting, as text or numbers; those in `given`, too."""
         self.fields_of: dict[str, tuple[str, ...]] = {}
         """The fields that a setting comes from."""
-        self.assumptions: list[Assumption] = []
+        self._assumptions: list[Assumption] = []
         self.model: str | Config | None = None
         """The model by its name, or by its sizes; None if the file says neither."""
         self.model_fields: tuple[str, ...] = ()
-        self.included: list[tuple[str, Reading]] = []
-        """Other files that this one names, with what stands before their fields."""
+        self.included: list[Reading] = []
+        """Other files that this one names."""
+        self._of_included: dict[str, Reading] = {}
+        """Those that options come from."""
+        self.winning: set[str] = set()
+        """Options that the file which names this one says itself."""
         self._consulted: dict[str, str] = {}
         self._readable: set[str] = set()
         """Fields that this trainer's reader asks for."""
         self._unforecast: dict[str, str] = {}
+        self._idle: dict[str, str] = {}
 
     def run(self) -> Reading:
         """Read all fields. Raises InvalidArgumentError, which names file and field."""
@@ -279,6 +300,7 @@ class Reading:
         if value is None or value == unless:
             return
         self.options[setting] = value
+        self._of_included.pop(setting, None)
         own = [name for name in names if name in self.values and self.values[name] is not None]
         self.fields_of[setting] = tuple(dict.fromkeys(own))
         for name in own:
@@ -287,18 +309,45 @@ class Reading:
     def take_default(self, setting: str, default: int, name: str, words: str) -> None:
         """Take a whole number from a field, or the trainer's default, which is an assumption."""
         value = self.whole(name)
+        self.take(setting, value, name)
         if value is None:
-            self.assume(words, f"--{setting} N")
-        self.take(setting, default if value is None else value, name)
+            self.default(setting, default, words, f"--{setting} N")
 
-    def assume(self, words: str, remedy: str = "") -> None:
-        """Record an assumption."""
-        self.assumptions.append(Assumption(words, remedy))
+    def default(self, setting: str, value: object, words: str, remedy: str = "") -> None:
+        """Take an option that no field of the file says: the trainer's default, which is an assumption."""
+        self.take(setting, value)
+        self.assume(words, remedy, setting)
+
+    def assume(self, words: str, remedy: str = "", setting: str = "") -> None:
+        """Record an assumption, once."""
+        if (one := Assumption(words, remedy, setting)) not in self._assumptions:
+            self._assumptions.append(one)
+
+    @property
+    def assumptions(self) -> list[Assumption]:
+        """Assumptions that hold: a default does not where a field, or what was given, says the option."""
+        own = [one for one in self._assumptions if not one.setting or self.is_default(one.setting)]
+        # One for several options is listed once.
+        return list({one.words: one for one in own}.values())
+
+    def is_default(self, setting: str) -> bool:
+        """Whether an option is the trainer's default: neither a field nor what was given says it."""
+        return setting in self.options and not self.source(setting) and setting not in self.given
 
     def leave(self, name: str, why: str) -> None:
         """Record a field that changes time or memory and that no option says."""
         if name in self.values:
             self._unforecast[name] = why
+
+    def idle(self, name: str, why: str) -> None:
+        """Record a field without effect."""
+        self._idle[name] = why
+
+    def leave_argument(self, argument: str, why: str) -> None:
+        """Record an argument of a script, by the script's name of it, that no option says."""
+        for name in self.values:
+            if argument in (name, self.label(name)):
+                self._unforecast.setdefault(name, why)
 
     def known(self, name: str, words: str) -> None:
         """Record a field that gives no option because it says what holds anyway."""
@@ -359,14 +408,17 @@ class Reading:
             self.assume(f"{total // each} passes on each number of GPUs, those of {self.gpus}", "one --gpus at a time")
         self.passes(total // each, field_name, *names)
 
-    def include(self, trainer: Trainer, path: Path, values: Values, label: str) -> None:
+    def include(self, trainer: Trainer, path: Path, values: Values, labels: Mapping[str, str]) -> None:
         """Read the fields of another trainer, whose options count where this file and the caller say nothing."""
-        other = Reading(trainer, path, values, {**self.options, **self.given}, "the trainer's wins").run()
+        other = Reading(trainer, path, values, {**self.options, **self.given}, labels, winner="the trainer's wins")
+        other.run()
         for setting, value in other.options.items():
             if setting not in self.options:
                 self.options[setting] = value
-        self.assumptions += other.assumptions
-        self.included.append((label, other))
+                self._of_included[setting] = other
+        for one in other._assumptions:
+            self.assume(one.words, one.remedy, one.setting)
+        self.included.append(other)
 
     def drop(self, setting: str) -> None:
         """Drop an option that what was given contradicts; its fields say so."""
@@ -382,10 +434,9 @@ class Reading:
 
         `spelled`: how a setting with a value is typed.
         """
-        others = [
-            replace(row, field=f"{label}{row.field}") for label, one in self.included for row in one.rows(spelled)
-        ]
-        return [*self._own(spelled), *others]
+        for one in self.included:
+            one.winning = {name for name, value in one.options.items() if self.options.get(name) != value}
+        return [*self._own(spelled), *(row for one in self.included for row in one.rows(spelled))]
 
     def _own(self, spelled: Callable[[str, object], str]) -> list[Row]:
         given: dict[str, list[str]] = {}
@@ -405,6 +456,8 @@ class Reading:
             for one in settings:
                 words.append(self._as_option(one, spelled))
             return Row(name, shown, "read", ", ".join(words), tuple(settings))
+        if name in self._idle:
+            return Row(name, shown, "no effect", self._idle[name])
         if (why := self._unforecast.get(name)) is not None:
             return Row(name, shown, "not forecast", why)
         if (why := _first(fields.unforecast(self.trainer.tables), name)) is not None:
@@ -433,6 +486,11 @@ class Reading:
             return "dropped, as what was given contradicts it"
         return f"{own} ({self.winner})" if self._is_overridden(setting) else str(own)
 
+    def source(self, setting: str) -> tuple[str, ...]:
+        """Return the fields that give an option, by the names in their file."""
+        reading = self._of_included.get(setting, self)
+        return tuple(reading.label(name) for name in reading.fields_of.get(setting, ()))
+
     def _named_model(self, spelled: Callable[[str, object], str]) -> str:
         if not isinstance(self.model, str):
             return "the model"
@@ -440,7 +498,9 @@ class Reading:
         return spelled(_MODEL, self.model if config is None else config.name)
 
     def _is_overridden(self, setting: str) -> bool:
-        return setting in self.given and str(self.effective(setting)) != str(self.options.get(setting))
+        return setting in self.winning or (
+            setting in self.given and str(self.effective(setting)) != str(self.options.get(setting))
+        )
 
 
 def _first(patterns: Mapping[str, str], name: str) -> str | None:

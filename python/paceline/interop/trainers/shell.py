@@ -1,8 +1,9 @@
 """The arguments of the command that a shell script starts, with its variables and arrays; nothing is executed.
 
 Read are assignments (`NAME=value`, `NAME="…"`, `NAME=( … )`, `NAME+=( … )`, also with `export`), defaults
-(`${NAME:-8}`), sums and products of whole numbers (`$((8 * NODES))`), continued lines and comments. Of a variable that
-is assigned twice, the last value counts, and branches (`if`, `case`) are all read: a shell is needed to decide them.
+(`${NAME:-8}`), sums and products of whole numbers (`$((8 * NODES))`), continued lines, comments, and the nodes and GPUs
+of `#SBATCH` lines. Of a variable that is assigned twice, the last value counts, and branches (`if`, `case`) are all
+read: a shell is needed to decide them. Commands that only print, and documents of `<<EOF`, are left out.
 """
 
 from __future__ import annotations
@@ -20,8 +21,24 @@ _VARIABLE = re.compile(
     r"\$\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)|\$\(\(([^()]*)\)\)|\$\[([^\[\]]*)\]"
 )
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
-_PROGRAM = re.compile(r".*\.(?:py|sh)|python3?|torchrun|accelerate|deepspeed|srun|mpirun|bash|-m")
+_PROGRAM = re.compile(
+    r".*\.(?:py|sh)|python3?|torchrun|accelerate|deepspeed|srun|mpirun|bash|-m|axolotl|llamafactory-cli|trl"
+)
 """Begins what another program gets, and ends the values of an option."""
+_FILE = re.compile(r"[\w./~${}-]+\.(?:ya?ml|toml|json)")
+NAMED_FILE = "(file)"
+"""The field of a file that a program gets as an argument without a name: `axolotl train qlora.yml`."""
+_HERE_DOCUMENT = re.compile(r"(?ms)<<-?[ \t]*(['\"]?)(\w+)\1([^\n]*)\n.*?^[ \t]*\2[ \t]*$")
+_CASE = re.compile(r"(?m)^[ \t]*-[\w|-]*\)")
+"""A pattern of `case`: `--model)`."""
+_PRINTING = frozenset(
+    ("echo", "printf", "read", "grep", "sed", "awk", "cat", "jq", "export", "source", "cd", "mkdir", "[")
+)
+"""Commands whose options are no trainer's."""
+_KEYWORDS = frozenset(("if", "then", "else", "elif", "do", "while", "!", "{"))
+_BATCH = re.compile(r"(?m)^#SBATCH[ \t]+(.*)$")
+_BATCH_NODES = re.compile(r"(?:^|\s)(?:--nodes[= ]|-N[ ]?)(\d{1,5})\b")
+_BATCH_GPUS = re.compile(r"(?:^|\s)(?:--gpus-per-node[= ]|--gres[= ]gpu:|--gpus[= ])(?:[\w.-]+:)?(\d{1,3})\b")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.+)")
 """A field of Hydra's or OmegaConf's configurations: `model.tensor_model_parallel_size=2`."""
 _LONGEST = 1 << 18
@@ -37,20 +54,49 @@ def arguments(text: str) -> Iterator[tuple[str, Any]]:
     `--nproc_per_node 8`, `--nproc-per-node=8` and `--nproc-per-node 8` are the same. Raises ValueError if variables
     refer to each other without end.
     """
-    lines = _WHOLE_COMMENT.sub("", text.replace("\r\n", "\n"))
-    plain = _COMMENT.sub("", re.sub(r"\\[ \t]*\n", " ", lines))
-    variables: dict[str, str] = {}
+    text = text.replace("\r\n", "\n")
+    variables = dict(_of_slurm(text))
+    lines = _WHOLE_COMMENT.sub("", _HERE_DOCUMENT.sub(r"\3", text))
+    plain = _CASE.sub("", _COMMENT.sub("", re.sub(r"\\[ \t]*\n", " ", lines)))
     commands = "".join(_without_assignments(plain, variables))
-    found = _of_lines(_expanded(commands, variables))
-    if not found:
+    options = _of_lines(_expanded(commands, variables))
+    if not options:
         # A file of arguments only, which another script reads.
-        found = [pair for value in variables.values() for pair in _of_lines(_expanded(value, variables))]
+        options = [pair for value in variables.values() for pair in _of_lines(_expanded(value, variables))]
     yield from _settings(variables)
-    yield from found
+    yield from options
+
+
+def _of_slurm(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the variables that Slurm sets, from a script's `#SBATCH` lines."""
+    for line in _BATCH.findall(text):
+        for pattern, name in ((_BATCH_NODES, "SLURM_NNODES"), (_BATCH_GPUS, "SLURM_GPUS_ON_NODE")):
+            if (match := pattern.search(line)) is not None:
+                yield name, match[1]
+                if name == "SLURM_NNODES":
+                    yield "SLURM_JOB_NUM_NODES", match[1]
 
 
 def _of_lines(text: str) -> list[tuple[str, Any]]:
-    return [pair for line in text.splitlines() for pair in _flags(_words(line))]
+    return [
+        pair
+        for line in text.splitlines()
+        for command in _commands(_words(line))
+        if next((word for word in command if word not in _KEYWORDS), "") not in _PRINTING
+        for pair in _flags(command)
+    ]
+
+
+def _commands(words: list[str]) -> Iterator[list[str]]:
+    """Yield the commands that `;`, `&` and `|` separate."""
+    own: list[str] = []
+    for word in [*words, ";"]:
+        if word and not word.strip(";&|"):
+            if own:
+                yield own
+            own = []
+        else:
+            own.append(word)
 
 
 def _settings(variables: dict[str, str]) -> Iterator[tuple[str, Any]]:
@@ -65,6 +111,7 @@ _LAUNCHED = {
     "NNODES": "--nnodes",
     "NUM_NODES": "--nnodes",
     "SLURM_NNODES": "--nnodes",
+    "SLURM_GPUS_ON_NODE": "--nproc-per-node",
     "GPUS_PER_NODE": "--nproc-per-node",
     "NPROC_PER_NODE": "--nproc-per-node",
 }
@@ -168,11 +215,14 @@ def _arithmetic(text: str) -> int | None:
     return sum(terms)
 
 
+_WORD = re.compile(r"(?:\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|[^\s\"';&|()<>]|\"[^\"]*\"|'[^']*')+|[;&|]+")
+"""A word, in which what a shell would compute is one, or what separates commands."""
+
+
 def _words(text: str) -> list[str]:
     """Return the words of a command; quotation marks hold a word together."""
-    found = re.findall(r"(?:[^\s\"';&|()<>]|\"[^\"]*\"|'[^']*')+", text)
     words = list[str]()
-    for word in found:
+    for word in _WORD.findall(text):
         bare = word.replace('"', "").replace("'", "") if len(word) < 10_000 else word
         # A quoted group of arguments is several words: `"$MODEL_ARGS"` of a launcher that splits it.
         words += bare.split() if " --" in f" {bare}" else [bare]
@@ -180,14 +230,17 @@ def _words(text: str) -> list[str]:
 
 
 def _flags(words: list[str]) -> Iterator[tuple[str, Any]]:
-    name, values = "", list[str]()
+    name, values, has_program = "", list[str](), False
     for word in [*words, "--"]:
         begins = _PROGRAM.fullmatch(word) is not None or word == "--"
+        has_program |= begins
         override = None if begins else _OVERRIDE.fullmatch(word)
         if override is not None:
             yield override[1], _scalar(override[2])
             continue
         if not (begins or _FLAG.fullmatch(word.partition("=")[0])):
+            if not name and has_program and _FILE.fullmatch(word):
+                yield NAMED_FILE, word
             values.append(word)
             continue
         if name:

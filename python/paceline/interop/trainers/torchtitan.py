@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, take_optimizer
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, take_gpus, take_optimizer
 
 _UPDATES = {"for-loop": "loop", "foreach": "foreach", "fused": "fused", "fused_opt_states_bf16": "fused"}
 _FAMILIES = {
@@ -26,18 +26,17 @@ _FAMILIES = {
 _P = "parallelism."
 
 
-def _first(reading: Reading, *names: str) -> str:
-    return reading.present(*names)
-
-
 def _derive(reading: Reading) -> None:
     _model(reading)
-    shard, replicas = _degrees(reading)
+    take_gpus(reading)
+    _degrees(reading)
     _batch(reading)
-    _precision(reading, shard, replicas)
+    _precision(reading)
     _recomputation(reading)
     _kernels(reading)
     take_optimizer(reading, "optimizer.name")
+    if "optimizer_impl" not in reading.options:
+        _default(reading, "optimizer_impl", "fused", "the fused optimizer")
     if reading.text("parallelism.context_parallel_rotate_method"):
         reading.known("parallelism.context_parallel_rotate_method", "keys and values are forecast to be passed around")
     if reading.flag("training.enable_cpu_offload", "parallelism.enable_cpu_offload"):
@@ -54,7 +53,7 @@ def _model(reading: Reading) -> None:
     reading.name_model(known or f"{name}-{flavor}", "model.name", "model.flavor")
 
 
-def _degrees(reading: Reading) -> tuple[int, int]:
+def _degrees(reading: Reading) -> None:
     replicas = reading.whole(f"{_P}data_parallel_replicate_degree", "training.data_parallel_replicate_degree") or 1
     shards = (f"{_P}data_parallel_shard_degree", "training.data_parallel_shard_degree", "training.data_parallel_degree")
     shard = reading.whole(*shards, least=-1)
@@ -64,7 +63,7 @@ def _degrees(reading: Reading) -> tuple[int, int]:
         degree = reading.whole(*names)
         reading.take(setting, degree, *names, unless=1)
         product *= degree or 1
-    if shard > 0:
+    if shard > 0 and reading.gpus is None:
         own = (
             f"{_P}data_parallel_replicate_degree",
             *shards,
@@ -79,24 +78,23 @@ def _degrees(reading: Reading) -> tuple[int, int]:
         reading.leave(f"{_P}expert_tensor_parallel_degree", "tensor parallelism within experts")
     if shard == 1 and reading.degree("context_parallel") == 1:
         reading.take("sharding", "none", *shards)
-        return shard, replicas
+        return
     if replicas > 1:
         size = shard
         if shard == -1:
             if reading.gpus is None:
                 reading.take("sharding", "hsdp", f"{_P}data_parallel_replicate_degree", *shards)
-                return shard, replicas
+                return
             size = (reading.replicas or 1) // replicas
         # Ranks that share samples hold parts of the same shards (torchtitan's mesh `dp_shard_cp`).
         size *= reading.degree("context_parallel")
         reading.take("sharding", f"hsdp:{size}" if size > 1 else "none", f"{_P}data_parallel_replicate_degree", *shards)
     else:
-        reading.take("sharding", "zero3", *shards)
+        _default(reading, "sharding", "zero3", "FSDP over all GPUs", *shards)
     kept = f"{_P}fsdp_reshard_after_forward"
     reading.take(
         "reshard_after_forward", reading.choice({"default": "", "always": "yes", "never": "no"}, kept) or None, kept
     )
-    return shard, replicas
 
 
 _PARALLEL = {
@@ -107,6 +105,8 @@ _PARALLEL = {
 
 
 def _batch(reading: Reading) -> None:
+    if reading.whole("training.seq_len") is None:
+        reading.default("seq", 2048, "sequences of 2,048 tokens, torchtitan's default", "--seq N")
     names = ("training.local_batch_size", "training.batch_size")
     batch, total = reading.whole(*names), reading.whole("training.global_batch_size", least=-1)
     stages = reading.degree("pipeline_parallel")
@@ -117,7 +117,7 @@ def _batch(reading: Reading) -> None:
         reading.passes(micro or (max(1, batch // size) if batch else None), *names)
         _schedule(reading)
         return
-    reading.take("batch", batch, *names)
+    _default(reading, "batch", batch or 8, "batch 8 per GPU", *names)
     if total is not None and total > 0:
         reading.passes_of_global("training.global_batch_size", total, *names)
     else:
@@ -140,72 +140,83 @@ def _schedule(reading: Reading) -> None:
         reading.leave(name, "the schedule 1F1B is forecast")
 
 
-def _precision(reading: Reading, shard: int, replicas: int) -> None:
+_PARAM, _REDUCE = "training.mixed_precision_param", "training.mixed_precision_reduce"
+
+
+def _precision(reading: Reading) -> None:
+    dtype = reading.choice(DTYPES, _PARAM) or "bf16"
+    reduced = reading.choice(DTYPES, _REDUCE) or "fp32"
+    _default(reading, "dtype", dtype, "bfloat16 parameters", _PARAM)
     held = reading.choice(DTYPES, "training.dtype")
-    param, reduce = "training.mixed_precision_param", "training.mixed_precision_reduce"
-    dtype = reading.choice(DTYPES, param) or "bf16"
-    reduced = reading.choice(DTYPES, reduce) or "fp32"
-    reading.take("dtype", dtype, param)
     if held == "bf16" and dtype == "bf16":
         reading.take("precision", "bf16", "training.dtype")
     elif dtype in AUTOCAST:
-        sharded = reading.effective("sharding") not in ("none", None)
         recipe = "fsdp-mixed" if reduced == "fp32" else "mixed"
-        if not sharded:
+        if reading.effective("sharding") in ("none", None):
             # torchtitan/distributed/utils.py (maybe_enable_amp): autocast without FSDP.
             recipe = AUTOCAST[dtype]
-        reading.take("precision", recipe, param, reduce)
-    for name in ("float8.*", "quantize.*float8*", "quantize.linear.float8.*"):
-        if reading.has(name):
-            _float8(reading)
-            return
-    if "float8" in str(reading.value("model.converters") or ""):
-        _float8(reading)
+        _default(reading, "precision", recipe, "bfloat16 parameters and FP32 reduction", _PARAM, _REDUCE)
+    _float8(reading)
+
+
+def _default(reading: Reading, setting: str, value: object, words: str, *names: str) -> None:
+    """Take an option of fields; where the file has none of them, it is torchtitan's default."""
+    reading.default(setting, value, f"{words}, torchtitan's default", f"--{setting} VALUE")
+    reading.take(setting, value, *names)
+
+
+_CONVERTERS = "model.converters"
+_OLD_FLOAT8 = "float8.enable_float8_linear"
+"""The switch of versions without converters."""
 
 
 def _float8(reading: Reading) -> None:
-    if "float8" in str(reading.value("model.converters") or "") or reading.flag(
-        "float8.enable_float8_linear", "float8.enable_fsdp_float8_all_gather"
-    ):
-        reading.take("dtype", "fp8", "model.converters", "float8.enable_float8_linear")
-        if reading.options.get("precision") not in ("fsdp-mixed", None):
-            reading.drop("precision")
+    """Take products in 8 bits, which a converter switches on: a section `[float8]` alone says only how."""
+    names = [one for one in reading.words(_CONVERTERS) if "float8" in one]
+    if not names and not reading.flag(_OLD_FLOAT8):
+        for name in reading.values:
+            if name.startswith(("float8.", "quantize.linear.float8.")):
+                reading.idle(name, f"no float8 in {_CONVERTERS}")
+        return
+    reading.take("dtype", "fp8", _CONVERTERS, _OLD_FLOAT8)
+    if reading.options.get("precision") not in ("fsdp-mixed", None):
+        reading.drop("precision")
 
 
 def _recomputation(reading: Reading) -> None:
-    mode = reading.choice(
-        {"none": "none", "selective": "selective", "full": "full", "memory_budget": "budget"},
-        "activation_checkpoint.mode",
-    )
-    option = reading.text("activation_checkpoint.selective_ac_option")
+    name, option_name = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
+    mode = reading.choice({"none": "none", "selective": "selective", "full": "full", "memory_budget": "budget"}, name)
+    option = reading.text(option_name)
     if mode == "budget":
-        reading.leave(
-            "activation_checkpoint.mode",
-            "a budget of memory for torch.compile; --checkpointing says what is recomputed",
-        )
+        reading.leave(name, "a budget of memory for torch.compile; --checkpointing says what is recomputed")
         return
-    reading.take("checkpointing", mode, "activation_checkpoint.mode")
-    name = "activation_checkpoint.selective_ac_option"
-    if mode == "selective" and option.isdigit():
-        reading.take("checkpointing", "full" if int(option) == 1 else "selective", "activation_checkpoint.mode", name)
-        if int(option) > 1:
-            reading.assume(
-                f"of every {option} blocks one is recomputed; forecast is recomputation per operator",
-                "--checkpointing full, or none",
-            )
-    elif mode == "selective" and option:
-        reading.take("checkpointing", mode, "activation_checkpoint.mode", name)
+    if mode is None:
+        _default(reading, "checkpointing", "selective", "selective checkpointing of every second block")
+        option = option or "2"
+    reading.take("checkpointing", mode, name)
+    if reading.options["checkpointing"] != "selective":
+        return
+    if option.isdigit() and int(option) == 1:
+        reading.take("checkpointing", "full", name, option_name)
+    elif option.isdigit():
+        reading.assume(
+            f"of every {option} blocks one is recomputed; forecast is recomputation per operator",
+            "--checkpointing full, or none",
+        )
+    if option:
+        reading.take("checkpointing", reading.options["checkpointing"], name, option_name)
 
 
 def _kernels(reading: Reading) -> None:
     names = ("compile.enable", "training.compile")
     if not reading.flag(*names):
-        reading.take("kernels", "eager", *names)
+        _default(reading, "kernels", "eager", "no compilation", *names)
         return
-    components = reading.words("compile.components") or ["model", "loss"]
-    reading.take("kernels", "compiled" if "model" in components else "eager", *names, "compile.components")
+    parts = "compile.components"
+    components = reading.words(parts) or ["model", "loss"]
+    reading.take("kernels", "compiled" if "model" in components else "eager", *names, parts)
     if "loss" in components:
-        reading.take("loss_chunks", 1, "compile.components")
+        reading.take("loss_chunks", 1, *names, parts)
 
 
 TORCHTITAN = Trainer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from paceline.catalog.losses import LOSSES
@@ -61,10 +62,15 @@ MODULES: Mapping[str, str] = {"all-linear": "all-linear", "all_linear": "all-lin
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def take_optimizer(reading: Reading, *names: str) -> None:
-    """Take the optimizer of a field; one that is not known here is named, and AdamW's memory is assumed."""
+def take_optimizer(reading: Reading, *names: str, default: str = "") -> None:
+    """Take the optimizer of a field; one that is not known here is named, and AdamW's memory is assumed.
+
+    `default`: whose default fused AdamW is, where the file names none.
+    """
     word = reading.text(*names)
     if not word:
+        if default:
+            default_optimizer(reading, default)
         return
     name = reading.present(*names)
     known = OPTIMIZERS.get(word.lower())
@@ -77,32 +83,95 @@ def take_optimizer(reading: Reading, *names: str) -> None:
         reading.take("optimizer_impl", implementation, name)
 
 
-def take_dtype(reading: Reading, dtype: str | None, recipe: str | None, *names: str) -> None:
-    """Take the type of products and the recipe of precision."""
-    reading.take("dtype", dtype, *names)
-    reading.take("precision", recipe, *names)
+def default_optimizer(reading: Reading, whose: str) -> None:
+    """Take fused AdamW, which is `whose` default, where nothing names the optimizer."""
+    if "optimizer" not in reading.options:
+        for setting, value in (("optimizer", "adamw"), ("optimizer_impl", "fused")):
+            reading.default(setting, value, f"fused AdamW, {whose}", "--optimizer and --optimizer-impl")
 
 
-def lora_modules(targets: list[str]) -> str:
-    """Return the modules of `--lora` for PEFT's `target_modules`: a name, or the modules by comma."""
-    if not targets:
-        return ""
-    words = {MODULES.get(one.lower(), one) for one in targets}
-    if "all-linear" in words or words >= set(_MATRICES):
+_PATTERN = re.compile(r"[\\^$*+?|()\[\]{}]|\\.\\*")
+"""What PEFT's regular expressions have, and names of modules have not."""
+_GROUP = re.compile(r"\(([\w|]+)\)(\w*)")
+_NAME = re.compile(r"[A-Za-z]\w*")
+_PEFT_MODULES: Mapping[str, str] = {
+    **{"gpt2": "c_attn", "mpt": "Wqkv", "t5": "q,v", "phi": "q_proj,v_proj,fc1,fc2"},
+    **dict.fromkeys(("gpt_neox", "falcon", "bloom", "chatglm"), "query_key_value"),
+    **dict.fromkeys(("bert", "roberta"), "query,value"),
+    "nemotron_h": "q_proj,k_proj,v_proj,o_proj",
+}
+"""Modules that PEFT adapts by default, by family; of others q_proj and v_proj (peft/utils/constants.py)."""
+
+
+def take_lora(
+    reading: Reading,
+    rank: tuple[str, ...],
+    targets: tuple[str, ...],
+    *names: str,
+    default_rank: tuple[int, str] = (8, "PEFT's default"),
+    default_modules: tuple[str, str] | None = None,
+) -> None:
+    """Take the rank and the modules of LoRA.
+
+    Args:
+        reading: The file.
+        rank: Fields of the rank.
+        targets: Fields of PEFT's `target_modules`: a list of names, or a regular expression.
+        names: Other fields that say it.
+        default_rank: The trainer's default, and whose it is.
+        default_modules: The trainer's default; None: PEFT's, by the model's family.
+    """
+    size = reading.whole(*rank)
+    if size is None:
+        size = default_rank[0]
+        reading.assume(f"rank {size}, {default_rank[1]}", "--lora RANK:MODULES")
+    modules = _modules(reading, *targets)
+    if not modules:
+        family = "" if reading.config is None else reading.config.kind
+        modules, whose = default_modules or (_PEFT_MODULES.get(family, "q_proj,v_proj"), "PEFT's default modules")
+        reading.assume(f"{modules.replace(',', ' and ')}, {whose}", "--lora RANK:MODULES")
+    reading.take("lora", f"{size}:{modules}", *names, *rank, *targets)
+
+
+def _modules(reading: Reading, *names: str) -> str:
+    """Return the modules of `--lora` for PEFT's `target_modules`; empty if there are none that it says."""
+    words = reading.words(*names)
+    name = reading.present(*names)
+    if isinstance(pattern := reading.value(*names), str) and _PATTERN.search(pattern):
+        # What a pattern matches is the model's to say; its names say it where they are written out.
+        spelled = _GROUP.sub(lambda one: " ".join(f"{part}{one[2]}" for part in one[1].split("|")), pattern)
+        words = [one for one in dict.fromkeys(_NAME.findall(spelled)) if one.endswith("_proj") or one in _FUSED]
+        if not words:
+            reading.leave(name, "a pattern of modules; --lora RANK:MODULES says which")
+            return ""
+        reading.assume(f"the modules that a pattern names: {', '.join(words)[:80]}", "--lora RANK:MODULES")
+    plain = {MODULES.get(one.lower(), one) for one in words}
+    if "all-linear" in plain or plain >= set(_MATRICES):
         return "all-linear"
-    return ",".join(one for one in dict.fromkeys(targets))
+    return ",".join(dict.fromkeys(one.rpartition(".")[2] for one in words))
 
 
-def take_lora(reading: Reading, rank: int | None, modules: str, *names: str) -> None:
-    """Take the rank and the modules of LoRA."""
-    if rank is not None:
-        reading.take("lora", f"{rank}:{modules}" if modules else str(rank), *names)
+_FUSED = (
+    *("query_key_value", "c_attn", "c_proj", "c_fc", "Wqkv", "dense", "fc1", "fc2"),
+    *("dense_h_to_4h", "dense_4h_to_h"),
+)
+"""Names of modules that do not end in `_proj`."""
+
+
+def take_whole_modules(reading: Reading, *names: str) -> None:
+    """Take modules that are trained whole beside the adapters: PEFT's `modules_to_save`."""
+    words = [one.strip("^$").removesuffix(".weight").rpartition(".")[2] for one in reading.words(*names)]
+    if not words:
+        return
+    if all(_NAME.fullmatch(one) for one in words):
+        reading.take("modules_to_save", ",".join(dict.fromkeys(words)), *names)
+    else:
+        reading.leave(reading.present(*names), "modules that are trained whole; --modules-to-save says which")
 
 
 def eager_kernels(reading: Reading) -> None:
     """Take the kernels of transformers' models where the file names no others."""
-    reading.take("kernels", "eager")
-    reading.assume("eager kernels, those of transformers' models", "--kernels fused, or compiled")
+    reading.default("kernels", "eager", "eager kernels, those of transformers' models", "--kernels fused, or compiled")
 
 
 def adapters_in_fp32(reading: Reading) -> None:
@@ -127,3 +196,15 @@ def take_loss(reading: Reading, loss: str, *names: str) -> None:
 
 _SAME_PASSES = {"ipo": "dpo"}
 """Losses of as many passes."""
+
+
+def take_gpus(reading: Reading) -> None:
+    """Take the number of GPUs from the launcher of a script: torchrun, accelerate or deepspeed."""
+    of_nodes, of_one = ("nnodes", "num_machines", "num_nodes"), ("nproc_per_node", "num_gpus", "gpus")
+    nodes, each = reading.whole(*of_nodes), reading.whole(*of_one)
+    if each is None:
+        reading.take("workers", reading.whole("num_processes"), "num_processes", "num_machines")
+        return
+    reading.take("workers", each * (nodes or 1), *of_one, *of_nodes)
+    if (nodes or 1) > 1 and "cluster" not in reading.given:
+        reading.take("gpus_per_node", each, *of_one)
