@@ -124,11 +124,14 @@ TRAINING_ARGUMENTS = {
     "optim": "adamw_torch_fused",
     "output_dir": "out",
 }
+FUSED = {"optimizer": "adamw", "optimizer_impl": "fused"}
 FILES = {
     "ds_config.json": (
         json.dumps(DEEPSPEED),
         "DeepSpeed",
-        {"sharding": "zero3", "batch": 2, "accumulate": 4, "dtype": "bf16", "precision": "o2", "offload": "cpu:states"},
+        {"sharding": "zero3", "batch": 2, "accumulate": 4, "dtype": "bf16", "precision": "o2", "offload": "cpu:states"}
+        | FUSED
+        | {"kernels": "eager"},
     ),
     "accelerate.yaml": (
         ACCELERATE,
@@ -136,6 +139,7 @@ FILES = {
         {
             **{"workers": 16, "gpus_per_node": 8, "sharding": "zero3", "reshard_after_forward": "no"},
             **{"checkpointing": "full", "dtype": "bf16", "precision": "mixed", "kernels": "eager"},
+            **FUSED,
         },
     ),
     "titan.toml": (
@@ -144,6 +148,7 @@ FILES = {
         {
             **{"workers": 16, "sharding": "hsdp:8", "batch": 1, "seq": 8192, "dtype": "bf16"},
             **{"precision": "fsdp-mixed", "checkpointing": "selective", "kernels": "compiled", "loss_chunks": 1},
+            "optimizer_impl": "fused",
         },
     ),
     "lora.yml": (
@@ -161,6 +166,7 @@ FILES = {
         {
             **{"batch": 1, "accumulate": 8, "seq": 2048, "dtype": "bf16", "precision": "o2", "checkpointing": "full"},
             **{"sharding": "zero3", "offload": "cpu:states", "kernels": "eager"},
+            **FUSED,
         },
     ),
     "train.sh": (
@@ -169,7 +175,7 @@ FILES = {
         {
             **{"workers": 32, "tensor_parallel": 2, "pipeline_parallel": 2, "virtual_stages": 2, "sharding": "zero1"},
             **{"batch": 1, "microbatches": 16, "seq": 8192, "dtype": "bf16", "precision": "megatron"},
-            "checkpointing": "selective",
+            **{"checkpointing": "selective", "gpus_per_node": 8},
         },
     ),
     "smol.yaml": (
@@ -186,6 +192,7 @@ FILES = {
         {
             **{"workers": 16, "tensor_parallel": 4, "sharding": "zero1", "batch": 1, "accumulate": 16, "seq": 4096},
             **{"dtype": "bf16", "precision": "megatron", "checkpointing": "full"},
+            "gpus_per_node": 8,
         },
     ),
     "args.json": (
@@ -236,6 +243,89 @@ def test_each_file_is_forecast(tmp_path, name):
     assert made["workers"] * (made.get("gpus_per_worker") or 1) == 16
     assert made["file"]["trainer"] == FILES[name][1]
     assert made["file"]["read"] and not made["file"]["not_understood"]
+
+
+LAUNCH = {
+    "acc.yaml": ACCELERATE,
+    "qlora.yml": AXOLOTL,
+    "ds_config.json": json.dumps(DEEPSPEED),
+    "titan.toml": TORCHTITAN,
+    "sft.yaml": "model_name_or_path: mistralai/Mistral-7B-v0.1\nper_device_train_batch_size: 2\npacking: true\n"
+    "use_peft: true\nlora_r: 4\nlora_target_modules: all-linear\nlora_modules_to_save: [embed_tokens]\noutput_dir: o\n",
+}
+SCRIPTS = {
+    "accelerate launch --config_file conf/acc.yaml train.py --lr 1e-4": {"workers": 16, "sharding": "zero3"},
+    "accelerate launch --config_file acc.yaml -m axolotl.cli.train qlora.yml --micro-batch-size 1": {
+        **{"workers": 16, "sharding": "zero3", "batch": 1, "quantize": "nf4-double", "checkpointing": "full"}
+    },
+    "torchrun --nproc_per_node 4 --nnodes 2 sft.py --config sft.yaml": {
+        **{"workers": 8, "gpus_per_node": 4, "batch": 2, "seq": 1024, "lora": "4:all-linear", "dtype": "bf16"},
+        **{"checkpointing": "full", "loss_chunks": 8, "precision": None, "modules_to_save": "embed_tokens"},
+    },
+    "deepspeed --num_gpus 8 train.py --deepspeed --deepspeed_config ds_config.json": {
+        **{"workers": 8, "sharding": "zero3", "batch": 2, "offload": "cpu:states", "kernels": "eager"}
+    },
+    "NGPU=8 torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file titan.toml --training.seq_len 4096": {
+        **{"workers": 8, "seq": 4096, "sharding": "hsdp:8", "kernels": "compiled"}
+    },
+    "accelerate launch --mixed_precision bf16 --num_machines 2 --num_processes 16 --use_deepspeed --zero_stage 2 a.py": {
+        **{"workers": 16, "sharding": "zero2", "dtype": "bf16", "precision": "o2", "gpus_per_node": 8}
+    },
+    "torchrun --nproc_per_node 8 train_lora.py --per_device_train_batch_size 2 --use_lora True --q_lora True": {
+        **{"lora": "8:q_proj,v_proj", "quantize": "nf4", "batch": 2}
+    },
+    "llamafactory-cli train nothere.yaml\ntorchrun --nproc_per_node 8 a.py --config_file nothere.yaml --fp16": {},
+}
+
+
+def launched(folder, command):
+    for name, text in LAUNCH.items():
+        (folder / name).write_text(text)
+    (folder / "run.sh").write_text(f"#!/bin/bash\n{command}\n")
+    return trainers.read(folder / "run.sh", {})
+
+
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_files_that_a_script_names(tmp_path, command):
+    reading = launched(tmp_path, command)
+    assert {name: reading.options.get(name) for name in SCRIPTS[command]} == SCRIPTS[command]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    reading = launched(tmp_path, "accelerate launch --config_file nothere.yaml train.py --config nothere2.yaml")
+    assert fates(reading)["--config-file"] == ("not forecast", "there is no such file")
+    assert fates(reading)["--config"] == ("not forecast", "there is no such file")
+
+
+def readings(folder):
+    for name in FILES:
+        yield trainers.read(written(folder, name), {})
+    for command in SCRIPTS:
+        yield launched(folder, command)
+
+
+def test_each_option_is_of_a_row_or_an_assumption(tmp_path):
+    for reading in readings(tmp_path):
+        values = {}
+        for row in reading.rows(lambda setting, value: f"<{setting}={value}>"):
+            assert row.fate == "read" or not row.options
+            for setting, value in re.findall(r"<(\w+)=(.*?)>(?! \()", row.words):
+                values.setdefault(setting, set()).add(value)
+        values.pop("model", None)
+        assumed = {setting for one in reading.assumptions for setting in one.settings}
+        assert not assumed & values.keys()
+        assert assumed | values.keys() == reading.options.keys(), reading.path
+        assert all(values[name] == {str(reading.options[name])} for name in values)
+
+
+@pytest.mark.parametrize("name", ["lora.yml", "titan.toml", "train.sh"])
+def test_the_options_forecast_the_same(tmp_path, name):
+    path = written(tmp_path, name)
+    reading = trainers.read(path, {"workers": [16]})
+    options = {**reading.options, "workers": 16}
+    options["gpus"] = options.pop("workers")
+    as_file = paceline.simulate(path, gpu="h100", gpus=16)
+    assert as_file.iteration_s == paceline.simulate(reading.config.name, gpu="h100", **options).iteration_s
 
 
 def test_command_line_wins(tmp_path):
@@ -392,7 +482,7 @@ echo --done
 """
     assert dict(arguments(text)) == {
         **{"--lr": 1e-4, "--bf16": True, "--world-size": 16, "--recompute-modules": ["core_attn", "mlp"]},
-        **{"--name": "two words", "--last": True, "--done": True},
+        **{"--name": "two words", "--last": True},
     }
 
 

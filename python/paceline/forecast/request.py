@@ -628,10 +628,14 @@ def _recording(named: Named) -> str | Path | Trace:
 
 def _from_file(listed: Sequence[str | Path | Trace], given: Given) -> tuple[Sequence[Named], TrainerFile | None]:
     """Return the workloads, with the model of a trainer's file in its place; its options join the values."""
-    found = trainer_file.find(listed)
-    merged = None if found is None else trainer_file.merge(*found, given)
+    file = trainer_file.find(listed)
+    merged = None if file is None else trainer_file.merge(*file, given)
     if merged is not None:
         return [merged[0]], merged[1]
+    if file is None:
+        trainer_file.check_there(listed)
+    if file is not None and "model" in given.values:
+        raise trainer_file.unknown(file[0])
     if "model" in given.values:
         raise InvalidArgumentError(
             "is for a trainer's file, which may not name its model",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline._core import Trace
+from paceline._internal.files import check_readable
 from paceline.catalog.models.config import Config
 from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
@@ -44,8 +45,8 @@ class TrainerFile:
         """
 
         def of(name: str) -> int:
-            found = values.get(name, self.options.get(name, 1))
-            return int(found[0] if isinstance(found, list) else found)
+            degree = values.get(name, self.options.get(name, 1))
+            return int(degree[0] if isinstance(degree, list) else degree)
 
         if "batch" not in self.options:
             return None
@@ -103,15 +104,29 @@ def find(workloads: Sequence[object]) -> tuple[Path, str] | None:
     Raises InvalidArgumentError for several workloads.
     """
     words = [_divided(one) for one in workloads if isinstance(one, str | Path)]
-    found = [(Path(name), gpu) for name, gpu in words if is_candidate(name)]
-    if not found:
+    files = [(Path(name), gpu) for name, gpu in words if is_candidate(name)]
+    if not files:
         return None
     if len(workloads) > 1:
         raise InvalidArgumentError(
-            f"{found[0][0]!s:.200} has options of its own, and there are {len(workloads)} workloads",
-            remedy=f"paceline simulate {found[0][0]!s:.80}",
+            f"{files[0][0]!s:.200} has options of its own, and there are {len(workloads)} workloads",
+            remedy=f"paceline simulate {files[0][0]!s:.80}",
         )
-    return found[0]
+    return files[0]
+
+
+def unknown(path: Path) -> InvalidArgumentError:
+    """Return the error about a file that no known trainer reads."""
+    from paceline.interop import trainers
+
+    return trainers.unknown(path)
+
+
+def check_there(workloads: Sequence[object]) -> None:
+    """Refuse the path of a file with a trainer's suffix that is not there. Raises InvalidArgumentError."""
+    for word in workloads:
+        if isinstance(word, str | Path) and Path(name := _divided(word)[0]).suffix.lower() in _SUFFIXES:
+            check_readable(Path(name))
 
 
 def _divided(word: str | Path) -> tuple[str, str]:

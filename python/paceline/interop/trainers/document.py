@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ _DEEPEST = 32
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".args")
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", *SCRIPTS)
 _OPTION = re.compile(r"(?<!\S)--[a-z]+[-_][a-z-]+")
+_OPEN = "???"
+"""OmegaConf's value that is to be given."""
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\.*([A-Za-z_][\w.]*)\}")
 
@@ -34,17 +38,17 @@ def document(path: Path) -> Values:
     """Return the values of a file. Raises InvalidArgumentError, which names it and the line that is wrong."""
     text = read_text(path, LARGEST)
     kind = path.suffix.lower()
-    if kind in SCRIPTS or (kind not in SUFFIXES and _OPTION.search(text)):
-        return dict(arguments(text))
+    if not text.strip():
+        raise InvalidArgumentError(f"{path!s:.200}: is empty", remedy="a file with the fields of a trainer")
     try:
+        if kind in SCRIPTS or (kind not in SUFFIXES and _OPTION.search(text)):
+            return dict(arguments(text))
         return _resolved(dict(_flat(_parsed(text, kind), _Count())))
     except RecursionError:
-        raise InvalidArgumentError(f"{path}: is nested too deep", remedy="a flat file") from None
+        raise InvalidArgumentError(f"{path!s:.200}: is nested too deep", remedy="a flat file") from None
     except ValueError as error:
         reason = " ".join(str(error).split())
-        raise InvalidArgumentError(
-            f"{path}: {reason:.300}", remedy=f"a file that {_CHECKED.get(kind, _YAML)} reads"
-        ) from None
+        raise InvalidArgumentError(f"{path!s:.200}: {reason:.300}", remedy=_CHECKED.get(kind, _YAML)) from None
 
 
 def beside(path: Path, word: str) -> Path | None:
@@ -59,30 +63,65 @@ def beside(path: Path, word: str) -> Path | None:
     return None
 
 
-_YAML = "PyYAML"
-_CHECKED = {".json": "python -m json.tool", ".toml": "Python's tomllib"}
+_YAML = "a file that PyYAML reads"
+_CHECKED = {
+    ".json": "a file that python -m json.tool reads",
+    ".toml": "a file that Python's tomllib reads",
+    **dict.fromkeys(SCRIPTS, "the arguments themselves in the place of variables"),
+}
 
 
 def _parsed(text: str, kind: str) -> object:
     if kind not in (".json", ".toml"):
         return yaml_of(text)
     try:
-        return json.loads(text) if kind == ".json" else tomllib.loads(text)
+        return json.loads(text, object_pairs_hook=_once) if kind == ".json" else tomllib.loads(text)
     except ValueError as error:
         raise ValueError(f"is not {kind[1:].upper()}: {error}") from None
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the mapping of an object's pairs. Raises ValueError for a name that it has twice."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError(f"{_twice([name for name, _ in pairs]):.80} is there twice; keep one of them")
+    return made
+
+
+def _twice(names: list[str]) -> str:
+    """Return the first of names that is there twice."""
+    return next(name for name, count in Counter(names).items() if count > 1)
 
 
 def yaml_of(text: str) -> object:
     """Return a YAML document. Raises ValueError with the line that is wrong."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return yaml.load(text, Loader=loader)
+        return yaml.load(text, Loader=_yaml_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
         raise ValueError(f"{where}{getattr(error, 'problem', None) or 'is not YAML'}") from None
+
+
+@cache
+def _yaml_loader() -> Any:  # noqa: ANN401 - a class of PyYAML's, which has no types
+    """Return PyYAML's safe loader, which refuses a key that a mapping has twice, and too many merged ones (`<<`)."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def flatten_mapping(self, node: Any) -> None:  # noqa: ANN401
+            names = [key.value for key, _ in node.value if isinstance(key.value, str) and key.value != "<<"]
+            if len(set(names)) < len(names) and not hasattr(node, "merged"):
+                where = node.start_mark
+                raise yaml.MarkedYAMLError(problem=f"{_twice(names):.80} is there twice", problem_mark=where)
+            node.merged = True
+            super().flatten_mapping(node)
+            if len(node.value) > _MOST:
+                raise ValueError(f"has more than {_MOST:,} values")
+
+    return Loader
 
 
 class _Count:
@@ -112,8 +151,8 @@ def _plain(value: object) -> Value:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
-        return [one if isinstance(one, bool | int | float | str) else "…" for one in value[:_MOST]]
-    return str(type(value).__name__)
+        return [one if one is None or isinstance(one, bool | int | float | str) else "…" for one in value[:_MOST]]
+    return str(value)[:40]
 
 
 def _resolved(values: Values) -> Values:
@@ -125,16 +164,16 @@ def _resolved(values: Values) -> Values:
         beside = f"{own.rpartition('.')[0]}.{name}"
         return values.get(beside)
 
-    found: Values = {}
+    resolved: Values = {}
     for key, value in values.items():
         if not isinstance(value, str) or "${" not in value:
-            found[key] = value
+            resolved[key] = "$" if value == _OPEN else value
             continue
         match = _REFERENCE.fullmatch(value.strip())
         other = None if match is None else looked_up(match[1], key)
         filled = _REFERENCE.sub(lambda one, own=key: str(looked_up(one[1], own) or one[0]), value)  # type: ignore[misc]
-        found[key] = _product(filled) if other is None else other
-    return found
+        resolved[key] = _product(filled) if other is None else other
+    return resolved
 
 
 def _product(text: str) -> Value:

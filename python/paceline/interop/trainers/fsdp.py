@@ -18,6 +18,11 @@ _RESHARD: Mapping[object, str | None] = {
     False: "no",
     "false": "no",
 }
+WORDS = (
+    *("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "no_shard"),
+    *("auto_wrap", "offload", "true", "false"),
+)
+"""Of transformers' `fsdp`: transformers/training_args.py, trainer_utils.py (`FSDPOption`)."""
 PREFETCH: Mapping[object, bool] = {
     "backward_pre": True,
     "backward_post": False,

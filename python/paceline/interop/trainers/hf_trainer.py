@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from paceline._internal.nearest import nearest
 from paceline.interop.trainers import deepspeed, fsdp, launch
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
@@ -101,9 +102,12 @@ def _is_on(reading: Reading, name: str) -> bool:
 
 def sharding(reading: Reading) -> None:
     """Take FSDP or DeepSpeed; DDP otherwise."""
-    words = [word for one in reading.words("fsdp") for word in one.split()]
+    words = [word.lower() for one in reading.words("fsdp") for word in one.split()]
+    if (wrong := next((one for one in words if one not in fsdp.WORDS), None)) is not None:
+        near = nearest(wrong, fsdp.WORDS) or "full_shard"
+        raise reading.wrong("fsdp", f"{wrong:.40} is not known", f"{near} (of {', '.join(fsdp.WORDS)})")
     # A dump of all arguments has `fsdp_config` even where `fsdp` is empty.
-    is_named = bool(words) and words[0].lower() not in ("false", "")
+    is_named = bool(words) and words[0] != "false"
     if is_named or ("fsdp" not in reading.values and reading.has("fsdp_config.*")):
         fsdp.take(reading, words)
         launch.take(reading)
@@ -219,9 +223,8 @@ def _lora(reading: Reading, *, is_trl: bool) -> None:
     ranks = ("lora_r", "lora_rank", "lora_dim")
     switches = {name: reading.flag(name) for name in names if reading.has(name)}
     # FastChat's train_lora.py has no switch.
-    if not (
-        any(switches.values()) or (not switches.keys() - {"q_lora"} and reading.has(*ranks, "lora_target_modules"))
-    ):
+    is_implied = not switches.keys() - {"q_lora"} and reading.has(*ranks, "lora_target_modules")
+    if not (is_implied or any(switches.values())):
         return
     default = (16, "TRL's default") if is_trl else (8, "PEFT's default")
     take_lora(reading, ranks, ("lora_target_modules",), *switches, default_rank=default)

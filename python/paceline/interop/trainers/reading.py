@@ -46,8 +46,8 @@ class Assumption:
 
     words: str
     remedy: str = ""
-    setting: str = ""
-    """The option that the trainer's default gives; empty: none."""
+    settings: tuple[str, ...] = ()
+    """The options that the trainer's default gives."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Reading:
         """Values by setting, as text or numbers; those in `given`, too."""
         self.fields_of: dict[str, tuple[str, ...]] = {}
         """The fields that a setting comes from."""
-        self._assumptions: list[Assumption] = []
+        self._assumptions: dict[str, Assumption] = {}
         self.model: str | Config | None = None
         """The model by its name, or by its sizes; None if the file says neither."""
         self.model_fields: tuple[str, ...] = ()
@@ -165,7 +165,7 @@ class Reading:
         if isinstance(found, float) and found.is_integer() and abs(found) < _MOST:
             found = int(found)
         if isinstance(found, bool) or not isinstance(found, int) or not least <= found < _MOST:
-            raise self.wrong(name, f"must be a whole number, at least {least}, not {_shown(found)}", "8")
+            raise self.wrong(name, f"must be a whole number, at least {least}, not {_quoted(found)}", "8")
         return found
 
     def number(self, *names: str) -> int | None:
@@ -191,7 +191,7 @@ class Reading:
             found = found.lower() in ("true", "yes", "1")
         if found in (0, 1):
             return bool(found)
-        raise self.wrong(name, f"must be true or false, not {_shown(found)}", "true")
+        raise self.wrong(name, f"must be true or false, not {_quoted(found)}", "true")
 
     def text(self, *names: str) -> str:
         """Return text; empty if there is none. Raises InvalidArgumentError for a list."""
@@ -199,15 +199,19 @@ class Reading:
         if found is None:
             return ""
         if isinstance(found, list):
-            raise self.wrong(name, f"must be one word, not {_shown(found)}", str(found[0]) if found else "a word")
+            raise self.wrong(name, f"must be one word, not {_quoted(found)}", str(found[0]) if found else "a word")
         return str(found)
 
     def words(self, *names: str) -> list[str]:
-        """Return a list of words; one that commas separate counts as a list."""
-        found = self.value(*names)
-        if found is None:
+        """Return a list of words; one that commas separate counts as a list. Raises InvalidArgumentError."""
+        value, name = self.value(*names), self.present(*names)
+        if value in (None, "", []):
             return []
-        return [str(one).strip() for one in (found if isinstance(found, list) else str(found).split(","))]
+        words = [str(one or "").strip() for one in (value if isinstance(value, list) else str(value).split(","))]
+        if not all(map(_is_word, words)):
+            rest = ", ".join(filter(_is_word, words))
+            raise self.wrong(name, f"has an item that is no word: {_quoted(value)}", f"[{rest}]")
+        return words
 
     def choice(self, values: Mapping[Any, object], *names: str) -> Any:  # noqa: ANN401 - a value of the mapping
         """Return what a value stands for; None if there is none. Raises InvalidArgumentError for other values."""
@@ -216,9 +220,9 @@ class Reading:
             return None
         key = found.lower() if isinstance(found, str) else found
         if isinstance(key, list) or key not in values:
-            known = [str(one) for one in values]
+            known = [_shown(one) for one in values if one != ""]
             near = nearest(str(found), known) or known[0]
-            raise self.wrong(name, f"{_shown(found)} is not known", f"{near} (one of {', '.join(known)})")
+            raise self.wrong(name, f"{_quoted(found)} is not known", f"{near} (one of {', '.join(known)})")
         return values[key]
 
     def present(self, *names: str) -> str:
@@ -233,7 +237,7 @@ class Reading:
 
     def wrong(self, name: str, problem: str, remedy: str) -> InvalidArgumentError:
         """Return an error about a field."""
-        name = self.label(name)
+        name = self.label(name).removeprefix(f"{self.path.name}: ")
         spelled = f"{name} {remedy}" if name.startswith("--") else f"{name.rpartition('.')[2]}: {remedy}"
         return InvalidArgumentError(f"{self.path!s:.200}: {name}: {problem}", remedy=spelled)
 
@@ -318,17 +322,20 @@ class Reading:
         self.take(setting, value)
         self.assume(words, remedy, setting)
 
-    def assume(self, words: str, remedy: str = "", setting: str = "") -> None:
-        """Record an assumption, once."""
-        if (one := Assumption(words, remedy, setting)) not in self._assumptions:
-            self._assumptions.append(one)
+    def assume(self, words: str, remedy: str = "", *settings: str) -> None:
+        """Record an assumption, once, with the options that it gives."""
+        known = self._assumptions.get(words, Assumption(words, remedy))
+        self._assumptions[words] = replace(known, settings=tuple(dict.fromkeys((*known.settings, *settings))))
 
     @property
     def assumptions(self) -> list[Assumption]:
         """Assumptions that hold: a default does not where a field, or what was given, says the option."""
-        own = [one for one in self._assumptions if not one.setting or self.is_default(one.setting)]
-        # One for several options is listed once.
-        return list({one.words: one for one in own}.values())
+        made = []
+        for one in self._assumptions.values():
+            left = tuple(name for name in one.settings if self.is_default(name))
+            if left or not one.settings:
+                made.append(replace(one, settings=left))
+        return made
 
     def is_default(self, setting: str) -> bool:
         """Whether an option is the trainer's default: neither a field nor what was given says it."""
@@ -416,8 +423,8 @@ class Reading:
             if setting not in self.options:
                 self.options[setting] = value
                 self._of_included[setting] = other
-        for one in other._assumptions:
-            self.assume(one.words, one.remedy, one.setting)
+        for one in other._assumptions.values():
+            self.assume(one.words, one.remedy, *one.settings)
         self.included.append(other)
 
     def drop(self, setting: str) -> None:
@@ -474,7 +481,9 @@ class Reading:
         for why, patterns in fields.idle(self.trainer.tables):
             if any(fnmatchcase(name, one) or fnmatchcase(name, f"{self.trainer.prefix}{one}") for one in patterns):
                 return Row(name, shown, "no effect", why)
-        near = nearest(name, sorted(self._readable)) if self.label(name) == name else None
+        near = nearest(name, sorted(self._readable))
+        if near and self.label(name).startswith("--"):
+            near = f"--{near.removeprefix('--').replace('_', '-')}"
         return Row(name, shown, "not understood", f"is it {near}?" if near else "")
 
     def _as_option(self, setting: str, spelled: Callable[[str, object], str]) -> str:
@@ -503,8 +512,17 @@ class Reading:
         )
 
 
+def _is_word(text: str) -> bool:
+    return text not in ("", "…")
+
+
 def _first(patterns: Mapping[str, str], name: str) -> str | None:
     return next((why for pattern, why in patterns.items() if fnmatchcase(name, pattern)), None)
+
+
+def _quoted(value: Value) -> str:
+    """Return a value as an error has it: a list as one."""
+    return f"[{_shown(value)}]" if isinstance(value, list) else _shown(value)
 
 
 def _shown(value: Value) -> str:

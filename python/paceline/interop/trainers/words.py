@@ -201,9 +201,13 @@ _SAME_PASSES = {"ipo": "dpo"}
 def take_gpus(reading: Reading) -> None:
     """Take the number of GPUs from the launcher of a script: torchrun, accelerate or deepspeed."""
     of_nodes, of_one = ("nnodes", "num_machines", "num_nodes"), ("nproc_per_node", "num_gpus", "gpus")
-    nodes, each = reading.whole(*of_nodes), reading.whole(*of_one)
+    nodes, each = reading.whole(*of_nodes), reading.whole(*of_one, least=0) or None
     if each is None:
-        reading.take("workers", reading.whole("num_processes"), "num_processes", "num_machines")
+        count = reading.whole("num_processes")
+        reading.take("workers", count, "num_processes", "num_machines")
+        each = None if count is None or count % (nodes or 1) else count // (nodes or 1)
+        of_one = ("num_processes", "num_machines")
+    if each is None:
         return
     reading.take("workers", each * (nodes or 1), *of_one, *of_nodes)
     if (nodes or 1) > 1 and "cluster" not in reading.given:
