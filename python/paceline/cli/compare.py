@@ -61,7 +61,12 @@ def compare(*, workload: str, measured: str, everything: bool, as_json: bool, **
     given = {name: value for name, value in options.items() if value is not None}
     with naming(types.flags(SIMULATE, given)), Bar("comparing"):
         answer = report.answer(workload, given, measured)
+        file = answer.question.forecaster.file
     if as_json:
-        put(json.dumps(to_dict(answer), indent=1, allow_nan=False))
-    else:
-        say(report.lines(answer, everything=everything))
+        put(json.dumps(to_dict(answer) | ({"file": file.to_dict()} if file else {}), indent=1, allow_nan=False))
+        return
+    say(report.lines(answer, everything=everything))
+    if file is not None:
+        from paceline.forecast.wording import trainer_file
+
+        say(["", *trainer_file.lines(file)])

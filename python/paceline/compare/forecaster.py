@@ -12,6 +12,7 @@ from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
+from paceline.forecast import trainer_file
 from paceline.forecast.evidence import usual_spread
 from paceline.forecast.likeness import QUANTILE
 from paceline.forecast.nccl import request as collectives
@@ -20,6 +21,7 @@ from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
+from paceline.forecast.trainer_file import TrainerFile
 from paceline.settings.table import SIMULATE
 
 _SINGLE = "compare has one forecast"
@@ -139,12 +141,19 @@ class Forecaster:
             )
         return answers[0]
 
-    def _prepared(self, changes: Mapping[str, Any]) -> Prepared:
+    @property
+    def file(self) -> TrainerFile | None:
+        """The trainer's file that the workload is, if it is one."""
+        return None if self.is_collective else self._sweep({}).file
+
+    def _sweep(self, changes: Mapping[str, Any]) -> Sweep:
         given = {name: value for name, value in {**self.options, **changes}.items() if value is not None}
-        if given.get("workers") is None and given.get("gpus") is None:
+        if given.get("workers") is None and given.get("gpus") is None and trainer_file.find(self.words) is None:
             raise InvalidArgumentError("needs the number of GPUs", setting="workers", remedy="{workers=8}")
-        sweep = Sweep.of(self.words, given, SIMULATE, "flag", one_strategy=True)
-        prepared = prepare(sweep)
+        return Sweep.of(self.words, given, SIMULATE, "flag", one_strategy=True)
+
+    def _prepared(self, changes: Mapping[str, Any]) -> Prepared:
+        prepared = prepare(self._sweep(changes))
         if len(prepared.scenarios) > 1:
             raise InvalidArgumentError(
                 f"{_SINGLE}, and {len(prepared.scenarios)} are requested", remedy="one value of each option"

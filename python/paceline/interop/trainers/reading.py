@@ -469,7 +469,7 @@ class Reading:
             return Row(name, shown, "not forecast", why)
         if (why := _first(fields.unforecast(self.trainer.tables), name)) is not None:
             # A switch that is off, or an empty value, changes nothing.
-            if value is False or value in (None, "", "none", "None", AUTO) or value == []:
+            if not value or value in ("none", "None", AUTO):
                 return Row(name, shown, "no effect", "the default")
             return Row(name, shown, "not forecast", why)
         if value is None or value == "":

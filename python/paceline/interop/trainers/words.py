@@ -200,7 +200,8 @@ _SAME_PASSES = {"ipo": "dpo"}
 
 def take_gpus(reading: Reading) -> None:
     """Take the number of GPUs from the launcher of a script: torchrun, accelerate or deepspeed."""
-    of_nodes, of_one = ("nnodes", "num_machines", "num_nodes"), ("nproc_per_node", "num_gpus", "gpus")
+    of_nodes = ("nnodes", "num_machines", "num_nodes")
+    of_one: tuple[str, ...] = ("nproc_per_node", "num_gpus", "gpus")
     nodes, each = reading.whole(*of_nodes), reading.whole(*of_one, least=0) or None
     if each is None:
         count = reading.whole("num_processes")
