@@ -268,7 +268,8 @@ SCRIPTS = {
     "NGPU=8 torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file titan.toml --training.seq_len 4096": {
         **{"workers": 8, "seq": 4096, "sharding": "hsdp:8", "kernels": "compiled"}
     },
-    "accelerate launch --mixed_precision bf16 --num_machines 2 --num_processes 16 --use_deepspeed --zero_stage 2 x": {
+    "accelerate launch --mixed_precision bf16 --num_machines 2 --num_processes 16 --use_deepspeed "
+    "--zero_stage 2 train.py": {
         **{"workers": 16, "sharding": "zero2", "dtype": "bf16", "precision": "o2", "gpus_per_node": 8}
     },
     "torchrun --nproc_per_node 8 train_lora.py --per_device_train_batch_size 2 --use_lora True --q_lora True": {
