@@ -16,9 +16,9 @@ def loads(text: str | bytes) -> Any:  # noqa: ANN401
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidArgumentError(f"'{printable(twice[:80])}' is given twice", remedy="one of the two")
-    return found
+    return fields

@@ -24,15 +24,15 @@ def addresses() -> dict[str, list[str]]:
 
     Link-local IPv6 addresses are left out: they need a scope that is only valid on the other machine.
     """
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     if not sys.platform.startswith("linux"):
-        return found
+        return by_name
     for _, name in socket.if_nameindex():
-        found[name] = [address for address in (_ipv4(name),) if address is not None]
+        by_name[name] = [address for address in (_ipv4(name),) if address is not None]
     for name, address, scope, flags in ipv6():
         if scope != _LINK_SCOPE and not flags & _UNUSABLE:
-            found.setdefault(name, []).append(address)
-    return found
+            by_name.setdefault(name, []).append(address)
+    return by_name
 
 
 def _ipv4(name: str) -> str | None:
@@ -125,10 +125,10 @@ def is_own(address: str) -> bool:
 def towards(host: str) -> str | None:
     """Return the address of this machine from which `host` is reached; None if it is unknown or unreachable."""
     try:
-        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+        targets = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return None
-    for family, kind, protocol, _, address in sorted(found, key=lambda entry: entry[0] != socket.AF_INET):
+    for family, kind, protocol, _, address in sorted(targets, key=lambda entry: entry[0] != socket.AF_INET):
         try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.connect(address)  # Connecting a datagram socket looks up the route and sends nothing.
@@ -140,7 +140,7 @@ def towards(host: str) -> str | None:
 
 def default_address() -> str:
     """Return this machine's address on the default route, or else of an interface; loopback if there is none."""
-    routed = next((found for far in _FAR if (found := towards(far)) is not None), None)
+    routed = next((address for far in _FAR if (address := towards(far)) is not None), None)
     own = (one for one in itertools.chain.from_iterable(addresses().values()) if not is_loopback(one))
     return routed or next(own, None) or loopback()
 
@@ -160,12 +160,12 @@ def is_loopback(address: str) -> bool:
 
 def address_for(first: str) -> str:
     """Return this machine's address for a job of several machines, of which `first` is the host of rank 0."""
-    found = towards(first)
-    if found is None:
+    address = towards(first)
+    if address is None:
         return loopback()
     by_name = not is_loopback(first) and first != "localhost"
     # Many systems list their own name with a loopback address.
-    return default_address() if is_loopback(found) and by_name else found
+    return default_address() if is_loopback(address) and by_name else address
 
 
 def split_endpoint(text: str) -> str:

@@ -69,8 +69,8 @@ def traces(name: str | None, bandwidth: str | None, as_json: bool, verbose: bool
     if _exported(name, export, lambda source: load_trace(source).to_json()):
         return
     rate = BANDWIDTH_BPS if bandwidth is None else parse_rate(bandwidth)
-    found = [load_trace(source) for source in ([name] if name else trace_names())]
-    entries = [totals(trace) | Characteristics.of(trace, rate).to_dict() for trace in found]
+    listed = [load_trace(source) for source in ([name] if name else trace_names())]
+    entries = [totals(trace) | Characteristics.of(trace, rate).to_dict() for trace in listed]
     if as_json:
         put(json.dumps(entries, indent=1))
         return
@@ -168,13 +168,13 @@ def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None
     """
     if _exported(name, export, cluster_text):
         return
-    found = [load_cluster(source) for source in ([name] if name else cluster_names())]
-    entries = [cluster_document(cluster) for cluster in found]
+    listed = [load_cluster(source) for source in ([name] if name else cluster_names())]
+    entries = [cluster_document(cluster) for cluster in listed]
     if as_json:
         put(json.dumps(entries, indent=1))
         return
     if name:
-        _show_cluster(found[0], entries[0])
+        _show_cluster(listed[0], entries[0])
         return
     columns = [
         Column("name", left=True),
@@ -194,7 +194,7 @@ def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None
             _rate(entry["intra_bandwidth"]) if entry["gpus_per_node"] > 1 else "-",
             *("yes" if able else "no" for able in _abilities(entry)),
         ]
-        for cluster, entry in zip(found, entries, strict=True)
+        for cluster, entry in zip(listed, entries, strict=True)
     ]
     say(render(columns, [rows]))
     about = (

@@ -170,10 +170,10 @@ def _items(names: Iterable[str], before: str, last: str, param: click.Parameter)
     from click.shell_completion import CompletionItem
 
     given, may_be_a_file = before.split(","), _may_be_a_file(param)
-    found = [name for name in dict.fromkeys(names) if name.startswith(last) and name not in given]
-    if found and may_be_a_file:
-        found += _files(last)
-    items = [CompletionItem(before + name) for name in found]
+    fitting = [name for name in dict.fromkeys(names) if name.startswith(last) and name not in given]
+    if fitting and may_be_a_file:
+        fitting += _files(last)
+    items = [CompletionItem(before + name) for name in fitting]
     return items or ([CompletionItem(before + last, type="file")] if may_be_a_file else [])
 
 

@@ -50,8 +50,8 @@ def _describe(as_json: bool) -> None:
     from paceline.doctor.environment import collect
     from paceline.doctor.environment_table import table
 
-    found = collect()
+    environment = collect()
     if as_json:
-        put(json.dumps(found, indent=1, allow_nan=False))
+        put(json.dumps(environment, indent=1, allow_nan=False))
     else:
-        say(table(found, width()))
+        say(table(environment, width()))

@@ -233,24 +233,26 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
     }
 
 
-def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
+def _text(workload: Workload, document: dict[str, Any]) -> list[str]:
     from paceline.forecast.wording import terms
 
     hardware = workload.hardware
-    times = ", ".join(f"{name} {units.duration(found[f'{name}_s'])}" for name in ("forward", "backward", "optimizer"))
-    rate = f"{units.digits(found['samples_per_s'])} samples/s"
-    if "tokens_per_s_per_gpu" in found:
-        rate = f"{units.digits(found['tokens_per_s_per_gpu'])} tokens/s"
+    times = ", ".join(
+        f"{name} {units.duration(document[f'{name}_s'])}" for name in ("forward", "backward", "optimizer")
+    )
+    rate = f"{units.digits(document['samples_per_s'])} samples/s"
+    if "tokens_per_s_per_gpu" in document:
+        rate = f"{units.digits(document['tokens_per_s_per_gpu'])} tokens/s"
     made = [
-        f"batch {found['batch']}",
-        found["dtype"],
-        f"{found['attention']} attention",
-        f"{found['kernels']} kernels",
+        f"batch {document['batch']}",
+        document["dtype"],
+        f"{document['attention']} attention",
+        f"{document['kernels']} kernels",
     ]
-    if found["checkpointing"] != "none":
+    if document["checkpointing"] != "none":
         made.append(workload.checkpointing_words)
     made += workload.trained_words
-    shared = f", sharded over {found['gpus']:,}" if found["gpus"] > 1 else ""
+    shared = f", sharded over {document['gpus']:,}" if document["gpus"] > 1 else ""
     facts = [
         Fact("Time", f"{times}, without communication"),
         Fact("Setup", ", ".join(made)),
@@ -263,10 +265,10 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
             *(units.gigabytes(row[kind]) if row[kind] else "-" for kind in _HEADERS),
             "no" if not row["fits"] else "tightly" if row["tight"] else "yes",
         ]
-        for row in found["memory"]
+        for row in document["memory"]
     ]
     return [
-        *headline(f"On one {hardware.under_limit}: {rate}, MFU {units.percent(found['mfu'])}"),
+        *headline(f"On one {hardware.under_limit}: {rate}, MFU {units.percent(document['mfu'])}"),
         "",
         *block(facts),
         "",

@@ -227,10 +227,10 @@ def one_each(value: Kind) -> Value:
 
 def words(text: str) -> list[str]:
     """Names, at least one; the caller decides whether duplicates are allowed."""
-    found = [word.strip() for word in text.split(",") if word.strip()]
-    if not found:
+    parts = [word.strip() for word in text.split(",") if word.strip()]
+    if not parts:
         raise InvalidArgumentError(f"'{text[:80]}' names nothing", remedy="drop {this}")
-    return found
+    return parts
 
 
 COUNT = whole(1, 100_000)

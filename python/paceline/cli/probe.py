@@ -99,9 +99,9 @@ def probe(
         most_bytes=most or chosen.most_bytes,
         compression=tuple(compression or ()),
     )
-    found = _probed(budget, output)
-    if found is not None:
-        _tell(found, output, as_json)
+    results = _probed(budget, output)
+    if results is not None:
+        _tell(results, output, as_json)
 
 
 def refuse_alone(command: str) -> None:
@@ -128,14 +128,14 @@ def _probed(budget: Budget, output: Path | None) -> Found | None:
             layout = Layout.of(ranks)
         objects.from_first(ranks, lambda: _check(output))
         if ranks.rank:
-            again, found = bool(obey(ranks)), None
+            again, results = bool(obey(ranks)), None
         else:
-            controller, found = measure(ranks, layout, budget, show)
-            again = _more_streams(ranks, found)
+            controller, results = measure(ranks, layout, budget, show)
+            again = _more_streams(ranks, results)
             controller.end(then=again)
     if again:
-        _several_connections(found, budget)
-    return found
+        _several_connections(results, budget)
+    return results
 
 
 def _check(output: Path | None) -> None:
@@ -143,25 +143,25 @@ def _check(output: Path | None) -> None:
         check_writable("--output", output)
 
 
-def _more_streams(ranks: Job, found: Found) -> bool:
+def _more_streams(ranks: Job, results: Found) -> bool:
     """Whether a job with several connections can be measured: not if parameter servers are separate processes."""
     settings = ranks.settings
-    wanted = len(found.layout.hosts) > 1 and settings.streams == 1 and settings.transport not in ("shm", "grpc")
-    return wanted and not settings.helpers and not found.left_out
+    wanted = len(results.layout.hosts) > 1 and settings.streams == 1 and settings.transport not in ("shm", "grpc")
+    return wanted and not settings.helpers and not results.left_out
 
 
-def _several_connections(found: Found | None, budget: Budget) -> None:
+def _several_connections(results: Found | None, budget: Budget) -> None:
     """All ranks leave the job and join another."""
     from paceline.job import job
     from paceline.probe.measure import MANY_STREAMS, STREAMS, measure_streams
     from paceline.probe.rpc import obey
 
     with job.join(strategy="ring", streams=MANY_STREAMS) as ranks:
-        if found is None:
+        if results is None:
             obey(ranks)
             return
         show(1, 1, STREAMS)
-        measure_streams(ranks, found, budget)
+        measure_streams(ranks, results, budget)
 
 
 def show(done: int, total: int, what: str) -> None:
@@ -169,16 +169,16 @@ def show(done: int, total: int, what: str) -> None:
     click.echo(f"[{done}/{total}] {what}", err=True)
 
 
-def _tell(found: Found, output: Path | None, as_json: bool) -> None:
+def _tell(results: Found, output: Path | None, as_json: bool) -> None:
     from paceline.probe import cluster_file, report
 
-    fields = cluster_file.fields(found)
+    fields = cluster_file.fields(results)
     if output is not None:
         write(output, fields)
     if as_json:
-        put(json.dumps(found.to_dict(fields), indent=1, allow_nan=False))
+        put(json.dumps(results.to_dict(fields), indent=1, allow_nan=False))
         return
-    lines = report.text(found, width())
+    lines = report.text(results, width())
     if output is not None:
         lines += ["", f"Wrote {output}", *block.suggestion(f"paceline simulate resnet-50 --cluster {output}")]
     say(lines)

@@ -105,9 +105,9 @@ def run(
 
 
 def _places(ranks: int | None, hosts: str | None, hostfile: Path | None) -> list[Place]:
-    found = _hosts(hosts, hostfile)
-    if found is not None:
-        return place(found, ranks)
+    places = _hosts(hosts, hostfile)
+    if places is not None:
+        return place(places, ranks)
     if ranks is None:
         raise UsageError("the number of ranks is missing", remedy="paceline run -np 4 -- python train.py")
     return [Place(Host("localhost", ranks), 0, ranks)]

@@ -94,12 +94,12 @@ class Analysis:
 
         Only ranks whose input pipeline was watched are in it.
         """
-        found: dict[int, float] = {}
+        shares: dict[int, float] = {}
         for rank, breakdowns in self.breakdowns.items():
             known = [one.susceptible for one in breakdowns if one.susceptible is not None]
             if known:
-                found[rank] = sum(known) / len(known)
-        return found
+                shares[rank] = sum(known) / len(known)
+        return shares
 
     def spread(self) -> tuple[float, float, float]:
         """Return median and quartiles of the step, in nanoseconds."""
@@ -110,7 +110,7 @@ class Analysis:
 def analyze(recording: Recording) -> Analysis:
     """Break down a recording. Raises InvalidArgumentError if nothing happened in it."""
     notes = list(recording.notes)
-    steps = {rank.rank: found for rank in recording.ranks if (found := steps_of(rank))}
+    steps = {rank.rank: marks for rank in recording.ranks if (marks := steps_of(rank))}
     if not steps:
         return _as_one(recording, notes)
     bare = [str(rank.rank) for rank in recording.ranks if rank.rank not in steps]
@@ -174,12 +174,12 @@ def _breakdowns(
 
 def _by_step(transfers: Sequence[Transfer], steps: Sequence[Interval]) -> list[list[Transfer]]:
     ends = [end for _, end in steps]
-    found: list[list[Transfer]] = [[] for _ in steps]
+    by_step: list[list[Transfer]] = [[] for _ in steps]
     for transfer in transfers:
         index = bisect_right(ends, transfer.ready)
         if index < len(steps) and transfer.ready >= steps[index][0]:
-            found[index].append(transfer)
-    return found
+            by_step[index].append(transfer)
+    return by_step
 
 
 def _durations(breakdowns: dict[int, list[StepBreakdown]]) -> list[float]:
@@ -195,14 +195,14 @@ def _together(breakdowns: dict[int, list[StepBreakdown]]) -> bool:
 
 def _as_one(recording: Recording, notes: list[str]) -> Analysis:
     """Treat a recording without steps as one: from the first operation to the end of the last one."""
-    transfers = {rank.rank: found for rank in recording.ranks if (found := transfers_of(rank))}
+    transfers = {rank.rank: own for rank in recording.ranks if (own := transfers_of(rank))}
     match(transfers)
     breakdowns = {}
-    for rank, found in transfers.items():
-        whole = found[0].ready, max(it.end for it in found)
+    for rank, own in transfers.items():
+        whole = own[0].ready, max(it.end for it in own)
         if whole[0] < whole[1]:
             nothing = Marked(whole, [], [], [], [], [], [whole])
-            breakdowns[rank] = [break_down(nothing, found, steps=False)]
+            breakdowns[rank] = [break_down(nothing, own, steps=False)]
     if not breakdowns:
         raise InvalidArgumentError(f"{recording.path}: contains neither a step nor an operation", remedy=RECORD)
     notes.append(

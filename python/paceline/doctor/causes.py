@@ -131,15 +131,15 @@ def find_sharding(analysis: Analysis) -> Diagnosis | None:
 
 def _gathers(analysis: Analysis) -> float:
     """Return how often a block is gathered in a step of a rank."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for rank in analysis.recording.ranks:
         within = _steps(analysis, rank.rank)
         for operation in rank.operations:
             block = Block.of(operation.name)
             if block is not None and block.collective == "all-gather" and _is_in(operation.begin, within):
-                found[block.name] += 1
+                counts[block.name] += 1
     steps = sum(len(breakdowns) for breakdowns in analysis.breakdowns.values())
-    return max(found.values(), default=0) / steps
+    return max(counts.values(), default=0) / steps
 
 
 # Compute: nothing else costs much.
@@ -275,22 +275,22 @@ _ELEMENTS = re.compile(r".* (\w+)\[[^\]]*\]")
 
 def element_type(analysis: Analysis, begins: str = "") -> str | None:
     """Return the element type of most bytes of the operations whose names begin so; None if they do not say it."""
-    found: Counter[str | None] = Counter()
+    counts: Counter[str | None] = Counter()
     for rank in analysis.recording.ranks:
         for operation in rank.operations:
             if operation.name.startswith(begins):
                 match = _ELEMENTS.fullmatch(operation.name)
-                found[match[1] if match else None] += operation.size
-    return max(found, key=lambda name: found[name], default=None)
+                counts[match[1] if match else None] += operation.size
+    return max(counts, key=lambda name: counts[name], default=None)
 
 
 def _counted(analysis: Analysis, what: str) -> Intervals:
     """Return the spans within typical steps."""
-    found: Intervals = []
+    intervals: Intervals = []
     for rank in analysis.recording.ranks:
         spans = union((span.begin, span.end) for span in rank.coordinator.get(what, ()))
-        found += overlap(spans, _steps(analysis, rank.rank))
-    return found
+        intervals += overlap(spans, _steps(analysis, rank.rank))
+    return intervals
 
 
 def _steps(analysis: Analysis, rank: int) -> Intervals:
@@ -334,64 +334,64 @@ def _negotiation_remedies(main: str) -> list[str]:
 
 def find_small_buckets(analysis: Analysis) -> Diagnosis | None:
     """Diagnose operations so small that their fixed cost dominates."""
-    found = sending(analysis)
-    if found is None or not found.small:
+    sent = sending(analysis)
+    if sent is None or not sent.small:
         return None
     return Diagnosis(
         name="small-buckets",
-        seconds=found.small / 1e9,
-        share=found.small / analysis.mean.step,
+        seconds=sent.small / 1e9,
+        share=sent.small / analysis.mean.step,
         headline="the fixed cost of many small operations",
         facts=[
-            f"{operations(found.operations)}{_per_step(analysis)}, half of at most {units.size(found.median_bytes)}",
-            f"each takes {nanoseconds(found.fixed)} whatever its size",
+            f"{operations(sent.operations)}{_per_step(analysis)}, half of at most {units.size(sent.median_bytes)}",
+            f"each takes {nanoseconds(sent.fixed)} whatever its size",
         ],
-        evidence=_figures(found),
+        evidence=_figures(sent),
         tries=[larger_buckets(analysis.interface), less_often(analysis)],
     )
 
 
 def find_no_overlap(analysis: Analysis) -> Diagnosis | None:
     """Diagnose gradients sent after backward that could have been sent during it."""
-    found = sending(analysis)
-    if found is None or not found.overlap:
+    sent = sending(analysis)
+    if sent is None or not sent.overlap:
         return None
-    held = found.held > found.overlap / 2
+    held = sent.held > sent.overlap / 2
     if held:
-        why = f"all ranks have gradients ready and nothing moves for {nanoseconds(found.held)} of backward"
-    elif found.operations == 1:
-        why = f"one operation sends them all, after {percent(found.late)} of backward"
+        why = f"all ranks have gradients ready and nothing moves for {nanoseconds(sent.held)} of backward"
+    elif sent.operations == 1:
+        why = f"one operation sends them all, after {percent(sent.late)} of backward"
     else:
-        why = f"the first of {operations(found.operations)} begins after {percent(found.late)} of backward"
-    remedy = smaller_buckets(analysis.interface, units.size(found.bytes, 2))
+        why = f"the first of {operations(sent.operations)} begins after {percent(sent.late)} of backward"
+    remedy = smaller_buckets(analysis.interface, units.size(sent.bytes, 2))
     if held and analysis.interface is Interface.HOROVOD:
         remedy = "HOROVOD_CYCLE_TIME lower than it was (milliseconds, default 1; sends gradients sooner)"
     return Diagnosis(
         name="no-overlap",
-        seconds=found.overlap / 1e9,
-        share=found.overlap / analysis.mean.step,
+        seconds=sent.overlap / 1e9,
+        share=sent.overlap / analysis.mean.step,
         headline="sending gradients that backward could have hidden",
-        facts=[f"backward hides {percent(found.hidden_share)} of the time of sending gradients", why],
-        evidence={**_figures(found), "first_ready_share": found.late, "held_s": found.held / 1e9},
+        facts=[f"backward hides {percent(sent.hidden_share)} of the time of sending gradients", why],
+        evidence={**_figures(sent), "first_ready_share": sent.late, "held_s": sent.held / 1e9},
         tries=[remedy],
     )
 
 
 def find_network(analysis: Analysis) -> Diagnosis | None:
     """Diagnose the rest of the exposed transfers: bytes over bandwidth."""
-    found = sending(analysis)
-    if found is None or not found.network:
+    sent = sending(analysis)
+    if sent is None or not sent.network:
         return None
     hot = busiest(analysis.recording)
-    rate = f", bus bandwidth {units.rate(float(f'{found.bus_bandwidth_bps:.3g}'))}" if found.bus_bandwidth_bps else ""
-    hidden = [f"backward hides {percent(found.hidden_share)} of it"] if analysis.has_steps else []
+    rate = f", bus bandwidth {units.rate(float(f'{sent.bus_bandwidth_bps:.3g}'))}" if sent.bus_bandwidth_bps else ""
+    hidden = [f"backward hides {percent(sent.hidden_share)} of it"] if analysis.has_steps else []
     return Diagnosis(
         name="network-bound",
-        seconds=found.network / 1e9,
-        share=found.network / analysis.mean.step,
+        seconds=sent.network / 1e9,
+        share=sent.network / analysis.mean.step,
         headline=_moving(analysis),
         facts=[
-            f"{units.size(found.bytes)}{_per_step(analysis)} in {operations(found.operations)}{rate}",
+            f"{units.size(sent.bytes)}{_per_step(analysis)} in {operations(sent.operations)}{rate}",
             *hidden,
             *([hot.words] if hot else []),
             *(
@@ -401,11 +401,11 @@ def find_network(analysis: Analysis) -> Diagnosis | None:
             ),
         ],
         evidence={
-            **_figures(found),
+            **_figures(sent),
             "busiest": hot.role if hot else None,
             "busiest_times": hot.times if hot else None,
         },
-        tries=_sending_remedies(analysis, hot, found.bus_bandwidth_bps),
+        tries=_sending_remedies(analysis, hot, sent.bus_bandwidth_bps),
     )
 
 
@@ -454,15 +454,15 @@ def _sending_remedies(analysis: Analysis, hot: Busiest | None, reached_bps: floa
     ]
 
 
-def _figures(found: Sending) -> dict[str, Figure]:
+def _figures(sent: Sending) -> dict[str, Figure]:
     return {
-        "exposed_s": found.exposed / 1e9,
-        "hidden_share": found.hidden_share,
-        "operations_per_step": found.operations,
-        "bytes_per_step": found.bytes,
-        "median_bytes": found.median_bytes,
-        "fixed_s": found.fixed / 1e9,
-        "bus_bandwidth_bps": found.bus_bandwidth_bps,
+        "exposed_s": sent.exposed / 1e9,
+        "hidden_share": sent.hidden_share,
+        "operations_per_step": sent.operations,
+        "bytes_per_step": sent.bytes,
+        "median_bytes": sent.median_bytes,
+        "fixed_s": sent.fixed / 1e9,
+        "bus_bandwidth_bps": sent.bus_bandwidth_bps,
     }
 
 
@@ -580,12 +580,12 @@ def find_straggler(analysis: Analysis) -> Diagnosis | None:
 
 def _blamed(breakdowns: dict[int, StepBreakdown]) -> Counter[int]:
     """Return the nanoseconds for which others waited, by the rank that they waited for."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for breakdown in breakdowns.values():
         for wait in breakdown.waits:
             if wait.last is not None:
-                found[wait.last] += wait.straggler
-    return found
+                counts[wait.last] += wait.straggler
+    return counts
 
 
 def _first(counter: Counter[int]) -> int:
@@ -725,7 +725,7 @@ _CAUSES: tuple[Callable[[Analysis], Diagnosis | None], ...] = (
 
 def diagnoses(analysis: Analysis) -> list[Diagnosis]:
     """Return all causes that apply, costliest first; computation if the others cost almost nothing."""
-    found = [diagnosis for cause in _CAUSES if (diagnosis := cause(analysis)) and diagnosis.share >= LISTED]
-    found.sort(key=lambda diagnosis: -diagnosis.share)
-    healthy = find_compute(analysis, sum(it.share for it in found if it.name != SLOW_STEPS))
-    return [healthy, *found] if healthy else found
+    listed = [diagnosis for cause in _CAUSES if (diagnosis := cause(analysis)) and diagnosis.share >= LISTED]
+    listed.sort(key=lambda diagnosis: -diagnosis.share)
+    healthy = find_compute(analysis, sum(it.share for it in listed if it.name != SLOW_STEPS))
+    return [healthy, *listed] if healthy else listed

@@ -44,14 +44,18 @@ def ask(environ: Mapping[str, str]) -> dict[str, str | None]:
             check=False,
             close_fds=False,  # MPICH's launcher leaves its ranks a connection (PMI_FD)
         )
-        found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+        answer: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         return {"takes": None, "said": f"it was not initialized within {2 * LIMIT_S:.0f} s", "try": None}
     except (IndexError, ValueError):
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         why = lines[-1].partition("Error: ")[2] or lines[-1] if lines else f"exit code {done.returncode}"
         return {"takes": None, "said": f"it could not be initialized: {why}", "try": None}
-    return {"takes": found["takes"], "said": found["said"], "try": remedy(**found, environ={**os.environ, **environ})}
+    return {
+        "takes": answer["takes"],
+        "said": answer["said"],
+        "try": remedy(**answer, environ={**os.environ, **environ}),
+    }
 
 
 def remedy(abi: str, takes: str, said: str, environ: Mapping[str, str]) -> str | None:

@@ -71,7 +71,7 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     environ = os.environ if environ is None else environ
     mpi, no_mpi = _mpi(environ)
     interfaces = _interfaces()
-    found = {
+    document = {
         "format": "paceline-environment",
         "version": 1,
         "versions": {
@@ -99,7 +99,7 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
         "variables": variables(environ),
     }
     hidden = [value for name, value in environ.items() if _SECRET.search(name) and len(value) >= 4]
-    return {key: _without(value, hidden) for key, value in found.items()}
+    return {key: _without(value, hidden) for key, value in document.items()}
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -118,17 +118,17 @@ def _may_be_secret(name: str) -> bool:
     return bool(_SECRET.search(name)) or (name.lstrip("_").startswith("PACELINE_") and not is_known(name))
 
 
-def _without(found: Any, hidden: list[str]) -> Any:  # noqa: ANN401
+def _without(cleared: Any, hidden: list[str]) -> Any:  # noqa: ANN401
     """Remove secrets and users of addresses wherever they occur: in messages, in other variables."""
-    if isinstance(found, str):
+    if isinstance(cleared, str):
         for secret in hidden:
-            found = found.replace(secret, HIDDEN)
-        return _IN_AN_ADDRESS.sub("…@", found)
-    if isinstance(found, dict):
-        return {key: _without(value, hidden) for key, value in found.items()}
-    if isinstance(found, list):
-        return [_without(value, hidden) for value in found]
-    return found
+            cleared = cleared.replace(secret, HIDDEN)
+        return _IN_AN_ADDRESS.sub("…@", cleared)
+    if isinstance(cleared, dict):
+        return {key: _without(value, hidden) for key, value in cleared.items()}
+    if isinstance(cleared, list):
+        return [_without(value, hidden) for value in cleared]
+    return cleared
 
 
 def _package(name: str) -> str | None:
@@ -276,11 +276,11 @@ def _interfaces() -> list[dict[str, Any]]:
     found6: dict[str, list[str]] = {}
     for name, address, _, _ in ipv6():
         found6.setdefault(name, []).append(address)
-    found = []
+    interfaces = []
     for _, name in socket.if_nameindex():
         flags, folder = _flags(name), Path("/sys/class/net") / name
         speed, mtu = _text(folder / "speed"), _text(folder / "mtu")
-        found.append(
+        interfaces.append(
             {
                 "name": name,
                 "up": bool(flags & _IFF_UP),
@@ -292,7 +292,7 @@ def _interfaces() -> list[dict[str, Any]]:
                 "multicast": bool(flags & _IFF_MULTICAST),
             }
         )
-    return found
+    return interfaces
 
 
 def _transports(environ: Mapping[str, str], interfaces: list[dict[str, Any]], no_mpi: str) -> list[dict[str, Any]]:
@@ -357,12 +357,12 @@ def _limits() -> dict[str, dict[str, int | None]]:
     def number(limit: int) -> int | None:
         return None if limit == resource.RLIM_INFINITY else limit
 
-    found = {}
+    limits = {}
     for name, constant in _LIMITS.items():
         if hasattr(resource, constant):
             soft, hard = resource.getrlimit(getattr(resource, constant))
-            found[name] = {"soft": number(soft), "hard": number(hard)}
-    return found
+            limits[name] = {"soft": number(soft), "hard": number(hard)}
+    return limits
 
 
 def _settings(environ: Mapping[str, str]) -> str | None:

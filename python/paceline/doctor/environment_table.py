@@ -9,22 +9,22 @@ from paceline._internal import units
 from paceline._internal.console import wrapped
 
 
-def table(found: Mapping[str, Any], width: int) -> list[str]:
+def table(document: Mapping[str, Any], width: int) -> list[str]:
     """Return lines for people. `found` is the result of `environment.collect`."""
     sections = {
-        "Versions": _versions(found),
-        "System": _system(found),
+        "Versions": _versions(document),
+        "System": _system(document),
         "Transports": {
             it["name"]: ("yes" if it["available"] else "no") + (f": {it['detail']}" if it["detail"] else "")
-            for it in found["transports"]
+            for it in document["transports"]
         }
-        | _cuda_aware_mpi(found["cuda_aware_mpi"]),
-        "Network interfaces": {it["name"]: _interface(it) for it in found["interfaces"]} | _rdma(found["rdma"]),
+        | _cuda_aware_mpi(document["cuda_aware_mpi"]),
+        "Network interfaces": {it["name"]: _interface(it) for it in document["interfaces"]} | _rdma(document["rdma"]),
         "Limits (ulimit, soft / hard)": {
             name: " / ".join(_limit(name, limit[end]) for end in ("soft", "hard"))
-            for name, limit in found["limits"].items()
+            for name, limit in document["limits"].items()
         },
-        "Environment variables": dict(found["variables"]) or {"none": "of PACELINE_, HOROVOD_, OMP_ and their like"},
+        "Environment variables": dict(document["variables"]) or {"none": "of PACELINE_, HOROVOD_, OMP_ and their like"},
     }
     label = max(len(name) for rows in sections.values() for name in rows)
     lines: list[str] = []
@@ -33,27 +33,27 @@ def table(found: Mapping[str, Any], width: int) -> list[str]:
         for name, value in rows.items():
             # Names of variables may be long, and their values have no blanks to break at.
             lines += wrapped(f"  {name:<{min(label, 24)}}  {value}", width, " " * (min(label, 24) + 4)) or [f"  {name}"]
-    if found["settings"]:
-        lines += ["", *wrapped(f"These settings would stop a job: {found['settings']}", width, "  ")]
+    if document["settings"]:
+        lines += ["", *wrapped(f"These settings would stop a job: {document['settings']}", width, "  ")]
     return lines
 
 
-def _cuda_aware_mpi(found: Mapping[str, Any] | None) -> dict[str, str]:
-    if found is None:
+def _cuda_aware_mpi(answer: Mapping[str, Any] | None) -> dict[str, str]:
+    if answer is None:
         return {}
-    does = {"combines": "yes", "moves": "broadcast and all-gather", "nothing": "no", None: "unknown"}[found["takes"]]
-    remedy = f"; try: {found['try']}" if found["try"] else ""
-    return {"CUDA-aware MPI": f"{does}: {found['said']}{remedy}"}
+    does = {"combines": "yes", "moves": "broadcast and all-gather", "nothing": "no", None: "unknown"}[answer["takes"]]
+    remedy = f"; try: {answer['try']}" if answer["try"] else ""
+    return {"CUDA-aware MPI": f"{does}: {answer['said']}{remedy}"}
 
 
-def _versions(found: Mapping[str, Any]) -> dict[str, str]:
+def _versions(document: Mapping[str, Any]) -> dict[str, str]:
     always = ("paceline", "python", "torch", "numpy", "mpi", "nccl")
-    versions = found["versions"]
+    versions = document["versions"]
     return {name: version or "not found" for name, version in versions.items() if version or name in always}
 
 
-def _system(found: Mapping[str, Any]) -> dict[str, str]:
-    system, cpu, memory = found["system"], found["cpu"], found["memory"]
+def _system(document: Mapping[str, Any]) -> dict[str, str]:
+    system, cpu, memory = document["system"], document["cpu"], document["memory"]
     inside = f", in a container ({system['container']})" if system["container"] else ""
     cores = [f"{cpu['logical']} logical", f"{cpu['affinity']} usable by this process"]
     if cpu["cgroup_limit"] is not None:
@@ -66,7 +66,7 @@ def _system(found: Mapping[str, Any]) -> dict[str, str]:
         "cores": ", ".join(cores),
         "memory": _of(memory["available_bytes"], "available", memory["total_bytes"]),
         "/dev/shm": _of(memory["shm_free_bytes"], "free", memory["shm_bytes"]),
-        "gpus": ", ".join(found["gpus"]) or "none found",
+        "gpus": ", ".join(document["gpus"]) or "none found",
     }
     if memory["cgroup_limit_bytes"] is not None:
         rows["memory"] += f"; its control group may use {units.size(memory['cgroup_limit_bytes'])}"

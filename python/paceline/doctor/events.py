@@ -121,14 +121,14 @@ def _whole(path: Path, text: str) -> Iterator[Event]:
         document = json.loads(text)
     except (ValueError, RecursionError):
         raise InvalidArgumentError(f"{path}: is not JSON, so it is not a timeline", remedy=RECORD) from None
-    found = document.get("traceEvents") if isinstance(document, dict) else document
-    if not isinstance(found, list):
+    listed = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(listed, list):
         raise InvalidArgumentError(f"{path}: has no traceEvents, so it is not a timeline", remedy=RECORD)
-    yield from _checked(path, found)
+    yield from _checked(path, listed)
 
 
-def _checked(path: Path, found: list[Any]) -> Iterator[Event]:
-    for event in found:
+def _checked(path: Path, listed: list[Any]) -> Iterator[Event]:
+    for event in listed:
         if not isinstance(event, dict):
             raise InvalidArgumentError(f"{path}: an event is {json.dumps(event)[:80]}, not an object", remedy=RECORD)
         yield event

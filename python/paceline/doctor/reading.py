@@ -63,10 +63,10 @@ class _Reader:
         """Ranks that messages name."""
         self._open: dict[tuple[object, object, object], Event] = {}
 
-    def take(self, file: Path, found: Iterable[Event]) -> None:
+    def take(self, file: Path, listed: Iterable[Event]) -> None:
         """Read all of a file. Raises InvalidArgumentError."""
         self._file = file
-        for event in found:
+        for event in listed:
             try:
                 self._event(event)
             except InvalidArgumentError:
@@ -182,13 +182,13 @@ class _Reader:
             for rank in ranks
             if rank.dropped
         ]
-        found = Recording(self._path, workers, servers, missing, notes)
+        recording = Recording(self._path, workers, servers, missing, notes)
         notes += [
             f"{host.processes} processes of this job share {units.count(host.cores, 'core')} of {host.name} and take "
             "turns, which lengthens every part of a step; with a core for each, all of these figures would be others"
-            for host in found.crowded
+            for host in recording.crowded
         ]
-        return found
+        return recording
 
     def _refuse_what_was_not_run(self) -> None:
         if not self._ranks:

@@ -83,9 +83,9 @@ class Report:
 
     def _window_share(self) -> float | None:
         """Return the share of a step that is susceptible to load imbalance, if the input pipeline was watched."""
-        found = self.analysis.susceptible
-        step = sum(self.analysis.means[rank].step for rank in found)
-        return sum(found.values()) / step if found else None
+        shares = self.analysis.susceptible
+        step = sum(self.analysis.means[rank].step for rank in shares)
+        return sum(shares.values()) / step if shares else None
 
     @property
     def verdict(self) -> str:

@@ -136,10 +136,10 @@ def _after_forward(marked: Marked, wait: Interval) -> bool:
 def _gradients(marked: Marked, transfers: Sequence[Transfer]) -> list[Transfer]:
     """Return the transfers that become ready during backward or while waiting for gradients, without later scalars."""
     inside = union([*marked.backward, *(wait for wait in marked.wait if _after_forward(marked, wait))])
-    found = [it for it in transfers if any(begin <= it.ready < end for begin, end in inside)]
-    while len(found) > 1 and found[-1].size <= _NO_GRADIENT and found[-1].ready >= max(it.end for it in found[:-1]):
-        found.pop()
-    return found
+    inner = [it for it in transfers if any(begin <= it.ready < end for begin, end in inside)]
+    while len(inner) > 1 and inner[-1].size <= _NO_GRADIENT and inner[-1].ready >= max(it.end for it in inner[:-1]):
+        inner.pop()
+    return inner
 
 
 def _unmarked(regions: Intervals, gradients: Sequence[Transfer]) -> list[Wait]:

@@ -60,19 +60,19 @@ def marked(rank: Rank, step: Interval) -> Marked:
     inside = {name: _spans_within(spans, step) for name, spans in rank.marks.items()}
     named = [(span, Block.of(span.name)) for span in inside["wait"]]
     inside["wait"] = [span for span, block in named if block is None]
-    found = {name: _clipped(spans, step) for name, spans in inside.items()}
+    clipped = {name: _clipped(spans, step) for name, spans in inside.items()}
     blocks = [(interval, block) for span, block in named if block is not None for interval in _clipped([span], step)]
     taken: Intervals = union(interval for interval, _ in blocks)
     own: dict[str, Intervals] = {}
     for name in ("wait", "optimizer", "forward", "input"):
-        own[name] = without(found[name], taken)
+        own[name] = without(clipped[name], taken)
         taken = union([*taken, *own[name]])
     rest = without([step], taken)
-    if found["forward"]:
-        since = found["forward"][0][0]
+    if clipped["forward"]:
+        since = clipped["forward"][0][0]
         backward, other = clip(rest, since, step[1]), clip(rest, step[0], since)
     else:
-        backward = overlap(rest, found["backward"])
+        backward = overlap(rest, clipped["backward"])
         other = without(rest, backward)
     return Marked(step, own["input"], own["forward"], backward, own["optimizer"], own["wait"], other, blocks)
 

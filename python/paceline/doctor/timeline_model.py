@@ -34,8 +34,8 @@ class Block(NamedTuple):
     @classmethod
     def of(cls, label: str) -> Block | None:
         """Return it from the name of an operation or of a wait; None if that is no block's."""
-        found = _BLOCK.fullmatch(label.removeprefix("wait for "))
-        return cls(found[1], found[2]) if found else None
+        match = _BLOCK.fullmatch(label.removeprefix("wait for "))
+        return cls(match[1], match[2]) if match else None
 
 
 @dataclass(frozen=True, slots=True)

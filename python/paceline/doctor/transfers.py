@@ -42,7 +42,7 @@ def transfers_of(rank: Rank) -> list[Transfer]:
     """Return a rank's transfers by readiness, not yet compared with other ranks'."""
     operations = {operation.number: operation for operation in rank.operations}
     handled = {tensor.operation for tensor in rank.tensors}
-    found = [
+    transfers = [
         Transfer(it.name, it.call, it.size, it.number, it.begin, it.begin, it.end)
         for it in rank.operations
         if it.number not in handled
@@ -53,10 +53,12 @@ def transfers_of(rank: Rank) -> list[Transfer]:
         begun = min(tensor.agreed, operation.begin) if operation else tensor.agreed
         call = operation.call if operation else ""
         ready = tensor.requested
-        found.append(Transfer(tensor.name, call, tensor.size, tensor.operation, ready, max(ready, begun), tensor.done))
-    for transfer in found:
+        transfers.append(
+            Transfer(tensor.name, call, tensor.size, tensor.operation, ready, max(ready, begun), tensor.done)
+        )
+    for transfer in transfers:
         transfer.all_ready, transfer.all_begun = transfer.ready, transfer.begun
-    return sorted(found, key=lambda it: (it.ready, it.operation, it.name))
+    return sorted(transfers, key=lambda it: (it.ready, it.operation, it.name))
 
 
 def match(ranks: Mapping[int, Sequence[Transfer]]) -> None:

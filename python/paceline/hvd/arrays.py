@@ -118,8 +118,8 @@ def empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
 
 def address(array: Array) -> int:
     """Return the address of the first element."""
-    found: int = array.__array_interface__["data"][0]
-    return found
+    pointer: int = array.__array_interface__["data"][0]
+    return pointer
 
 
 def copied(array: Array) -> Array:
@@ -197,9 +197,9 @@ def _back(work: Array, like: Array) -> Array:
     name = like.dtype.name
     if name in _PARTS or name == "bool":
         return work.view(like.dtype).reshape(like.shape)
-    found = empty(like.shape, like.dtype)
-    np.copyto(found, work, casting="unsafe")
-    return found
+    copy = empty(like.shape, like.dtype)
+    np.copyto(copy, work, casting="unsafe")
+    return copy
 
 
 class _Moved(NamedTuple):

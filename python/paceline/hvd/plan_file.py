@@ -95,10 +95,10 @@ def _tensor(where: str, place: int, one: Any) -> tuple[str, str, int]:  # noqa: 
 
 
 def _list(where: str, name: str, document: dict[str, Any]) -> list[Any]:
-    found = document.get(name)
-    if not isinstance(found, list):
+    items = document.get(name)
+    if not isinstance(items, list):
         raise _wrong(where, name, "must be a list")
-    return found
+    return items
 
 
 def _wrong(where: str, field: str, how: str) -> InvalidArgumentError:

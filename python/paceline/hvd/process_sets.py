@@ -29,12 +29,12 @@ class ProcessSet:
             ValueError: `ranks` is not a list of integers.
         """
         try:
-            found = sorted(ranks)
+            members = sorted(ranks)
         except TypeError:
             raise ValueError(f"a process set is made of a list of ranks, not of {ranks!r:.80}") from None
-        if any(isinstance(rank, bool) or not isinstance(rank, int) for rank in found):
-            raise ValueError(f"a process set is made of a list of ranks, not of {found!r:.80}")
-        self.ranks: list[int] = found
+        if any(isinstance(rank, bool) or not isinstance(rank, int) for rank in members):
+            raise ValueError(f"a process set is made of a list of ranks, not of {members!r:.80}")
+        self.ranks: list[int] = members
         self.process_set_id: int | None = None
 
     def size(self) -> int | None:

@@ -180,13 +180,13 @@ def registered(process_set: Numbered) -> Registered:
     """Return the record of a process set. Raises ValueError if it was not added, or was removed."""
     world = current()
     number = process_set.process_set_id
-    found = world.sets.get(number) if number is not None else None
-    if found is None:
+    known = world.sets.get(number) if number is not None else None
+    if known is None:
         raise ValueError(
             f"{process_set!r} is unknown: it has not been added, or was removed; give it to "
             "hvd.init(process_sets=[...]) or hvd.add_process_set(...)"
         )
-    return found
+    return known
 
 
 def ranks_of(process_set: Numbered) -> tuple[int, ...]:
@@ -298,10 +298,10 @@ def is_homogeneous() -> bool:
 
 
 def _places() -> Places:
-    found = current().places
-    if found is None:
+    known = current().places
+    if known is None:
         raise NotInitializedError
-    return found
+    return known
 
 
 def places(rank: int, reported: Sequence[HostAndLocalRank]) -> Places:

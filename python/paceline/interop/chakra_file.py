@@ -221,13 +221,13 @@ def _node(message: Any) -> Node:  # noqa: ANN401
 
 
 def _attributes(message: Any) -> dict[str, Attribute]:  # noqa: ANN401
-    found = {}
+    attributes = {}
     for attribute in message.attr:
         kind = attribute.WhichOneof("value")
         if kind is not None:
             value = getattr(attribute, kind)
-            found[attribute.name] = Attribute(kind, list(value.values) if kind.endswith("_list") else value)
-    return found
+            attributes[attribute.name] = Attribute(kind, list(value.values) if kind.endswith("_list") else value)
+    return attributes
 
 
 def _content(path: Path) -> bytes:

@@ -110,8 +110,8 @@ class Source:
 
     def launch_of(self, event: Event) -> Event | None:
         """Return the call that launched a kernel."""
-        found = self.launches.get(event.number("correlation") or -1)
-        return found or self.by_external_id.get(event.number("External id") or -1)
+        launch = self.launches.get(event.number("correlation") or -1)
+        return launch or self.by_external_id.get(event.number("External id") or -1)
 
 
 def take_apart(source: Source, step: Event) -> Step | None:
@@ -139,13 +139,13 @@ def take_apart(source: Source, step: Event) -> Step | None:
     earliest = max((e.end for e in passes[-2]), default=window[0]) if len(passes) > 1 else window[0]
 
     library = [e for e in (*operators, *source.within("user_annotation", window)) if collectives.is_library_code(e)]
-    found, kernels, unlinked = _work(source, window)
+    exchanges, kernels, unlinked = _work(source, window)
     library_times = union((e.start, e.end) for e in library)
     if source.on_gpu:
-        waits, marks = _gpu_clock(kernels, found, library_times)
+        waits, marks = _gpu_clock(kernels, exchanges, library_times)
     else:
         busy = union((e.start, e.end) for e in operators if not collectives.is_library_code(e))
-        waits, marks = _cpu_clock(difference(busy, library_times), found, library_times)
+        waits, marks = _cpu_clock(difference(busy, library_times), exchanges, library_times)
 
     calls = [
         e for e in operators if e.thread == main and earliest <= e.start < begins and not _inside(e.start, in_backward)
@@ -165,7 +165,7 @@ def take_apart(source: Source, step: Event) -> Step | None:
     if loss > 0:
         names, layer_s = [*names, LOSS_LAYER], [*layer_s, loss]
 
-    gradients, buckets = _gradients(source, operators, last, creators, starts, found, marks)
+    gradients, buckets = _gradients(source, operators, last, creators, starts, exchanges, marks)
     backward_end = max([marks.last_before(ends), *(at for *_, at in gradients)])
     steps = [
         e for e in source.within("user_annotation", window) if e.name.startswith("Optimizer.step") and e.end > ends
@@ -188,7 +188,7 @@ def take_apart(source: Source, step: Event) -> Step | None:
                 (c.event.end - c.event.start) * 1e-6,
                 length(intersection([(c.event.start, c.event.end)], waits)) * 1e-6,
             )
-            for c in found
+            for c in exchanges
         ),
         buckets=buckets,
         unlinked=unlinked,
@@ -223,7 +223,7 @@ def _work(source: Source, window: Interval) -> tuple[list[Collective], list[_Ker
     if not source.on_gpu:
         calls = [e for category in ("user_annotation", "cpu_op") for e in source.within(category, window)]
         return [collectives.describe(e) for e in calls if collectives.is_call(e)], [], 0
-    found: list[tuple[float, Collective]] = []
+    exchanges: list[tuple[float, Collective]] = []
     kernels: list[_Kernel] = []
     unlinked = 0
     # A kernel may run long after its launch, but not before.
@@ -237,19 +237,19 @@ def _work(source: Source, window: Interval) -> tuple[list[Collective], list[_Ker
                 continue
             if collectives.is_kernel(event):
                 call = source.by_external_id.get(event.number("External id") or -1)
-                found.append((launch.start, collectives.describe(event, call)))
+                exchanges.append((launch.start, collectives.describe(event, call)))
             else:
                 kernels.append(_Kernel(event, launch.start))
     kernels.sort(key=lambda kernel: (kernel.launched, kernel.event.start))
-    return [c for _, c in sorted(found, key=lambda pair: pair[0])], kernels, unlinked
+    return [c for _, c in sorted(exchanges, key=lambda pair: pair[0])], kernels, unlinked
 
 
 def _gpu_clock(
-    kernels: Sequence[_Kernel], found: Sequence[Collective], library: Sequence[Interval]
+    kernels: Sequence[_Kernel], exchanges: Sequence[Collective], library: Sequence[Interval]
 ) -> tuple[list[Interval], Marks]:
     computing = [k for k in kernels if not _inside(k.launched, library)]
     copying = [k for k in kernels if _inside(k.launched, library)]
-    communicating = union((c.event.start, c.event.end) for c in found)
+    communicating = union((c.event.start, c.event.end) for c in exchanges)
     busy = union((k.event.start, k.event.end) for k in computing)
     # A gap between kernels is a wait if the kernel behind it had been launched by then; else the CPU was too slow.
     gaps: list[Interval] = []
@@ -277,9 +277,9 @@ def _gpu_clock(
 
 
 def _cpu_clock(
-    busy: Sequence[Interval], found: Sequence[Collective], library: Sequence[Interval]
+    busy: Sequence[Interval], exchanges: Sequence[Collective], library: Sequence[Interval]
 ) -> tuple[list[Interval], Marks]:
-    waits = difference(union((c.event.start, c.event.end) for c in found), busy)
+    waits = difference(union((c.event.start, c.event.end) for c in exchanges), busy)
     clock = Clock(union([*waits, *library]))
     return waits, Marks(clock, clock)
 
@@ -353,7 +353,7 @@ def _gradients(  # noqa: PLR0917
     backward: Sequence[Event],
     creators: dict[int | None, Event],
     starts: Sequence[float],
-    found: Sequence[Collective],
+    exchanges: Sequence[Collective],
     marks: Marks,
 ) -> tuple[list[tuple[tuple[int, ...], int, str, float]], bool]:
     """Return layers, bytes, dtype and time of each gradient in order, and whether they are buckets."""
@@ -384,7 +384,7 @@ def _gradients(  # noqa: PLR0917
     # Without shapes, the collectives say how many bytes were reduced together.
     result = []
     reached = 0
-    for collective in found:
+    for collective in exchanges:
         launch = source.launch_of(collective.event) if source.on_gpu else collective.event
         if launch is None or launch.start < begins or not collective.bytes:
             continue

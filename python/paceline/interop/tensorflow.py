@@ -172,19 +172,19 @@ def _usual(steps: Sequence[Step], notes: list[str]) -> list[Step]:
 
 def _bytes(recording: Recording, step: Step, given: Mapping[str, int]) -> dict[str, tuple[int, str]]:
     """Return bytes and dtype of each gradient."""
-    found: dict[str, tuple[int, str]] = {}
+    sizes: dict[str, tuple[int, str]] = {}
     for variable in step.ready_s:
         tensor = recording.tensors.get(step.producers.get(variable, ""))
         if variable in given:
-            found[variable] = given[variable], tensor.dtype if tensor else "float32"
+            sizes[variable] = given[variable], tensor.dtype if tensor else "float32"
         elif tensor is not None:
-            found[variable] = tensor.bytes, tensor.dtype
+            sizes[variable] = tensor.bytes, tensor.dtype
         else:
             raise InvalidArgumentError(
                 f"{recording.path}: has no size of {variable}'s gradient",
                 remedy="generate_chrome_trace_format(show_memory=True), or --sizes sizes.json",
             )
-    return found
+    return sizes
 
 
 def _worker(steps: Sequence[Step], sizes: Mapping[str, tuple[int, str]], dtype: str) -> dict[str, Any]:

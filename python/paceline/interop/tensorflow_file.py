@@ -175,8 +175,8 @@ def plain(name: str) -> str:
 
 
 def _task(process: str) -> str:
-    found = _TASK.search(process)
-    return f"{found['job']}:{found['task']}" if found else ""
+    match = _TASK.search(process)
+    return f"{match['job']}:{match['task']}" if match else ""
 
 
 def _microseconds(path: Path, index: int, entry: dict[str, Any], key: str) -> float:
@@ -244,10 +244,10 @@ def _of_profile(path: Path, planes: list[Plane]) -> Recording:
 
 def _operation(name: str, event: Event) -> Operation | None:
     """Return an operator of the graph with the times of an event; None if the name is not one's."""
-    found = _OPERATOR.match(name)
-    if found is None or "::" in name:
+    match = _OPERATOR.match(name)
+    if match is None or "::" in name:
         return None
-    return Operation(found["name"], found["kind"], "", event.start, event.end)
+    return Operation(match["name"], match["kind"], "", event.start, event.end)
 
 
 def _gpu(path: Path, planes: list[Plane]) -> Plane | None:

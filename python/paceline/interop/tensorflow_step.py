@@ -175,11 +175,11 @@ def _reads_by_inputs(own: Sequence[Operation], updates: dict[str, list[str]]) ->
 
 def _by_scope(reads: Sequence[tuple[str, Operation]]) -> list[tuple[str, Operation, tuple[str, ...]]]:
     """Return layers with their first operation and their variables; a layer's name begins those of its variables."""
-    found: dict[str, tuple[Operation, list[str]]] = {}
+    scopes: dict[str, tuple[Operation, list[str]]] = {}
     for variable, reader in reads:
         scope = variable.rpartition("/")[0] or variable
-        found.setdefault(scope, (reader, []))[1].append(variable)
-    return [(scope, reader, tuple(names)) for scope, (reader, names) in found.items()]
+        scopes.setdefault(scope, (reader, []))[1].append(variable)
+    return [(scope, reader, tuple(names)) for scope, (reader, names) in scopes.items()]
 
 
 def _by_order(

@@ -119,8 +119,8 @@ def memory(value: Array | None, what: str, *, dtype: str | None = None, writable
         if name is not None and array.dtype.isnative and array.flags.carray and array.size:
             return Memory([(_writable_address(array), array.size)], name, array)
     if not isinstance(value, list | tuple):
-        address, count, found, keep, stream = _look(value, what, writable)
-        return Memory([(address, count)] if count else [], _checked_dtype(found, dtype, what), keep, stream)
+        address, count, kind, keep, stream = _look(value, what, writable)
+        return Memory([(address, count)] if count else [], _checked_dtype(kind, dtype, what), keep, stream)
     if not value:
         raise InvalidArgumentError(f"{what}: an empty list", remedy="at least one array")
     parts = [memory(part, f"{what}[{index}]", dtype=dtype, writable=writable) for index, part in enumerate(value)]
@@ -195,22 +195,22 @@ def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, obje
         raise InvalidArgumentError(
             f"{what}: has the byte order of other machines", remedy="array.astype(array.dtype.newbyteorder('='))"
         )
-    found = _KINDS.get(kind[1:])
-    if found is None:
+    dtype = _KINDS.get(kind[1:])
+    if dtype is None:
         name = str(getattr(value, "dtype", kind))
-        found = "bfloat16" if name == "bfloat16" else f"?{name}"
-    _check_contiguous(shape, interface.get("strides"), DTYPES.get(found, 2), what)
+        dtype = "bfloat16" if name == "bfloat16" else f"?{name}"
+    _check_contiguous(shape, interface.get("strides"), DTYPES.get(dtype, 2), what)
     if writable and read_only:
         raise InvalidArgumentError(
             f"{what}: is read-only, and the result would be written there", remedy="array.copy()"
         )
-    return address, math.prod(shape), found, value, stream
+    return address, math.prod(shape), dtype, value, stream
 
 
 def _from_dlpack(value: object, what: str) -> tuple[int, int, str, object, int | None]:
-    address, count, found, keep, stream, (shape, strides) = dlpack.look(value, what)
+    address, count, kind, keep, stream, (shape, strides) = dlpack.look(value, what)
     _check_contiguous(shape, strides, 1, what)
-    return address, count, found, keep, stream
+    return address, count, kind, keep, stream
 
 
 def _stream(value: Any, interface: Mapping[str, Any]) -> int:  # noqa: ANN401 - any object of another library
@@ -255,9 +255,9 @@ def _buffer(value: Any, what: str, writable: bool) -> tuple[int, int, str, objec
         )
     code = view.format.lstrip("@=" + _NATIVE)
     kind = _CODES.get(code) or {"i": "i", "l": "i", "q": "i", "H": "u"}.get(code, code) + str(view.itemsize)
-    found = _KINDS.get(kind) or ("?uint16" if kind == "u2" else f"?{view.format}")
+    dtype = _KINDS.get(kind) or ("?uint16" if kind == "u2" else f"?{view.format}")
     # The view keeps the memory in place for the whole operation: meanwhile a bytearray cannot be resized.
-    return (_address(view), view.nbytes // view.itemsize, found, view) if view.nbytes else (0, 0, found, view)
+    return (_address(view), view.nbytes // view.itemsize, dtype, view) if view.nbytes else (0, 0, dtype, view)
 
 
 def _address(view: memoryview) -> int:
@@ -285,18 +285,18 @@ def _ctypes() -> tuple[Any, Any]:
     return ctypes, ctypes.c_void_p * 11
 
 
-def _checked_dtype(found: str, dtype: str | None, what: str) -> str:
+def _checked_dtype(own: str, dtype: str | None, what: str) -> str:
     if dtype is not None:
         if dtype not in DTYPES:
             raise InvalidArgumentError(f"dtype: unknown dtype '{dtype!s:.80}'", remedy=f"one of {', '.join(DTYPES)}")
-        if dtype == found or (dtype == "bfloat16" and found in ("?uint16", "?|V2", "?V2")):
+        if dtype == own or (dtype == "bfloat16" and own in ("?uint16", "?|V2", "?V2")):
             return dtype
-        remedy = "drop dtype" if not found.startswith("?") else "dtype='bfloat16' with an array of uint16"
-        raise InvalidArgumentError(f"{what}: {found.lstrip('?')}, and dtype says {dtype}", remedy=remedy)
-    if found.startswith("?"):
-        hint = ", dtype='bfloat16' if it holds such" if found == "?uint16" else ""
+        remedy = "drop dtype" if not own.startswith("?") else "dtype='bfloat16' with an array of uint16"
+        raise InvalidArgumentError(f"{what}: {own.lstrip('?')}, and dtype says {dtype}", remedy=remedy)
+    if own.startswith("?"):
+        hint = ", dtype='bfloat16' if it holds such" if own == "?uint16" else ""
         raise InvalidArgumentError(
-            f"{what}: {found[1:]} is not one of {', '.join(DTYPES)}",
+            f"{what}: {own[1:]} is not one of {', '.join(DTYPES)}",
             remedy=f"array.astype(...){hint}, or array.view('uint8')",
         )
-    return found
+    return own

@@ -161,9 +161,9 @@ class Membership:
 
     def _ask(self, *, done: bool) -> Place:
         self._updated = False
-        asked = {"ask": list(self.commits), "why": self.why, "done": done}
+        request = {"ask": list(self.commits), "why": self.why, "done": done}
         self.why = ""
-        message = self._answer(asked, "place", "retire", "release")
+        message = self._answer(request, "place", "retire", "release")
         if "retire" in message:
             raise SystemExit(0)
         if "release" in message:

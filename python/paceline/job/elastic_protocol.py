@@ -63,9 +63,9 @@ def proof(secret: str, who: str, driver: str, worker: str) -> str:
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def proves(found: object, expected: str) -> bool:
+def proves(given: object, expected: str) -> bool:
     """Compare the proofs in constant time."""
-    return isinstance(found, str) and found.isascii() and hmac.compare_digest(found, expected)
+    return isinstance(given, str) and given.isascii() and hmac.compare_digest(given, expected)
 
 
 def world_secret(secret: str, job: str, generation: int) -> str:

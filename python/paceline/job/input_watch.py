@@ -100,15 +100,15 @@ class InputWatch:
 
 def _accounts() -> list[str]:
     """Return the accounts of the pipeline's threads: of processes that this one has started, and of its own."""
-    found = []
+    accounts = []
     for thread in _listed("/proc/self/task"):
         folder = f"/proc/self/task/{thread}"
         with contextlib.suppress(OSError):
             if Path(f"{folder}/comm").read_text().startswith(_THREAD):
-                found.append(f"{folder}/schedstat")
+                accounts.append(f"{folder}/schedstat")
             for child in Path(f"{folder}/children").read_text().split():
-                found += [f"/proc/{child}/task/{one}/schedstat" for one in _listed(f"/proc/{child}/task")]
-    return found
+                accounts += [f"/proc/{child}/task/{one}/schedstat" for one in _listed(f"/proc/{child}/task")]
+    return accounts
 
 
 def _listed(folder: str) -> list[str]:

@@ -107,12 +107,12 @@ class _Reader:
 
     def _pmi(self) -> RankEnvironment:
         """Read PMI's variables. Hydra sets the local rank; Slurm's PMI does not, but Slurm itself does."""
-        found = self._found("pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-        if found.local_rank is None and self.environ.get("SLURM_PROCID") == str(found.rank) and self._in_step():
+        rank = self._found("pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+        if rank.local_rank is None and self.environ.get("SLURM_PROCID") == str(rank.rank) and self._in_step():
             step = self._slurm()
-            if step.size == found.size:
-                return self._made("pmi", found.rank, found.size, step.local_rank, step.local_size)
-        return found
+            if step.size == rank.size:
+                return self._made("pmi", rank.rank, rank.size, step.local_rank, step.local_size)
+        return rank
 
     def _in_step(self) -> bool:
         names = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE")
@@ -121,7 +121,7 @@ class _Reader:
 
     def _slurm(self) -> RankEnvironment:
         size = "SLURM_STEP_NUM_TASKS" if self._has("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
-        found = self._found("slurm", "SLURM_PROCID", size, "SLURM_LOCALID", "")
+        rank = self._found("slurm", "SLURM_PROCID", size, "SLURM_LOCALID", "")
         local_size, source = None, "SLURM_STEP_TASKS_PER_NODE"
         if self._has(source):
             counts = tasks_per_node(self.environ[source], source)
@@ -132,11 +132,11 @@ class _Reader:
                 )
             if len(counts) == 1 or self._has("SLURM_NODEID"):
                 local_size = counts[node]
-        if local_size is not None and found.local_rank is not None and found.local_rank >= local_size:
+        if local_size is not None and rank.local_rank is not None and rank.local_rank >= local_size:
             raise InvalidArgumentError(
-                f"SLURM_LOCALID={found.local_rank} of {local_size} tasks on this node", remedy="srun python train.py"
+                f"SLURM_LOCALID={rank.local_rank} of {local_size} tasks on this node", remedy="srun python train.py"
             )
-        return self._made("slurm", found.rank, found.size, found.local_rank, local_size)
+        return self._made("slurm", rank.rank, rank.size, rank.local_rank, local_size)
 
     def _made(
         self, launcher: str, rank: int, size: int, local_rank: int | None, local_size: int | None

@@ -46,7 +46,7 @@ def _expand(word: str, text: str, source: str) -> Iterator[str]:
 
 def _numbers(ranges: str, text: str, source: str) -> list[str]:
     """Expand `01-03,07` to 01, 02, 03, 07, with leading zeros."""
-    found: list[str] = []
+    numbers: list[str] = []
     for part in ranges.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
@@ -54,8 +54,8 @@ def _numbers(ranges: str, text: str, source: str) -> list[str]:
         first, last = match[1], match[2] or match[1]
         if not 0 <= int(last) - int(first) < _MOST_NODES:
             raise _garbled(text, source)
-        found += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-    return found
+        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return numbers
 
 
 def tasks_per_node(text: str, source: str) -> list[int]:

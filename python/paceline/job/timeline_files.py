@@ -72,12 +72,12 @@ def replacing(path: str | None, run: str) -> Iterator[None]:
 
 def place(path: str | Path) -> Path:
     """Return where the file is, or will be: `path`, or what the user's symbolic link there leads to."""
-    found = Path(path).absolute()
+    absolute = Path(path).absolute()
     for _ in range(_LINKS):
-        if not found.is_symlink() or unmerged(found):
+        if not absolute.is_symlink() or unmerged(absolute):
             break
-        found = found.parent / found.readlink()
-    return found
+        absolute = absolute.parent / absolute.readlink()
+    return absolute
 
 
 def unmerged(path: str | Path) -> bool:

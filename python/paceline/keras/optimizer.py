@@ -51,18 +51,18 @@ class _Sums:
 
     def take(self, grads: Sequence[Gradient], variables: Sequence[Variable]) -> list[Gradient]:
         """Return the sums, or the averages, and start again."""
-        found: list[Gradient] = []
+        gradients: list[Gradient] = []
         for grad, variable in zip(grads, variables, strict=True):
             if grad is None:
-                found.append(None)
+                gradients.append(None)
                 continue
             kept = self._sums[identity(variable)]
             value = tf.identity(kept)
-            found.append(value / tf.cast(self.passes, value.dtype) if self.average else value)
+            gradients.append(value / tf.cast(self.passes, value.dtype) if self.average else value)
             with tf.control_dependencies([value]):
                 kept.assign(tf.zeros_like(kept))
         self.count.assign(0)
-        return found
+        return gradients
 
 
 class Distributed:

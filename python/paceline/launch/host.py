@@ -136,14 +136,14 @@ def first_address(hosts: Sequence[AgentHost]) -> str | None:
     assert first.ready is not None
     if first.remote:
         default = str(first.ready["default"])
-        found = _ssh_address(first, "server") or _resolved(address_part(first.name)) or default
-        return None if _loopback(found) else found
+        reached = _ssh_address(first, "server") or _resolved(address_part(first.name)) or default
+        return None if _loopback(reached) else reached
     # The first host is this machine: the others know the address from which it connected to them.
     others = [host for host in hosts if host.remote]
     seen = [address for host in others if (address := _ssh_address(host, "client")) and is_own(address)]
     routes = [address for host in others if (address := towards(address_part(host.name))) and not _loopback(address)]
-    found = next(iter([*seen, *routes, default_address()]))
-    return None if _loopback(found) else found
+    reached = next(iter([*seen, *routes, default_address()]))
+    return None if _loopback(reached) else reached
 
 
 def _ssh_address(host: AgentHost, end: str) -> str | None:
@@ -158,11 +158,11 @@ def _ssh_address(host: AgentHost, end: str) -> str | None:
 def _resolved(name: str) -> str | None:
     """Return the address from a name server, preferring IPv4, if other hosts can use it."""
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        results = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return None
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return next((str(entry[4][0]) for entry in found if not _loopback(str(entry[4][0]))), None)
+    results.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return next((str(entry[4][0]) for entry in results if not _loopback(str(entry[4][0]))), None)
 
 
 def _loopback(address: str) -> bool:

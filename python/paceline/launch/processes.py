@@ -137,13 +137,13 @@ def descendants() -> dict[int, int]:
         if state not in (b"Z", b"X"):
             groups[int(folder.name)] = int(group)
             children.setdefault(int(parent), []).append(int(folder.name))
-    found: dict[int, int] = {}
+    below: dict[int, int] = {}
     todo = [os.getpid()]
     while todo:
         for child in children.get(todo.pop(), ()):
-            found[child] = groups[child]
+            below[child] = groups[child]
             todo.append(child)
-    return found
+    return below
 
 
 def terminate_all(groups: Sequence[Group]) -> None:

@@ -15,30 +15,30 @@ from paceline.probe.result import Found
 _UNITS = ((1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps"), (1.0, "bps"))
 
 
-def fields(found: Found) -> dict[str, Any]:
+def fields(results: Found) -> dict[str, Any]:
     """Return the fields of docs/reference/cluster-format.md.
 
     Raises InvalidArgumentError for values that a cluster file cannot express.
     """
-    network = found.rate(RING)
-    bandwidth = network if network is not None else found.rates[INSIDE].sample.median
+    network = results.rate(RING)
+    bandwidth = network if network is not None else results.rates[INSIDE].sample.median
     made: dict[str, Any] = {
         "format": "paceline-cluster",
         "version": 1,
-        "provenance": _provenance(found),
+        "provenance": _provenance(results),
         "bandwidth": _rate(bandwidth),
         **({} if network is not None else {"bandwidth_measured": False}),
     }
     for name, what in (("latency", LATENCY), ("message_overhead", MESSAGE)):
-        if what in found.costs:
-            made[name] = _time(found.costs[what].sample.median)
-    made["gpus_per_node"] = found.layout.ranks_per_host
-    if INSIDE in found.rates:
-        made["intra_bandwidth"] = _rate(found.rates[INSIDE].sample.median)
-        made["intra_latency"] = _time(found.costs[INSIDE_LATENCY].sample.median)
-    if found.compression:
+        if what in results.costs:
+            made[name] = _time(results.costs[what].sample.median)
+    made["gpus_per_node"] = results.layout.ranks_per_host
+    if INSIDE in results.rates:
+        made["intra_bandwidth"] = _rate(results.rates[INSIDE].sample.median)
+        made["intra_latency"] = _time(results.costs[INSIDE_LATENCY].sample.median)
+    if results.compression:
         made["compression_costs"] = [
-            {name: value for name, value in one.items() if name != "threads" and value} for one in found.compression
+            {name: value for name, value in one.items() if name != "threads" and value} for one in results.compression
         ]
     try:
         Cluster.from_json(json.dumps(made).encode(), "probe")
@@ -49,21 +49,21 @@ def fields(found: Found) -> dict[str, Any]:
     return made
 
 
-def _provenance(found: Found) -> str:
-    words = [f"paceline probe, {found.date}", found.describe()]
-    if RING in found.rates:
-        words.append(f"bandwidth: every host to the next at once, {_measured_as(found.rates[RING].sample)}")
+def _provenance(results: Found) -> str:
+    words = [f"paceline probe, {results.date}", results.describe()]
+    if RING in results.rates:
+        words.append(f"bandwidth: every host to the next at once, {_measured_as(results.rates[RING].sample)}")
     else:
         words.append(f"{NO_NETWORK}: bandwidth repeats intra_bandwidth")
-    if LATENCY in found.costs:
+    if LATENCY in results.costs:
         words.append("latency: half a round trip of 8 bytes")
     words.append("message_overhead: time for each additional message of the same bytes, 64 to 4 KiB each")
-    if INSIDE in found.rates:
+    if INSIDE in results.rates:
         words.append(
-            f"intra_bandwidth: every rank of a host to the next at once, {_measured_as(found.rates[INSIDE].sample)}"
+            f"intra_bandwidth: every rank of a host to the next at once, {_measured_as(results.rates[INSIDE].sample)}"
         )
-    if found.compression:
-        threads = found.compression[0]["threads"]
+    if results.compression:
+        threads = results.compression[0]["threads"]
         words.append(f"compression_costs: the hooks on all ranks at once, {units.count(threads, 'thread')} each")
     return "; ".join(words)
 

@@ -175,9 +175,9 @@ def fit(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> dict[str
 
     left = [column for column in range(len(COSTS)) if any(row[column] for row in counts)]
     times = np.array(seconds)
-    found: dict[str, float] = {}
+    fitted: dict[str, float] = {}
     if not times.any():
-        return found
+        return fitted
     weights = 1 / np.maximum(times, times.max() * 1e-6)
     while left:
         matrix = np.array([[row[column] for column in left] for row in counts]) * weights[:, None]
@@ -186,7 +186,7 @@ def fit(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> dict[str
         if (values >= 0).all():
             return {COSTS[column]: float(value) for column, value in zip(left, values, strict=True) if value > 0}
         left.pop(int(np.argmin(values * scale)))
-    return found
+    return fitted
 
 
 def slowest(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -197,8 +197,8 @@ def slowest(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def of_bucket(costs: dict[str, Any], size: int = BUCKET, world: int = 2) -> dict[str, float]:
     """Return the seconds of each part for a bucket of `size` bytes of float32 in one tensor."""
     compression = parse(costs["method"])
-    found = {}
+    seconds = {}
     for part in PARTS:
         counts = _counts(compression, part, [(size // 4,)], world)
-        found[part] = sum(count * costs[part].get(name, 0.0) for name, count in zip(COSTS, counts, strict=True))
-    return found
+        seconds[part] = sum(count * costs[part].get(name, 0.0) for name, count in zip(COSTS, counts, strict=True))
+    return seconds

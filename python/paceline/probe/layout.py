@@ -53,8 +53,8 @@ class Layout:
         by_host: dict[int, list[int]] = {}
         for rank in range(ranks.size):
             by_host.setdefault(status["hosts"][rank], []).append(rank)
-        names = _names([status["peers"][found[0]]["host"] for found in by_host.values()])
-        hosts = tuple(Host(name, tuple(found)) for name, found in zip(names, by_host.values(), strict=True))
+        names = _names([status["peers"][members[0]]["host"] for members in by_host.values()])
+        hosts = tuple(Host(name, tuple(members)) for name, members in zip(names, by_host.values(), strict=True))
         if len({len(host.ranks) for host in hosts}) > 1:
             raise InvalidArgumentError(
                 f"hosts have different numbers of ranks ({_counted(hosts)}), and a cluster file has one for all",
@@ -73,11 +73,11 @@ class Layout:
         return f"{units.count(len(self.hosts), 'host')} ({units.listed(names)}), {each}"
 
 
-def _names(found: list[str]) -> list[str]:
+def _names(hosts: list[str]) -> list[str]:
     """Number hosts of the same name."""
-    times, seen = Counter(found), Counter[str]()
+    times, seen = Counter(hosts), Counter[str]()
     names = []
-    for name in found:
+    for name in hosts:
         seen[name] += 1
         names.append(name if times[name] == 1 else f"{name} #{seen[name]}")
     return names

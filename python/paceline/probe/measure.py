@@ -83,25 +83,25 @@ def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> t
             step()
         else:
             probe.found.left_out.append(name)
-    found = probe.found
-    found.seconds, found.bytes_sent = time.monotonic() - begin, probe.controller.sent
-    found.notes += [*_unsteady(found), *(slow(found.pairs) or _gains(found))]
-    return probe.controller, found
+    results = probe.found
+    results.seconds, results.bytes_sent = time.monotonic() - begin, probe.controller.sent
+    results.notes += [*_unsteady(results), *(slow(results.pairs) or _gains(results))]
+    return probe.controller, results
 
 
-def measure_streams(ranks: Job, found: Found, budget: Budget) -> None:
+def measure_streams(ranks: Job, results: Found, budget: Budget) -> None:
     """Repeat the ring, in a job with several connections between two ranks; at rank 0. Raises JobError."""
     controller = Controller(ranks)
-    probe = _Probe(controller, budget, found)
+    probe = _Probe(controller, budget, results)
     begin = time.monotonic()
     probe.network_size()
-    probe.rate(STREAMS, patterns.shifted(found.layout.hosts, 1))
+    probe.rate(STREAMS, patterns.shifted(results.layout.hosts, 1))
     controller.end()
-    found.bytes_sent += controller.sent
-    found.seconds += time.monotonic() - begin
-    more, one = found.rate(STREAMS), found.rate(RING)
+    results.bytes_sent += controller.sent
+    results.seconds += time.monotonic() - begin
+    more, one = results.rate(STREAMS), results.rate(RING)
     if more and one and more > _GAIN * one:
-        found.notes.append(
+        results.notes.append(
             f"{MANY_STREAMS} connections between two ranks carry {more / one:.2f} times as much as one: start jobs "
             f"with --streams {MANY_STREAMS} (PACELINE_STREAMS), and probe again with it"
         )
@@ -111,9 +111,9 @@ Step = tuple[str, bool, Callable[[], object]]
 
 
 class _Probe:
-    def __init__(self, controller: Controller, budget: Budget, found: Found) -> None:
-        self.controller, self.budget, self.found = controller, budget, found
-        self.hosts = found.layout.hosts
+    def __init__(self, controller: Controller, budget: Budget, results: Found) -> None:
+        self.controller, self.budget, self.found = controller, budget, results
+        self.hosts = results.layout.hosts
         ranks = sorted((rank, number) for number, host in enumerate(self.hosts) for rank in host.ranks)
         self.host_of = [number for _, number in ranks]
         self.fastest = self.slowest = 0.0
@@ -272,22 +272,22 @@ def _batches(values: list[float]) -> list[list[float]]:
     return [values[begin : begin + length] for begin in range(0, len(values) - length + 1, length)]
 
 
-def _unsteady(found: Found) -> list[str]:
-    rate = found.rates.get(RING) or found.rates.get(INSIDE)
+def _unsteady(results: Found) -> list[str]:
+    rate = results.rates.get(RING) or results.rates.get(INSIDE)
     if rate is None or rate.sample.spread <= _UNSTEADY:
         return []
     varied = f"the rate varied by ±{units.percent(rate.sample.spread)}"
     return [f"{varied}: other work uses the network or the cores; probe again"]
 
 
-def _gains(found: Found) -> list[str]:
+def _gains(results: Found) -> list[str]:
     notes = []
-    if several := _clearly_more(found, SEVERAL, RING):
+    if several := _clearly_more(results, SEVERAL, RING):
         notes.append(
             f"all ranks of a host at once get {several:.2f} times the rate of one: strategies in which several "
             "ranks of a host send at once are faster than forecast"
         )
-    if alone := _clearly_more(found, ONE, RING):
+    if alone := _clearly_more(results, ONE, RING):
         notes.append(
             f"a single stream gets {alone:.2f} times the rate of each when all hosts send: the network between "
             "them carries less than their NICs"
@@ -295,10 +295,10 @@ def _gains(found: Found) -> list[str]:
     return notes
 
 
-def _clearly_more(found: Found, one: str, other: str) -> float | None:
+def _clearly_more(results: Found, one: str, other: str) -> float | None:
     """Return this rate divided by the other, if every repeat of it was faster than all of the other's."""
-    if one not in found.rates or other not in found.rates:
+    if one not in results.rates or other not in results.rates:
         return None
-    more, less = found.rates[one].sample, found.rates[other].sample
+    more, less = results.rates[one].sample, results.rates[other].sample
     gain = more.median / less.median
     return gain if gain > _GAIN and min(more.values) > max(less.values) else None

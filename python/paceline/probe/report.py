@@ -19,33 +19,33 @@ _LATE_S = 0.002
 _SHOWN = 16
 
 
-def text(found: Found, width: int) -> list[str]:
+def text(results: Found, width: int) -> list[str]:
     """Return lines: the rate and latency in a headline, tables of rates, times and machines, and remarks."""
-    lines = [*block.headline(_headline(found)), "", *block.block(_facts(found), width), ""]
-    if found.rates:
-        lines += [*_rates(found), ""]
-    lines += [*_costs(found), ""]
-    if found.compression:
-        lines += [*_compression(found), ""]
-    if found.machines:
-        lines += [*_machines(found), ""]
-    left_out = [f"Not measured, for lack of time: {units.listed(found.left_out)}"] if found.left_out else []
-    return [*lines[:-1], *block.notes([*_notes(found), *left_out], width)]
+    lines = [*block.headline(_headline(results)), "", *block.block(_facts(results), width), ""]
+    if results.rates:
+        lines += [*_rates(results), ""]
+    lines += [*_costs(results), ""]
+    if results.compression:
+        lines += [*_compression(results), ""]
+    if results.machines:
+        lines += [*_machines(results), ""]
+    left_out = [f"Not measured, for lack of time: {units.listed(results.left_out)}"] if results.left_out else []
+    return [*lines[:-1], *block.notes([*_notes(results), *left_out], width)]
 
 
-def _headline(found: Found) -> str:
-    hosts = units.count(len(found.layout.hosts), "host")
-    if RING not in found.rates:
+def _headline(results: Found) -> str:
+    hosts = units.count(len(results.layout.hosts), "host")
+    if RING not in results.rates:
         return f"{hosts}: no network was measured"
-    return f"{hosts}: {units.rate(found.rates[RING].sample.median)} per host in a ring"
+    return f"{hosts}: {units.rate(results.rates[RING].sample.median)} per host in a ring"
 
 
-def _facts(found: Found) -> list[Fact]:
-    moved = f"{units.size(found.bytes_sent)} sent in {units.duration(found.seconds)}"
-    return [Fact("Job", found.describe()), Fact("Probe", moved)]
+def _facts(results: Found) -> list[Fact]:
+    moved = f"{units.size(results.bytes_sent)} sent in {units.duration(results.seconds)}"
+    return [Fact("Job", results.describe()), Fact("Probe", moved)]
 
 
-def _rates(found: Found) -> list[str]:
+def _rates(results: Found) -> list[str]:
     columns = [Column("pattern", left=True), *map(Column, ("flows", "bytes", "rate", "spread", "repeats"))]
     rows = [
         [
@@ -56,12 +56,12 @@ def _rates(found: Found) -> list[str]:
             f"±{units.percent(rate.sample.spread)}",
             str(len(rate.sample.values)),
         ]
-        for rate in found.rates.values()
+        for rate in results.rates.values()
     ]
     return render(columns, [rows])
 
 
-def _costs(found: Found) -> list[str]:
+def _costs(results: Found) -> list[str]:
     columns = [Column("", left=True), *map(Column, ("time", "spread", "repeats"))]
     rows = [
         [
@@ -70,30 +70,30 @@ def _costs(found: Found) -> list[str]:
             f"±{units.percent(cost.sample.spread)}",
             str(len(cost.sample.values)),
         ]
-        for cost in found.costs.values()
+        for cost in results.costs.values()
     ]
     return render(columns, [rows])
 
 
-def _compression(found: Found) -> list[str]:
+def _compression(results: Found) -> list[str]:
     columns = [Column("a bucket of 25 MiB\non 2 ranks", left=True), *map(Column, PARTS)]
     rows = [
         [one["method"], *(units.duration(seconds) if seconds else "-" for seconds in of_bucket(one).values())]
-        for one in found.compression
+        for one in results.compression
     ]
     return render(columns, [rows])
 
 
-def _machines(found: Found) -> list[str]:
+def _machines(results: Found) -> list[str]:
     heads = ("cores", "late, median", "late, 99 %", "taken away", "longest gap", "switches", "steal")
     columns = [Column("host", left=True), *map(Column, heads)]
-    rows = [_machine(host, _of(found, host)) for host in found.layout.hosts[:_SHOWN]]
-    more = len(found.layout.hosts) - len(rows)
+    rows = [_machine(host, _of(results, host)) for host in results.layout.hosts[:_SHOWN]]
+    more = len(results.layout.hosts) - len(rows)
     return render(columns, [rows]) + ([f"and {more} more: --json"] if more else [])
 
 
-def _of(found: Found, host: Host) -> list[dict[str, Any]]:
-    return [found.machines[rank] for rank in host.ranks]
+def _of(results: Found, host: Host) -> list[dict[str, Any]]:
+    return [results.machines[rank] for rank in host.ranks]
 
 
 def _worst(ranks: list[dict[str, Any]], name: str) -> float:
@@ -114,17 +114,17 @@ def _machine(host: Host, ranks: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _notes(found: Found) -> list[str]:
-    notes = [] if RING in found.rates else [f"{NO_NETWORK[0].upper()}{NO_NETWORK[1:]}: start them on several"]
-    return notes + found.notes + (_about_machines(found) if found.machines else [])
+def _notes(results: Found) -> list[str]:
+    notes = [] if RING in results.rates else [f"{NO_NETWORK[0].upper()}{NO_NETWORK[1:]}: start them on several"]
+    return notes + results.notes + (_about_machines(results) if results.machines else [])
 
 
-def _about_machines(found: Found) -> list[str]:
-    hosts, notes = found.layout.hosts, []
-    taken = {host.name: _worst(_of(found, host), "taken_share") for host in hosts}
-    late = {host.name: _worst(_of(found, host), "late_p99_s") for host in hosts}
+def _about_machines(results: Found) -> list[str]:
+    hosts, notes = results.layout.hosts, []
+    taken = {host.name: _worst(_of(results, host), "taken_share") for host in hosts}
+    late = {host.name: _worst(_of(results, host), "late_p99_s") for host in hosts}
     if busy := [name for name, share in taken.items() if share > _WORTH_NAMING]:
-        crowded = any(len(host.ranks) > found.machines[host.first]["cores"] for host in hosts)
+        crowded = any(len(host.ranks) > results.machines[host.first]["cores"] for host in hosts)
         why = "more ranks than cores" if crowded else "other processes, or the machine's own host"
         notes.append(
             f"On {_named(busy)} up to {units.percent(max(taken.values()))} of a busy rank's time was taken away, in "

@@ -34,12 +34,12 @@ def slow(pairs: Mapping[Pair, float]) -> list[str]:
 
 def _slower(rates: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     """Return the rate of each slow host or pair, and the others' median."""
-    found = {}
+    slower = {}
     for name, rate in rates.items():
         others = statistics.median(other for host, other in rates.items() if host != name)
         if rate < SLOW * others:
-            found[name] = rate, others
-    return found
+            slower[name] = rate, others
+    return slower
 
 
 def _sentence(host: str, sends: tuple[float, float] | None, takes: tuple[float, float] | None) -> str:

@@ -141,7 +141,7 @@ def _interfaces(workers: Actors, everybody: Sequence[Any], places: Sequence[Plac
     names += [f"server {number}" for number in range(len(places) - len(names))]
     refs = dict(zip(names, (actor.interface.remote(wanted) for actor in everybody), strict=True))
     calls = Calls(workers.cluster.ray, refs)
-    found = calls.results(grace_s=1.0, timeout_s=workers.settings.timeout_s, doing="find their addresses")
-    if len(found) != len(everybody):  # pragma: no cover - results are complete or raise
+    answers = calls.results(grace_s=1.0, timeout_s=workers.settings.timeout_s, doing="find their addresses")
+    if len(answers) != len(everybody):  # pragma: no cover - results are complete or raise
         raise JobError("not all actors have reported their address", remedy="start() again")
-    return dict(enumerate(found.values()))
+    return dict(enumerate(answers.values()))

@@ -25,12 +25,12 @@ def _whole(most: int, unit: str) -> Kind:
 
     def check(value: object) -> int:
         try:
-            found: int = numbers.check(value)
+            number: int = numbers.check(value)
         except InvalidArgumentError:
             raise InvalidArgumentError(
                 f"must be whole {unit}, 0-{most}, not '{value!s:.80}'", remedy=f"{{this=1}} ({_HINT})"
             ) from None
-        return found
+        return number
 
     return Kind(unit.upper(), check)
 

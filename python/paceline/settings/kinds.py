@@ -98,22 +98,22 @@ def whole(least: int, most: int, words: str = "N") -> Kind:
     """Whole numbers in a range; text with digits is accepted, too."""
 
     def check(value: object) -> int:
-        found = _integer(value)
+        integer = _integer(value)
         if isinstance(value, str) and (digits := value.removeprefix("-")).isascii() and digits.isdigit():
             # More digits are out of range anyway, and Python refuses to convert thousands of them.
-            found = int(value) if len(value) <= 20 else most + 1
-        if found is None and isinstance(value, str) and _POWER_OF_TEN.fullmatch(value):
-            found = int(float(value)) if float(value).is_integer() else None
-        if found is None:
+            integer = int(value) if len(value) <= 20 else most + 1
+        if integer is None and isinstance(value, str) and _POWER_OF_TEN.fullmatch(value):
+            integer = int(float(value)) if float(value).is_integer() else None
+        if integer is None:
             typed = "None" if value is None else f"'{shown(value)}'"
             raise InvalidArgumentError(
                 f"must be a whole number, {least}-{most}, not {typed}", remedy=f"{{this={max(least, min(most, 8))}}}"
             )
-        if not least <= found <= most:
+        if not least <= integer <= most:
             raise InvalidArgumentError(
-                f"must be {least}-{most}, not {shown(value)}", remedy=f"{{this={least if found < least else most}}}"
+                f"must be {least}-{most}, not {shown(value)}", remedy=f"{{this={least if integer < least else most}}}"
             )
-        return found
+        return integer
 
     return Kind(words, check, python="int", checked="int", rust="u32" if most < 2**32 else "u64")
 
@@ -136,15 +136,15 @@ def number(least: float, most: float, what: str, words: str, *, above: bool = Fa
 
     def check(value: object) -> float:
         try:
-            found = float(value) if isinstance(value, str | Real) and not isinstance(value, bool) else math.nan
+            parsed = float(value) if isinstance(value, str | Real) and not isinstance(value, bool) else math.nan
         except (ValueError, OverflowError):
-            found = math.nan
-        if not least <= found <= most or (above and found == least):
+            parsed = math.nan
+        if not least <= parsed <= most or (above and parsed == least):
             raise InvalidArgumentError(
                 f"must be {what}, not '{shown(value)}'",
                 remedy="{this=" + f"{_typical(least, most):g}" + "}" + (f" ({example})" if example else ""),
             )
-        return found
+        return parsed
 
     return Kind(words, check, python="float", checked="float", rust="f64")
 
@@ -233,10 +233,10 @@ def names_of(find: Callable[[str], str], words: str = "NAME,…", python: str = 
 
     def check(value: object) -> list[str]:
         texts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
-        found = [word.strip() for word in map(text, texts) if word.strip()]
-        if not found:
+        parts = [word.strip() for word in map(text, texts) if word.strip()]
+        if not parts:
             raise InvalidArgumentError(f"'{shown(value)}' names nothing", remedy="drop {this}")
-        return list(dict.fromkeys(find(word) for word in found))
+        return list(dict.fromkeys(find(word) for word in parts))
 
     return Kind(words, check, is_list=True, python=_or_several(python))
 
@@ -333,15 +333,15 @@ def _prices(value: object) -> dict[str, float]:
     """Prices by the name of a GPU or cluster; without a name, of all: `2.50`, `h100:2.50,a100:1.20`."""
     if not isinstance(value, str) or ":" not in value:
         return {"": _money(value)}
-    found = {}
+    prices = {}
     for part in value.split(","):
         name, colon, amount = part.strip().rpartition(":")
         if not (colon and name):
             raise InvalidArgumentError(f"'{shown(part)}' is no price of a machine", remedy="{this=h100:2.50,a100:1.20}")
-        if name in found:
+        if name in prices:
             raise InvalidArgumentError(f"has two prices of {shown(name)}", remedy="drop one")
-        found[name] = _money(amount)
-    return found
+        prices[name] = _money(amount)
+    return prices
 
 
 _TOKENS = re.compile(r"([\d.]+(?:[eE]\+?\d+)?)\s*([kKMBT]?)", re.ASCII)

@@ -89,8 +89,8 @@ def view(tensor: Tensor) -> Array:
     try:
         return np.asarray(memoryview(tensor))
     except (ValueError, TypeError, BufferError):
-        found: Array = tensor.numpy()
-        return found
+        array: Array = tensor.numpy()
+        return array
 
 
 def on_host(tensor: Tensor, *, copy: bool = False) -> Tensor:
@@ -131,8 +131,8 @@ def traced(
             raise
 
     with tf.device(_HOST):
-        found = tf.numpy_function(run, list(tensors), list(dtypes), name="PacelineAllReduce" if reduces else None)
-    results = list(found) if isinstance(found, list | tuple) else [found]
+        outputs = tf.numpy_function(run, list(tensors), list(dtypes), name="PacelineAllReduce" if reduces else None)
+    results = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
     _mark(results[0].op, reduces, awaits)
     for tensor, shape in zip(results, shapes, strict=True):
         tensor.set_shape(shape)

@@ -100,7 +100,7 @@ class _Step:
     def _rows(self, members: Members, array: Array, how: str, full: str) -> Any:  # noqa: ANN401
         averages = how == "values" and self.op is Operator.Average
         return gathered(members, full, array).then(
-            lambda found: found.array / np.asarray(members.size, array.dtype) if averages else found.array
+            lambda rows: rows.array / np.asarray(members.size, array.dtype) if averages else rows.array
         )
 
     def _optimizer(self, members: Members) -> str:
@@ -118,7 +118,7 @@ class _Step:
         failed: JobError | None = None
         if self.names:
             members.coordinator.flush(self._optimizer(members))
-        found: list[Array] = []
+        finished: list[Array] = []
         for name in names:
             try:
                 array = self.handles.pop(name).take()
@@ -126,7 +126,7 @@ class _Step:
                 failed = failed or error
             else:
                 assert array is not None
-                found.append(array)
+                finished.append(array)
         try:
             if self.names:
                 members.coordinator.ended(self._optimizer(members))
@@ -137,7 +137,7 @@ class _Step:
         # The doctor takes for backward what lies between a forward pass and the optimizer.
         timeline.span("forward", self.began, self.began + 1)
         timeline.waited(began)
-        return found
+        return finished
 
 
 class Reducer:
@@ -175,18 +175,18 @@ class Reducer:
 
     def __call__(self, grads: Sequence[Gradient], variables: Sequence[Variable]) -> list[Gradient]:
         """Return the gradients reduced, those of local variables divided by the number of ranks."""
-        found = list(grads)
+        gradients = list(grads)
         shared = [place for place, one in enumerate(variables) if not self.is_local(one)]
         if not self.alone():
-            reduced_grads = self._reduce([found[place] for place in shared], [variables[place] for place in shared])
+            reduced_grads = self._reduce([gradients[place] for place in shared], [variables[place] for place in shared])
             for place, grad in zip(shared, reduced_grads, strict=True):
-                found[place] = grad
+                gradients[place] = grad
         if self.scale_local and self._local and self.process_set.included():
             size = len(self.process_set.ranks)
             for place, variable in enumerate(variables):
-                if self.is_local(variable) and found[place] is not None:
-                    found[place] = _divided(found[place], size)
-        return found
+                if self.is_local(variable) and gradients[place] is not None:
+                    gradients[place] = _divided(gradients[place], size)
+        return gradients
 
     def _reduce(self, grads: list[Gradient], variables: Sequence[Variable]) -> list[Gradient]:
         if self.sparse_as_dense:
@@ -287,11 +287,11 @@ def _exchanged_now(step: _Step, items: Sequence[_Item]) -> list[Tensor]:
         arrays = [view(copy) for copy in copies]
         step.submit([(item.name, item.how) for item in chunk], arrays, in_place=True)
         whole.update({item.name: pair for item, pair in zip(chunk, zip(copies, arrays, strict=True), strict=True)})
-    found = step.finish(names)
+    exchanged = step.finish(names)
     # What was reduced in place is a tensor already.
     return [
         whole[name][0] if array is whole[name][1] else to_tensor(array)
-        for name, array in zip(names, found, strict=True)
+        for name, array in zip(names, exchanged, strict=True)
     ]
 
 

@@ -57,8 +57,8 @@ class Steps(Watcher):
         self._seconds.append(event["seconds"])
         step = len(self._seconds)
         if step == 1 or step % self._every == 0:
-            found = timing(self._images, self._seconds)
-            rate = f"images/sec: {found.images_per_s:.1f} +/- {found.uncertainty:.1f} (jitter = {found.jitter:.1f})"
+            timed = timing(self._images, self._seconds)
+            rate = f"images/sec: {timed.images_per_s:.1f} +/- {timed.uncertainty:.1f} (jitter = {timed.jitter:.1f})"
             say([f"{step}\t{rate}\t{event['loss']:.3f}"])
 
 

@@ -39,10 +39,10 @@ def network(cluster: str | None, bandwidth: str | None) -> Network | None:
     if bandwidth is not None:
         return Network(load_cluster(None, bandwidth=bandwidth), f"NICs of {bandwidth}")
     token = os.environ.get(MARK)
-    found = next((one for one in state.every() if one.token == token), None) if token else None
-    if found is None:
+    match = next((one for one in state.every() if one.token == token), None) if token else None
+    if match is None:
         return None
-    rate = f"{found.bandwidth_bps / 1e6:g}Mbps"
+    rate = f"{match.bandwidth_bps / 1e6:g}Mbps"
     return Network(load_cluster(None, bandwidth=rate), f"emulated NICs of {rate}")
 
 
@@ -70,7 +70,7 @@ def _simulated(  # noqa: PLR0917
     entry = find_strategy(strategy)
     if "servers" in entry.knobs:
         fields["servers"] = "colocated"
-    found = simulate(
+    result = simulate(
         trace,
         load_cluster(where.cluster, **fields),
         entry.name,
@@ -81,7 +81,7 @@ def _simulated(  # noqa: PLR0917
         batch=row.batch,
         **options,
     )
-    return found.iteration_s
+    return result.iteration_s
 
 
 def _chosen(row: Row) -> tuple[str, dict[str, Any]] | None:

@@ -125,7 +125,7 @@ def _compile(words: list[str], variables: dict[str, str], log: Path, say: Callab
                 lasted = time.monotonic() - began
                 if lasted > _LIMIT_S:
                     raise CommandError(f"Horovod was not compiled within {_LIMIT_S:.0f} s; log: {log}")
-                percent = int(found[1]) if (found := _COMPILED.search(line)) else 0
+                percent = int(match[1]) if (match := _COMPILED.search(line)) else 0
                 if percent >= shown + _STEP:
                     shown = percent - percent % _STEP
                     say(f"{shown} % compiled after {duration(lasted)}")

@@ -53,8 +53,8 @@ class Ranks:
     def gather(self, value: Any) -> list[Any]:  # noqa: ANN401
         """Return the values of all hosts, on every host. Raises JobError."""
         texts = objects.gather(self._job, json.dumps(value))
-        found: list[Any] = json.loads(objects.share(self._job, f"[{','.join(texts)}]"))
-        return found
+        values: list[Any] = json.loads(objects.share(self._job, f"[{','.join(texts)}]"))
+        return values
 
     def agree(self, *, failed: bool, done: bool) -> tuple[bool, bool]:
         """Return whether any host failed, and whether all are done. Raises JobError."""

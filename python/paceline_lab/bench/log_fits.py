@@ -74,9 +74,9 @@ def number(read: Sequence[Read], gpus: Sequence[int] | None) -> None:
 def _named(source: str) -> int | None:
     """Return the number of GPUs that the file's name tells, or its folder's."""
     for part in reversed(Path(source).parts[-2:]):
-        found = {int(match[1]) for each in (_NAMED, _NAMED_AFTER) for match in each.finditer(part)} - {0}
-        if found:
-            return found.pop() if len(found) == 1 else None
+        counts = {int(match[1]) for each in (_NAMED, _NAMED_AFTER) for match in each.finditer(part)} - {0}
+        if counts:
+            return counts.pop() if len(counts) == 1 else None
     return None
 
 
@@ -86,13 +86,13 @@ def fits(read: Sequence[Read]) -> list[Fit]:
     for one in training(read):
         if one.devices is not None:
             series.setdefault((_template(one), one.what, one.way, one.batch), []).append(one)
-    found = []
+    lines = []
     names = _short([str(key[0]) for key in series])
     for name, ((_, _, way, _), logs) in zip(names, series.items(), strict=True):
         points = sorted((one.devices or 0, one.total_images_per_s or 0.0) for one in logs)
         if (fitted := line(points)) is not None:
-            found.append(Fit(name, None if way is None else str(way), tuple(points), fitted))
-    return found
+            lines.append(Fit(name, None if way is None else str(way), tuple(points), fitted))
+    return lines
 
 
 def _template(one: Read) -> str:
@@ -122,19 +122,19 @@ def _short(paths: list[str]) -> list[str]:
     return [str(Path(*one[common:])) for one in parts]
 
 
-def shown(found: Sequence[Fit]) -> list[str]:
+def shown(fitted: Sequence[Fit]) -> list[str]:
     """Return the table of lines, and what limits it."""
-    if not found:
+    if not fitted:
         return []
     columns = [Column("images/s over GPUs", left=True), Column("logs"), Column("GPUs"), Column("images/s\nper GPU")]
     columns += [Column("95% interval"), Column("at 0 GPUs")]
     firsts: dict[str | None, Fit] = {}
-    for one in found:
+    for one in fitted:
         firsts.setdefault(one.way, one)
-    if len(firsts) < len(found):
+    if len(firsts) < len(fitted):
         columns.append(Column("vs first of\nthe same way"))
-    lines = render(columns, [[_cells(one, firsts[one.way])[: len(columns)] for one in found]])
-    if any(one.line.slope_interval is None for one in found):
+    lines = render(columns, [[_cells(one, firsts[one.way])[: len(columns)] for one in fitted]])
+    if any(one.line.slope_interval is None for one in fitted):
         lines += ["", *wrapped("note: a line through two logs has no interval: it passes through both", width(), "  ")]
     return lines
 

@@ -76,14 +76,14 @@ class Plan:
             batch = self.batch_of(workers)
             need = workers * batch
             files = (name for kind in kinds for _, _, names in os.walk(kind, followlinks=True) for name in names)
-            found = sum(1 for _ in islice((name for name in files if name.lower().endswith(_IMAGES)), need))
+            images = sum(1 for _ in islice((name for name in files if name.lower().endswith(_IMAGES)), need))
         except OSError as error:
             raise InvalidArgumentError(
                 f"--data-dir {error.filename or folder}: {error.strerror}", remedy="drop --data-dir"
             ) from None
-        if found < need:
+        if images < need:
             raise InvalidArgumentError(
-                f"--data-dir {folder}: {workers} ranks with {batch} per step need {need} images, not {found}",
+                f"--data-dir {folder}: {workers} ranks with {batch} per step need {need} images, not {images}",
                 remedy="a smaller --batch-size, or drop --data-dir",
             )
 

@@ -146,10 +146,10 @@ def _parts(axes: Axes, result: Result) -> None:
 
 
 def _by_engine(result: Result) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    by_engine: dict[str, list[Row]] = {}
     for row in sorted(result.rows, key=lambda row: row.workers):
-        found.setdefault(row.engine, []).append(row)
-    return found
+        by_engine.setdefault(row.engine, []).append(row)
+    return by_engine
 
 
 def _rates_over_ranks(axes: Axes, result: Result, logs: Sequence[Fit]) -> None:

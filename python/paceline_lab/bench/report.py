@@ -51,8 +51,8 @@ def _ratio(row: Row) -> str:
 
 
 def _rate(row: Row) -> str:
-    found = row.timing
-    return f"{digits(row.total)} ± {digits(found.uncertainty, 2)}"
+    timing = row.timing
+    return f"{digits(row.total)} ± {digits(timing.uncertainty, 2)}"
 
 
 def _error(row: Row) -> str:
@@ -80,10 +80,10 @@ def _rounded_apart(row: Row) -> bool:
 
 def _columns(rows: Sequence[Row]) -> list[tuple[Column, Cell]]:
     """Return the columns that have values in these rows."""
-    found: list[tuple[Column, Cell]] = [(Column("engine", left=True), lambda row: row.engine)]
+    columns: list[tuple[Column, Cell]] = [(Column("engine", left=True), lambda row: row.engine)]
     if len({row.workers for row in rows}) > 1:
-        found.append((Column("ranks"), lambda row: str(row.workers)))
-    found += [
+        columns.append((Column("ranks"), lambda row: str(row.workers)))
+    columns += [
         (Column("images/s"), _rate),
         (Column("jitter"), lambda row: digits(row.timing.jitter, 2)),
         (Column("step\nms"), lambda row: _ms(row.step_s)),
@@ -92,14 +92,14 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Cell]]:
         (Column("exposed\ncomm. ms"), lambda row: _ms(row.exposed_s)),
     ]
     if any(row.input_s > 0.01 * row.step_s for row in rows):
-        found.append((Column("input\nms"), lambda row: _ms(row.input_s)))
-    found.append((Column("CPUs\nper rank"), lambda row: f"{row.cpu:.2f}"))
+        columns.append((Column("input\nms"), lambda row: _ms(row.input_s)))
+    columns.append((Column("CPUs\nper rank"), lambda row: f"{row.cpu:.2f}"))
     if any(row.ratio is not None for row in rows):
-        found.append((Column("vs first"), _ratio))
+        columns.append((Column("vs first"), _ratio))
     if any(row.efficiency is not None for row in rows):
-        found.append((Column("scaling\nefficiency"), _efficiency))
+        columns.append((Column("scaling\nefficiency"), _efficiency))
     if any(row.forecast_s is not None for row in rows):
-        found += [
+        columns += [
             (
                 Column("forecast\nimages/s"),
                 lambda row: "-" if row.forecast_images_per_s is None else digits(row.forecast_images_per_s),
@@ -107,8 +107,8 @@ def _columns(rows: Sequence[Row]) -> list[tuple[Column, Cell]]:
             (Column("forecast\nerror"), _error),
         ]
     if any(row.weights_difference is not None for row in rows):
-        found.append((Column("weights\ndiffer by"), _weights))
-    return found
+        columns.append((Column("weights\ndiffer by"), _weights))
+    return columns
 
 
 def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[str]:
@@ -128,8 +128,8 @@ def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[
     below = [one for one in read if one.sizes or not result.rows]
     if below:
         lines += [*([""] if lines else []), *shown(below)]
-    if found := log_fits.fits(read):
-        lines += [*([""] if lines else []), *log_fits.shown(found)]
+    if fitted := log_fits.fits(read):
+        lines += [*([""] if lines else []), *log_fits.shown(fitted)]
     return lines[: len(lines) - (bool(lines) and not lines[-1])]
 
 
@@ -195,26 +195,26 @@ def _apart(rows: Sequence[Row]) -> list[Row]:
 
 
 def _remarks(plan: Plan, result: Result) -> list[str]:
-    found = []
+    remarks = []
     if apart := _apart([row for row in result.rows if row.weights_difference is not None]):
         names = ", ".join(dict.fromkeys(row.engine for row in apart))
-        found.append(f"The weights of {names} differ from those of the first engine by more than rounding")
+        remarks.append(f"The weights of {names} differ from those of the first engine by more than rounding")
     noisy = [row for row in result.rows if row.timing.uncertainty > _NOISY * row.total]
     if noisy:
         names = ", ".join(dict.fromkeys(row.engine for row in noisy))
-        found.append(f"Steps of {names} vary too much to compare: use an idle machine, or more --num-batches")
+        remarks.append(f"Steps of {names} vary too much to compare: use an idle machine, or more --num-batches")
     for row in result.rows:
         if not row.alike and _rounded_apart(row):
             by = f"{row.replicas_apart:.0e} of the change by training"
-            found.append(f"Replicas of {row.engine} differ by {by}: each device's code rounds in its own way")
+            remarks.append(f"Replicas of {row.engine} differ by {by}: each device's code rounds in its own way")
     if any(not row.alike and not _rounded_apart(row) for row in result.rows):
-        found.append("Ranks that end with different weights have not trained the same model")
+        remarks.append("Ranks that end with different weights have not trained the same model")
     without = [row.engine for row in result.rows if row.runs[-1].ranks[0].get("xla_clusters") == 0]
     if without:
-        found.append(f"XLA compiled nothing of {', '.join(dict.fromkeys(without))}: these rows compare nothing")
+        remarks.append(f"XLA compiled nothing of {', '.join(dict.fromkeys(without))}: these rows compare nothing")
     if plan.data_dir is not None:
-        found.append("Weights are not compared: frameworks crop and flip images at random, each in its own way")
-    return found
+        remarks.append("Weights are not compared: frameworks crop and flip images at random, each in its own way")
+    return remarks
 
 
 def totals(result: Result) -> list[str]:
@@ -224,7 +224,7 @@ def totals(result: Result) -> list[str]:
 
 def to_json(plan: Plan, result: Result, read: Sequence[Read]) -> str:
     """Return everything as JSON."""
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "model": plan.model,
         "batch_size": plan.batch_size,
         "num_batches": plan.num_batches,
@@ -247,7 +247,7 @@ def to_json(plan: Plan, result: Result, read: Sequence[Read]) -> str:
         for engine, line in result.lines.items()
     ]
     content = {
-        "asked": asked,
+        "asked": request,
         "rows": [row.to_dict() for row in result.rows],
         "skipped": [vars(one) for one in result.skipped],
         "regressions": [*lines, *(one.to_dict() for one in log_fits.fits(read))],

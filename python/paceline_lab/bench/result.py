@@ -22,8 +22,8 @@ class Measured:
     @property
     def seconds(self) -> list[float]:
         """Duration of each step at rank 0; all ranks wait for each other."""
-        found: list[float] = self.ranks[0]["seconds"]
-        return found
+        times: list[float] = self.ranks[0]["seconds"]
+        return times
 
     @property
     def lasted_s(self) -> float:
@@ -101,12 +101,12 @@ class Row:
 
     def alone_s(self, part: str) -> float | None:
         """Return a part of a step without communication (`step`, `forward`, …), at the slowest rank."""
-        found = [
+        times = [
             max(statistics.median(one["alone"][part]) for one in run.ranks)
             for run in self.runs
             if all(part in one["alone"] for one in run.ranks)
         ]
-        return statistics.median(found) if found else None
+        return statistics.median(times) if times else None
 
     @property
     def forward_s(self) -> float | None:
@@ -116,10 +116,10 @@ class Row:
     @property
     def backward_s(self) -> float | None:
         """Backward time without communication; in TensorFlow it includes the optimizer."""
-        found, step, forward = self.alone_s("backward"), self.alone_s("step"), self.forward_s
-        if found is None and step is not None and forward is not None:
+        alone, step, forward = self.alone_s("backward"), self.alone_s("step"), self.forward_s
+        if alone is None and step is not None and forward is not None:
             return max(0.0, step - forward)
-        return found
+        return alone
 
     @property
     def exposed_s(self) -> float | None:
@@ -148,8 +148,8 @@ class Row:
     @property
     def replicas_apart(self) -> float | None:
         """Largest distance of the weights of one process's replicas, relative to the change by training (2-norm)."""
-        found = [one["replicas_apart"] for run in self.runs for one in run.ranks if "replicas_apart" in one]
-        return max(found, default=None)
+        distances = [one["replicas_apart"] for run in self.runs for one in run.ranks if "replicas_apart" in one]
+        return max(distances, default=None)
 
     @property
     def forecast_images_per_s(self) -> float | None:
@@ -163,16 +163,16 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON: times in seconds, rates in images/s."""
-        found = self.timing
+        own = self.timing
         return {
             "engine": self.engine,
             "workers": self.workers,
             "batch_size": self.batch,
             "servers": self.servers,
             "total_images_per_s": self.total,
-            "images_per_s": found.images_per_s,
-            "uncertainty": found.uncertainty,
-            "jitter": found.jitter,
+            "images_per_s": own.images_per_s,
+            "uncertainty": own.uncertainty,
+            "jitter": own.jitter,
             "interval": vars(self.interval),
             "rounds": self.totals,
             "ratio": self.ratio,

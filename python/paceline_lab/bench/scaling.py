@@ -24,9 +24,9 @@ def scale(result: Result) -> None:
                 row.efficiency_interval = bootstrap(
                     [run.seconds for one in (row, fewest) for run in one.runs], _efficiency(row, fewest)
                 )
-        found = line([(row.workers, total) for row in rows for total in row.totals])
-        if found is not None:
-            result.lines[engine] = found
+        fitted = line([(row.workers, total) for row in rows for total in row.totals])
+        if fitted is not None:
+            result.lines[engine] = fitted
 
 
 def _efficiency(row: Row, fewest: Row) -> Callable[[list[list[float]]], float]:

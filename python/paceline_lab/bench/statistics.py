@@ -63,9 +63,9 @@ def timing(images: int, seconds: Sequence[float]) -> Timing:
 def bootstrap(samples: Sequence[Sequence[float]], of: Callable[[list[list[float]]], float], seed: int = 0) -> Interval:
     """Return percentiles of `of` over resamples with replacement of each sample (Efron 1979)."""
     draw = random.Random(seed)
-    found = sorted(of([draw.choices(one, k=len(one)) for one in samples]) for _ in range(RESAMPLES))
+    resampled = sorted(of([draw.choices(one, k=len(one)) for one in samples]) for _ in range(RESAMPLES))
     outside = round(RESAMPLES * (1 - CONFIDENCE) / 2)
-    return Interval(found[outside], found[-1 - outside])
+    return Interval(resampled[outside], resampled[-1 - outside])
 
 
 def line(points: Sequence[tuple[float, float]]) -> Line | None:

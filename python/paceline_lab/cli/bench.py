@@ -203,23 +203,23 @@ def _only_logs(read: list[Read], *, plot: Path | None, as_json: bool, output: Pa
 
     from paceline_lab.bench import log_fits
 
-    found = log_fits.fits(read)
-    if plot is not None and not found:
+    fitted = log_fits.fits(read)
+    if plot is not None and not fitted:
         raise UsageError(
             "--plot needs logs of training with two numbers of GPUs, or a model",
             remedy="--read g1.txt --read g4.txt, or --model resnet50",
         )
-    content = {"read": [one.to_dict() for one in read], "regressions": [one.to_dict() for one in found]}
+    content = {"read": [one.to_dict() for one in read], "regressions": [one.to_dict() for one in fitted]}
     text = json.dumps(content, indent=1, allow_nan=False)
     _write(text, output)
     if as_json:
         put(text)
     else:
-        say([*shown(read), *([""] if found else []), *log_fits.shown(found)])
+        say([*shown(read), *([""] if fitted else []), *log_fits.shown(fitted)])
     if plot is not None:
         from paceline_lab.bench.plot import draw_logs
 
-        draw_logs(found, plot)
+        draw_logs(fitted, plot)
     return 0
 
 

@@ -99,13 +99,13 @@ def up(
     """
     divided = divide(workers, racks, oversubscription)
     hosts = plan(workers, servers or 0, switch=switch, racks=divided)
-    holder, found = bring_up(hosts, bandwidth, racks=divided, realtime=realtime, name=name)
+    holder, own = bring_up(hosts, bandwidth, racks=divided, realtime=realtime, name=name)
     leave(holder)
     if as_json:
-        fields = {"name": found.name, "bandwidth_bps": bandwidth, "realtime": found.realtime}
+        fields = {"name": own.name, "bandwidth_bps": bandwidth, "realtime": own.realtime}
         put(json.dumps({**fields, "hosts": [asdict(host) for host in hosts]}, indent=1))
         return
-    _note_realtime(realtime, found.realtime)
+    _note_realtime(realtime, own.realtime)
     say(_table(hosts, bandwidth))
     option = "" if name == DEFAULT else f" --name {name}"
     tries = f"paceline emulate exec{option} {hosts[0].name} -- COMMAND", f"paceline emulate down{option}"
@@ -191,9 +191,9 @@ def run(
         oversubscription=oversubscription,
         bandwidth_bps=bandwidth,
         realtime=realtime,
-    ) as found:
-        _note_realtime(realtime, found.realtime)
-        return start(found, checked, ranks_per_host, output)
+    ) as own:
+        _note_realtime(realtime, own.realtime)
+        return start(own, checked, ranks_per_host, output)
 
 
 @emulate.command(name="exec", context_settings={"allow_interspersed_args": False})
@@ -212,14 +212,14 @@ def exec_(*, name: str, realtime: bool, host: str, command: tuple[str, ...]) -> 
     command = command[command[:1] == ("--",) :]
     if not command:
         raise UsageError("no command given", remedy="paceline emulate exec worker0 -- ip address")
-    found = living(name)
-    if realtime and not found.realtime:
+    own = living(name)
+    if realtime and not own.realtime:
         raise InvalidArgumentError(
             "--realtime: SCHED_FIFO is not permitted here, or the cluster was brought up with --no-realtime",
             remedy="drop --realtime",
         )
-    place = find(found.hosts, host)
-    words = found.entering(place.name, *SETTINGS, realtime=REALTIME if realtime else None)
+    place = find(own.hosts, host)
+    words = own.entering(place.name, *SETTINGS, realtime=REALTIME if realtime else None)
     sys.stdout.flush()
     os.execv(words[0], [*words, *command])
 
@@ -245,8 +245,8 @@ def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_js
     \b
     paceline emulate check --workers 8 --bandwidth 500Mbps
     """
-    with cluster(workers=workers, bandwidth_bps=bandwidth, realtime=realtime) as found:
-        fidelity = found.check(repeats=repeats)
+    with cluster(workers=workers, bandwidth_bps=bandwidth, realtime=realtime) as own:
+        fidelity = own.check(repeats=repeats)
     if as_json:
         put(json.dumps(fidelity.to_dict(), indent=1, allow_nan=False))
         return

@@ -66,14 +66,14 @@ def plan(
         if output.exists() and graph.exists() and output.samefile(graph):
             raise InvalidArgumentError(f"--output {output}: would overwrite GRAPH", remedy="--output plan.json")
     options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size, signature=signature)
-    found, fetches = read_graph(graph, fetch, options)
-    planned = plan_graph(found, fetches, bucket_size, ids=ids)
+    needed, fetches = read_graph(graph, fetch, options)
+    planned = plan_graph(needed, fetches, bucket_size, ids=ids)
     if output is not None:
         with replaced(output) as path:
-            path.write_text(found.to_json(), encoding="utf-8")
-    seconds = traversal_s(found, fetches, bucket_size, ids=ids) if time else None
+            path.write_text(needed.to_json(), encoding="utf-8")
+    seconds = traversal_s(needed, fetches, bucket_size, ids=ids) if time else None
     if as_json:
         measured = {} if seconds is None else {"traversal_ms": seconds * 1e3}
         put(json.dumps({**planned.to_dict(), **measured}, indent=1))
     else:
-        say(lines(planned, found, seconds))
+        say(lines(planned, needed, seconds))

@@ -239,10 +239,10 @@ def _planned(options: dict[str, Any]) -> Sequence[Selection]:
     """Return cells of sharded or compressed iterations of one model: on 4 ranks with --quick, or on 2, 4 and 8."""
     from paceline_lab.validate import cells
 
-    asked = "--sharding" if options["sharding"] is not None else "--compression"
-    for name in ("full", "servers", "staleness", *(["compression"] if asked == "--sharding" else [])):
+    option = "--sharding" if options["sharding"] is not None else "--compression"
+    for name in ("full", "servers", "staleness", *(["compression"] if option == "--sharding" else [])):
         if options[name]:
-            raise UsageError(f"{asked} and --{name} cannot be combined", remedy=f"drop --{name}")
+            raise UsageError(f"{option} and --{name} cannot be combined", remedy=f"drop --{name}")
     workers = options["workers"] or ((4,) if options["quick"] else (2, 4, 8))
     return (
         cells.Selection(
@@ -372,8 +372,8 @@ def _cluster(ranks: Job, layout: Layout, given: str | None) -> tuple[Cluster, li
         return Cluster.from_json(text.encode(), given), []
     if ranks.rank:
         return Cluster.from_json(json.dumps(obey(ranks)).encode(), "probe"), []
-    controller, found = measure(ranks, layout, NEEDED, show)
-    fields = cluster_file.fields(found)
+    controller, measured = measure(ranks, layout, NEEDED, show)
+    fields = cluster_file.fields(measured)
     controller.end(then=fields)
     cluster = Cluster.from_json(json.dumps(fields).encode(), "probe")
-    return cluster, [_probed(cluster), *found.notes]
+    return cluster, [_probed(cluster), *measured.notes]

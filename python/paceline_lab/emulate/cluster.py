@@ -42,15 +42,15 @@ SETTINGS = (f"GLOO_SOCKET_IFNAME={CARD}",)
 class Cluster:
     """Hosts connected by a shaped network; made by `cluster`."""
 
-    def __init__(self, holder: subprocess.Popen[bytes], found: State) -> None:
+    def __init__(self, holder: subprocess.Popen[bytes], own: State) -> None:
         """Made by `cluster`; `holder` is the process that holds the namespaces."""
         self._holder = holder
-        self._state = found
-        self.name = found.name
-        self.hosts = found.hosts
-        self.realtime = found.realtime
+        self._state = own
+        self.name = own.name
+        self.hosts = own.hosts
+        self.realtime = own.realtime
         """Whether ranks run under SCHED_FIFO: requested and permitted."""
-        self.bandwidth_bps = found.bandwidth_bps
+        self.bandwidth_bps = own.bandwidth_bps
         """Rate of every NIC except the switch's, in each direction, as TCP goodput."""
 
     def of_kind(self, kind: str) -> tuple[Host, ...]:
@@ -230,8 +230,8 @@ def cluster(
     """
     found_racks = divide(workers, racks, oversubscription)
     hosts = plan(workers, servers, switch=switch, racks=found_racks)
-    holder, found = bring_up(hosts, bandwidth_bps, racks=found_racks, realtime=realtime, name=name)
-    up = Cluster(holder, found)
+    holder, own = bring_up(hosts, bandwidth_bps, racks=found_racks, realtime=realtime, name=name)
+    up = Cluster(holder, own)
     try:
         yield up
     finally:
@@ -266,10 +266,10 @@ def bring_up(
     )
     try:
         ask(holder, wanted, _START_S + _START_OF_HOST_S * len(hosts))
-        found = state.read(str(wanted["name"]))
-        if found is None:
+        known = state.read(str(wanted["name"]))
+        if known is None:
             raise ClusterError("the cluster ended immediately after it came up")
-        return holder, found
+        return holder, known
     except BaseException:
         let_go(holder)
         raise
@@ -299,10 +299,10 @@ def _free(name: str) -> str:
         raise InvalidArgumentError(
             f"cluster '{name}' is already up", remedy=f"paceline emulate down --name {name}, or another --name"
         )
-    with processes.inside(other.by_network, other.token) as found:
-        if found and other.boot == boot():
+    with processes.inside(other.by_network, other.token) as inside:
+        if inside and other.boot == boot():
             raise InvalidArgumentError(
-                f"cluster '{name}' was killed, and {found[0]} is still running",
+                f"cluster '{name}' was killed, and {inside[0]} is still running",
                 remedy=f"paceline emulate down --name {name}",
             )
     state.forget(other)

@@ -19,13 +19,13 @@ _END_S = 10.0
 
 def living(name: str) -> State:
     """Return the cluster of this name. Raises InvalidArgumentError if it is not up."""
-    found = state.read(name)
-    if found is None:
+    known = state.read(name)
+    if known is None:
         raise InvalidArgumentError(_missing(name), remedy="paceline emulate up --workers 4 --bandwidth 500Mbps")
-    if not found.alive:
+    if not known.alive:
         option = "" if name == DEFAULT else f" --name {name}"
-        raise InvalidArgumentError(f"cluster '{found.name}' was killed", remedy=f"paceline emulate down{option}")
-    return found
+        raise InvalidArgumentError(f"cluster '{known.name}' was killed", remedy=f"paceline emulate down{option}")
+    return known
 
 
 def take_down(name: str) -> list[str]:
@@ -33,12 +33,12 @@ def take_down(name: str) -> list[str]:
 
     Raises InvalidArgumentError.
     """
-    found = state.read(name)
-    killed = [other for other in state.every() if not other.alive and (found is None or other.name != found.name)]
-    if found is None and (name != DEFAULT or not killed):
+    known = state.read(name)
+    killed = [other for other in state.every() if not other.alive and (known is None or other.name != known.name)]
+    if known is None and (name != DEFAULT or not killed):
         raise InvalidArgumentError(_missing(name), remedy="paceline emulate up --workers 4 --bandwidth 500Mbps")
     report: list[str] = []
-    for each in [*([found] if found is not None else []), *killed]:
+    for each in [*([known] if known is not None else []), *killed]:
         alive = each.alive
         report += [f"ended {words}" for words in _end(each, alive)]
         outcome = "is down" if alive else "had been killed; it has been cleaned up"
@@ -46,23 +46,23 @@ def take_down(name: str) -> list[str]:
     return report
 
 
-def _end(found: State, alive: bool) -> list[str]:
+def _end(known: State, alive: bool) -> list[str]:
     """Stop the processes on its hosts, and its holder. The inode numbers are its own only while there is a holder."""
     ended: list[str] = []
-    if found.boot == boot():
-        ended = processes.end(found.by_network, None if alive else found.token)
+    if known.boot == boot():
+        ended = processes.end(known.by_network, None if alive else known.token)
     if alive:
-        _end_holder(found)
-    state.forget(found)
+        _end_holder(known)
+    state.forget(known)
     return ended
 
 
-def _end_holder(found: State) -> None:
+def _end_holder(known: State) -> None:
     with suppress(ProcessLookupError):
-        holder = os.pidfd_open(found.pid)
+        holder = os.pidfd_open(known.pid)
         try:
             for number in (signal.SIGTERM, signal.SIGKILL):
-                if found.alive:
+                if known.alive:
                     signal.pidfd_send_signal(holder, number)
                     select.select([holder], [], [], _END_S)
         finally:

@@ -96,7 +96,7 @@ def _bring_up(wanted: dict[str, Any]) -> tuple[Network, state.State]:
     hosts = tuple(Host(**host) for host in wanted["hosts"])
     user = network.isolate()
     up = network.build(hosts, *_shapes(wanted["bandwidth_bps"], wanted["uplink"]))
-    found = state.State(
+    known = state.State(
         name=wanted["name"],
         token=wanted["token"],
         pid=os.getpid(),
@@ -110,10 +110,10 @@ def _bring_up(wanted: dict[str, Any]) -> tuple[Network, state.State]:
         networks={name: inode for inode, name in _networks(up).items()},
     )
     try:
-        state.write(Path(wanted["folder"]), found)
+        state.write(Path(wanted["folder"]), known)
     except FileExistsError:
-        raise InvalidArgumentError(f"cluster '{found.name}' is already up", remedy="another --name") from None
-    return up, found
+        raise InvalidArgumentError(f"cluster '{known.name}' is already up", remedy="another --name") from None
+    return up, known
 
 
 def _shapes(bandwidth_bps: float, uplink: float | None) -> tuple[Shape, Shape | None]:

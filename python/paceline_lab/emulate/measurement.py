@@ -56,7 +56,7 @@ class _Hosts:
     def answers(self, names: Sequence[str], limit_s: float) -> dict[str, dict[str, Any]]:
         """Return one line from each host. Raises ClusterError naming a silent host."""
         until = time.monotonic() + limit_s
-        found: dict[str, dict[str, Any]] = {}
+        answers: dict[str, dict[str, Any]] = {}
         for name in names:
             line, output = b"", self.processes[name].stdout
             assert output is not None
@@ -67,8 +67,8 @@ class _Hosts:
                 if not more:
                     raise ClusterError(f"{name}: the measuring process has ended, code {self.processes[name].wait()}")
                 line += more
-            found[name] = json.loads(line)
-        return found
+            answers[name] = json.loads(line)
+        return answers
 
 
 def measure(cluster: Cluster, repeats: int) -> Fidelity:

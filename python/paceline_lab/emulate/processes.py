@@ -50,16 +50,16 @@ def inside(networks: Mapping[int, str], token: str | None = None) -> Iterator[li
     Once a namespace is gone, another may get its number. If that is possible, only processes with `token` in their
     environment count.
     """
-    found: list[Process] = []
+    inner: list[Process] = []
     try:
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit() and int(folder.name) != os.getpid():
                 with suppress(OSError):
                     process = _on_host(folder, networks, token)
-                    found += [process] if process is not None else []
-        yield found
+                    inner += [process] if process is not None else []
+        yield inner
     finally:
-        for process in found:
+        for process in inner:
             os.close(process.descriptor)
 
 
@@ -92,14 +92,14 @@ def end(networks: Mapping[int, str], token: str | None = None) -> list[str]:
     ended: dict[int, str] = {}
     number, limit = signal.SIGTERM, time.monotonic() + _TERMINATE_S
     while True:
-        with inside(networks, token) as found:
-            if not found:
+        with inside(networks, token) as left:
+            if not left:
                 break
-            ended.update({process.pid: str(process) for process in found})
-            for process in found:
+            ended.update({process.pid: str(process) for process in left})
+            for process in left:
                 with suppress(OSError):
                     signal.pidfd_send_signal(process.descriptor, number)
-            _wait([process.descriptor for process in found], limit)
+            _wait([process.descriptor for process in left], limit)
         if time.monotonic() >= limit:
             if number == signal.SIGKILL:
                 break

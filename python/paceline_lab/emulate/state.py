@@ -89,12 +89,12 @@ def folder() -> Path:
     try:
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        found = path.lstat()
+        status = path.lstat()
     except OSError as error:
         raise InvalidArgumentError(
             f"{path}: {error.strerror}", remedy="XDG_RUNTIME_DIR=~/.run (a folder of your own)"
         ) from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise InvalidArgumentError(
             f"{path}: is not a folder for you alone", remedy=f"rm -r {path}, or XDG_RUNTIME_DIR=~/.run"
         )
@@ -129,12 +129,12 @@ def read(name: str) -> State | None:
 
 def every() -> list[State]:
     """Return all clusters whose files can be read."""
-    found = []
+    states = []
     for path in sorted(folder().glob("[!.]*.json")):
         with suppress(InvalidArgumentError):
             state = read(path.stem)
-            found += [state] if state is not None else []
-    return found
+            states += [state] if state is not None else []
+    return states
 
 
 def forget(state: State) -> None:

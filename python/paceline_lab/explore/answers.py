@@ -119,8 +119,8 @@ def _of(strategy: Strategy, results: Sequence[Result]) -> Result:
 
 def _group(scenarios: Sequence[Scenario], results: Sequence[Result], workers: int) -> Group:
     """Return the largest configuration."""
-    of = [(one, found) for one, found in zip(scenarios, results, strict=True) if found.workers == workers]
-    return Group([one for one, _ in of], [found for _, found in of], noun="worker")
+    of = [(one, result) for one, result in zip(scenarios, results, strict=True) if result.workers == workers]
+    return Group([one for one, _ in of], [result for _, result in of], noun="worker")
 
 
 def _refuse_slow(state: State, trace: Trace, cluster: Cluster) -> None:

@@ -64,7 +64,7 @@ def answer(state: ModelState) -> dict[str, Any]:
         "capacity_bytes": workload.hardware.memory_bytes,
         "unit": "tokens/s" if workload.is_text else "images/s",
         "curves": [_curve(one, own, workload) for one, own in results.items()],
-        "rows": [_row(one, found, workload) for one, found, _ in ranked],
+        "rows": [_row(one, outcome, workload) for one, outcome, _ in ranked],
         "shown": name,
         "timeline": _timeline(state, name, scenario),
         "command": command(state, name),

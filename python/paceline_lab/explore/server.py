@@ -86,7 +86,7 @@ def application(token: str, first: State | ModelState) -> Starlette:
 
     async def page(_request: Request) -> Response:
         text = (_STATIC / "index.html").read_text(encoding="utf-8")
-        told = json.dumps(
+        data = json.dumps(
             {
                 "first": vars(first),
                 "limits": LIMITS if is_recorded else LIMITS_OF_MODELS,
@@ -94,7 +94,7 @@ def application(token: str, first: State | ModelState) -> Starlette:
                 "strategies": [strategy.name for strategy in all_strategies()],
             }
         )
-        text = text.replace("{{token}}", html.escape(token)).replace("{{told}}", html.escape(told))
+        text = text.replace("{{token}}", html.escape(token)).replace("{{told}}", html.escape(data))
         return Response(text.replace("{{script}}", script), media_type="text/html", headers=_HEADERS)
 
     async def file(request: Request) -> Response:

@@ -116,14 +116,14 @@ def plan_graph(
     wanted = list(graph.fetches if fetches is None else fetches)
     if ids not in IDS:
         raise InvalidArgumentError(f"ids: unknown value '{ids}'", remedy=f"one of {', '.join(IDS)}")
-    found = json.loads(graph.plan(wanted, size_of(bucket_size), as_listed=ids == "listed"))
+    planned = json.loads(graph.plan(wanted, size_of(bucket_size), as_listed=ids == "listed"))
     return Plan(
-        graph=found["graph"],
-        nodes=found["nodes"],
-        edges=found["edges"],
-        bucket_size_bytes=found["bucket_size_bytes"],
-        tensors=tuple(Tensor(**tensor) for tensor in found["tensors"]),
-        buckets=tuple(Bucket(**{**bucket, "tensors": tuple(bucket["tensors"])}) for bucket in found["buckets"]),
+        graph=planned["graph"],
+        nodes=planned["nodes"],
+        edges=planned["edges"],
+        bucket_size_bytes=planned["bucket_size_bytes"],
+        tensors=tuple(Tensor(**tensor) for tensor in planned["tensors"]),
+        buckets=tuple(Bucket(**{**bucket, "tensors": tuple(bucket["tensors"])}) for bucket in planned["buckets"]),
     )
 
 

@@ -46,9 +46,9 @@ def read_graph(
                 f"{option} has no effect on {path}, which is not a TensorFlow graph", remedy=f"drop {option}"
             )
     graph = Graph.read(path)
-    found = list(graph.fetches if fetches is None else fetches)
-    if not found:
+    wanted = list(graph.fetches if fetches is None else fetches)
+    if not wanted:
         raise InvalidArgumentError(
             f"{path}: names no fetches", remedy="--fetch NAME (a node from which the graph is traversed backward)"
         )
-    return graph, found
+    return graph, wanted

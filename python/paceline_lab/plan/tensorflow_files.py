@@ -92,7 +92,9 @@ def _parsed(path: Path, message: Any, what: str) -> Any:  # noqa: ANN401
 def _outputs(content: Any, signature: str | None, path: Path) -> list[str]:  # noqa: ANN401
     """Return the outputs of a signature; of the only one, if none is named."""
     # TensorFlow adds one for restoring variables.
-    signatures = {name: found for name, found in content.signature_def.items() if name != "__saved_model_init_op"}
+    signatures = {
+        name: definition for name, definition in content.signature_def.items() if name != "__saved_model_init_op"
+    }
     known = ", ".join(sorted(signatures))
     if signature is None:
         if len(signatures) != 1:

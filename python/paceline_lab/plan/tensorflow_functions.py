@@ -47,7 +47,7 @@ def with_own_all_reduces(operations: Sequence[Operation]) -> tuple[list[Operatio
     A node that submits tensors needs all of them, and then each is reduced by itself: the next such node, which
     TensorFlow runs after it, needs no sum. Returns all operations, and those that are new by name.
     """
-    found: list[Operation] = []
+    sums: list[Operation] = []
     own: dict[str, Operation] = {}
     for operation in operations:
         reduced = _words(operation, marks.ALL_REDUCES)
@@ -65,8 +65,8 @@ def with_own_all_reduces(operations: Sequence[Operation]) -> tuple[list[Operatio
             )
         own_now = [own[name] for name in reduced]
         node = Operation(operation.name, operation.kind, [*operation.parents, *awaited], operation.attr)
-        found += [*own_now, node] if at_once else [node, *own_now]
-    return found, own
+        sums += [*own_now, node] if at_once else [node, *own_now]
+    return sums, own
 
 
 def _words(operation: Operation, name: str) -> list[str]:

@@ -178,14 +178,14 @@ def _node_names(fetches: Sequence[str] | None, known: set[str]) -> list[str]:
 
 def _needed(operations: Sequence[Any], fetches: Sequence[str]) -> set[str]:
     parents = {operation.name: operation.parents for operation in operations}
-    found: set[str] = set()
+    needed: set[str] = set()
     ahead = list(fetches)
     while ahead:
         name = ahead.pop()
-        if name not in found:
-            found.add(name)
+        if name not in needed:
+            needed.add(name)
             ahead.extend(parents.get(name, ()))
-    return found
+    return needed
 
 
 def _graph_def_of(function: Any, example: Sequence[Any]) -> tuple[Any, str, list[str] | None]:  # noqa: ANN401

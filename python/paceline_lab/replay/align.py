@@ -36,15 +36,15 @@ def offset(ranks: Job, clock: Clock, names: Sequence[str]) -> Offset:
 
     `names` distinguishes clocks, by rank. Raises JobError.
     """
-    found = Offset(clock.now(), 0)
+    best = Offset(clock.now(), 0)
     for other in range(1, ranks.size):
         if names[other] == names[0]:
             continue
         if ranks.rank == 0:
             _answer(ranks, clock, other)
         elif ranks.rank == other:
-            found = _ask(ranks, clock)
-    return found
+            best = _ask(ranks, clock)
+    return best
 
 
 def _answer(ranks: Job, clock: Clock, other: int) -> None:

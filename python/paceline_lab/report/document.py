@@ -97,7 +97,7 @@ def _figure(number: int, chart: Chart) -> str:
     svg = svg[svg.index("<svg") :]
     # Names inside a drawing must not clash with those of another on the same page.
     prefix = f"c{number}-{chart.name}-"
-    svg = re.sub(r'(\bid="|href="#|url\(#)', lambda found: found[1] + prefix, svg)
+    svg = re.sub(r'(\bid="|href="#|url\(#)', lambda match: match[1] + prefix, svg)
     wide = ' class="wide"' if chart.name == "timeline" else ""
     says = html.escape(chart.says)
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{says}" ', 1)

@@ -58,18 +58,18 @@ def draw(values: Sequence[Prediction], path: Path, title: str, panels: Mapping[s
 
 
 def _number(column: str) -> float:
-    found = _COLUMN.fullmatch(column)
-    assert found is not None, column
-    return float(found[1]) * _UNITS.get(found[2] or "", 1.0)
+    match = _COLUMN.fullmatch(column)
+    assert match is not None, column
+    return float(match[1]) * _UNITS.get(match[2] or "", 1.0)
 
 
 def _system(row: str) -> str:
-    found = _VARIANT.fullmatch(row)
-    return found[1] if found else row
+    match = _VARIANT.fullmatch(row)
+    return match[1] if match else row
 
 
 def _line(row: str, values: Sequence[Prediction], looks: Mapping[str, style.Look]) -> style.Line:
-    found, look = _VARIANT.fullmatch(row), looks[_system(row)]
-    dashes = "--" if found and found[2] == "8" else "-"
+    match, look = _VARIANT.fullmatch(row), looks[_system(row)]
+    dashes = "--" if match and match[2] == "8" else "-"
     numbers = [_number(it.model) for it in values]
     return style.Line(row, numbers, [it.simulated for it in values], style.Look(look.color, dashes, look.marker))

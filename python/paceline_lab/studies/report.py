@@ -256,8 +256,8 @@ def _claims(claims: Sequence[ClaimResult], width: int) -> list[str]:
         color = "green" if it.holds else "red"
         lines += ["", *wrapped(_spelled(it.claim), width)]
         figures = "; ".join(f"{_spelled(name)} {number}" for name, number in _figures(it.figures).items())
-        found = wrapped(f"{it.verdict}: {figures}", width - 4)
-        lines += ["    " + line for line in found]
-        start = len(lines) - len(found)
+        sentences = wrapped(f"{it.verdict}: {figures}", width - 4)
+        lines += ["    " + line for line in sentences]
+        start = len(lines) - len(sentences)
         lines[start] = lines[start].replace(it.verdict, click.style(it.verdict, fg=color), 1)
     return lines

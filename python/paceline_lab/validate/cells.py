@@ -164,7 +164,7 @@ FULL = (Selection((*MODELS, "netop-resnet-101", "netop-resnet-200", SMALL), (ALL
 
 def cells(wanted: Iterable[Selection], network: Network) -> list[Cell]:
     """Return each cell once, in order. Raises InvalidArgumentError for unknown names."""
-    found: dict[Cell, None] = {}
+    planned: dict[Cell, None] = {}
     for one in wanted:
         if too_many := [count for count in one.workers if count > MOST_RANKS]:
             raise InvalidArgumentError(
@@ -195,8 +195,8 @@ def cells(wanted: Iterable[Selection], network: Network) -> list[Cell]:
                     fused = sharding is not None or compressed is not None
                     size = network.bucket_size or (_bucket(shrink) if fused else None)
                     where = (workers, servers, bandwidth, shrink, scale, ranks, size, network.racks)
-                    found[Cell(trace, strategy, *where, _with_group(sharding, ranks), compressed, stale)] = None
-    return list(found)
+                    planned[Cell(trace, strategy, *where, _with_group(sharding, ranks), compressed, stale)] = None
+    return list(planned)
 
 
 def _only_able(strategies: Sequence[Strategy], compressed: str | None, *, named: bool) -> list[Strategy]:

@@ -47,22 +47,22 @@ class Here:
 
     def check(self) -> None:
         """Raise InvalidArgumentError if the cluster does not match the job."""
-        expected, found = self.cluster.gpus_per_node, self.layout.ranks_per_host
-        if expected != found:
+        expected, own = self.cluster.gpus_per_node, self.layout.ranks_per_host
+        if expected != own:
             raise InvalidArgumentError(
-                f"--cluster: gpus_per_node is {expected}, and this job has {found} on each host",
+                f"--cluster: gpus_per_node is {expected}, and this job has {own} on each host",
                 remedy=f"{expected} ranks on each host, or paceline probe",
             )
 
 
 def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], options: dict[str, Any]) -> list[Cell]:
     """Return the cells. `options`: shrink and scale (None: chosen), bucket_size. Raises InvalidArgumentError."""
-    found = []
+    own = []
     settings, rate, ranks_per_host = here.ranks.settings, here.bandwidth_bps, here.layout.ranks_per_host
     for trace, strategy in product(traces, strategies):
         sizes = chosen(load_trace(trace), ranks_per_host, rate, options["shrink"], options["scale"])
         servers = settings.servers if "servers" in strategy.knobs else 0
-        found.append(
+        own.append(
             Cell(
                 trace,
                 strategy,
@@ -74,7 +74,7 @@ def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], opt
                 options["bucket_size"],
             )
         )
-    return found
+    return own
 
 
 def why_not(cell: Cell, settings: Settings, layout: Layout) -> str | None:

@@ -217,14 +217,14 @@ def command(run: CellRun, folder: Path) -> list[str]:
 
 def read(folder: Path, workers: int) -> list[Played]:
     """Read the results of all ranks. Raises CellFailedError naming a rank without one."""
-    found = []
+    rows = []
     for rank in range(workers):
         path = folder / f"replay-rank-{rank}.json"
         try:
-            found.append(Played.from_dict(json.loads(path.read_text())))
+            rows.append(Played.from_dict(json.loads(path.read_text())))
         except (OSError, ValueError) as error:
             raise CellFailedError(f"rank {rank} left no result: {error}") from None
-    return found
+    return rows
 
 
 def _last_words(output: Output, workers: int) -> str:

@@ -116,8 +116,8 @@ def _summary(result: Validation) -> list[str]:
     if not result.rows:
         return []
     columns = [Column("strategy", left=True), Column("cells"), Column("mean error"), Column("worst")]
-    found = [_errors(*item) for item in result.by_strategy().items()]
-    groups = [found, [_errors("all", result.rows)]]
+    errors = [_errors(*item) for item in result.by_strategy().items()]
+    groups = [errors, [_errors("all", result.rows)]]
     return [*render(columns, groups), ""]
 
 

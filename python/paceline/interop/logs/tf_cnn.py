@@ -169,7 +169,7 @@ def _by_run(runs: list[_Run]) -> list[_Run]:
 
     A launcher that collects its workers' output writes a log for each worker of Horovod, all with the same heading.
     """
-    found: list[_Run] = []
+    made: list[_Run] = []
     while runs:
         first, group, left = runs[0], [], _devices(runs[0])
         for run in runs:
@@ -185,9 +185,9 @@ def _by_run(runs: list[_Run]) -> list[_Run]:
             first.rough = [total for run in group for total in run.rough]
             first.torn = next((run.torn for run in group if run.torn), None)
             first.broken = [error for run in group for error in run.broken]
-        found.append(first)
+        made.append(first)
         runs = runs[len(group) :]
-    return found
+    return made
 
 
 def _devices(run: _Run) -> int:

@@ -86,8 +86,8 @@ class Discovery:
             if code:
                 raise InvalidArgumentError(f"ended with exit code {code}")
             hosts = parse_hosts(",".join(text.split()), "what it printed") if text.split() else []
-            found = {host.name: host.slots for host in hosts}
-            self._report_flapping(found)
+            latest = {host.name: host.slots for host in hosts}
+            self._report_flapping(latest)
         except InvalidArgumentError as error:
             self._failures += 1
             problem = f"--host-discovery-script {self.words[0]}: {error}"
@@ -100,25 +100,25 @@ class Discovery:
                 click.echo(f"paceline: note: {problem} (keeping the current hosts)", err=True)
             return None
         self._failures = 0
-        self._slots = self._steady(found)
+        self._slots = self._steady(latest)
         return dict(self._slots)
 
-    def _steady(self, found: Mapping[str, int]) -> dict[str, int]:
+    def _steady(self, latest: Mapping[str, int]) -> dict[str, int]:
         """Return the slots that are in this answer, or were in one of the last."""
         steady: dict[str, int] = {}
-        for name in sorted({*self._slots, *found}, key=[*found, *self._slots].index):
-            before, now = self._slots.get(name, 0), found.get(name, 0)
+        for name in sorted({*self._slots, *latest}, key=[*latest, *self._slots].index):
+            before, now = self._slots.get(name, 0), latest.get(name, 0)
             self._missing[name] = self._missing.get(name, 0) + 1 if now < before else 0
             slots = before if 0 < self._missing[name] < _GONE else now
             if slots:
                 steady[name] = slots
         return steady
 
-    def _report_flapping(self, found: Mapping[str, int]) -> None:
+    def _report_flapping(self, latest: Mapping[str, int]) -> None:
         back = [
             name
             for name, missing in self._missing.items()
-            if 0 < missing < _GONE and found.get(name, 0) >= self._slots.get(name, 0)
+            if 0 < missing < _GONE and latest.get(name, 0) >= self._slots.get(name, 0)
         ]
         if back and self.first_time("a host that is back"):
             click.echo(

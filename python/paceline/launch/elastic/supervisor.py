@@ -116,9 +116,9 @@ class ElasticSupervisor(Supervisor):
             return
         discovery = self.elastic.discovery
         if discovery is not None:
-            found = discovery.look(self.system.now())
-            if found is not None:
-                self._offer(self._found(found))
+            hosts = discovery.look(self.system.now())
+            if hosts is not None:
+                self._offer(self._found(hosts))
         self._carry_out(self.service.pump())
 
     def _found(self, hosts: dict[str, int]) -> list[Slot]:

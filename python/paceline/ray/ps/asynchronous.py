@@ -207,14 +207,14 @@ class AsyncRun:
         names = list(self._replicas.by_name)
         ended: list[list[StepTimes]] = [[] for _ in names]
         queued: list[deque[tuple[Any, Any]]] = [deque() for _ in names]
-        asked = [0] * len(names)
+        counts = [0] * len(names)
         since = [time.monotonic()] * len(names)
         done = 0
         while any(len(times) < steps for times in ended):
             for rank, actor in enumerate(self._replicas.handles):
-                while len(queued[rank]) < _AHEAD and asked[rank] < steps:
-                    queued[rank].append((actor.compute.remote(asked[rank]), actor.pull.remote(asked[rank])))
-                    asked[rank] += 1
+                while len(queued[rank]) < _AHEAD and counts[rank] < steps:
+                    queued[rank].append((actor.compute.remote(counts[rank]), actor.pull.remote(counts[rank])))
+                    counts[rank] += 1
             heads = {calls[0][1]: rank for rank, calls in enumerate(queued) if calls}
             ready, _ = self._ray.wait(list(heads), num_returns=1, timeout=min(_LOOK_S, timeout_s))
             for ref in ready:

@@ -108,8 +108,8 @@ def all_reduce_sparse(
 
     def add() -> list[Tensor]:
         with torch.no_grad():
-            found = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), tensor.shape, is_coalesced=False)
-            total = found.coalesce()
+            summed = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), tensor.shape, is_coalesced=False)
+            total = summed.coalesce()
             if kind == ReduceOp.AVG:
                 rounding = None if total.dtype.is_floating_point or total.dtype.is_complex else "trunc"
                 whole = torch.div(total.values(), size, rounding_mode=rounding)

@@ -43,9 +43,9 @@ def hook_of(compression: str, group: dist.ProcessGroup | None = None) -> tuple[A
         0.01
         >>> model.register_comm_hook(state, hook)  # doctest: +SKIP
     """
-    found = catalog.parse(compression)
-    parameter = found.parameter or 0
-    match found.method:
+    kind = catalog.parse(compression)
+    parameter = kind.parameter or 0
+    match kind.method:
         case "fp16":
             return group, default_hooks.fp16_compress_hook
         case "bf16":

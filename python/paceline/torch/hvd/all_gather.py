@@ -20,13 +20,13 @@ Context = Any
 """The values that torch keeps between forward and backward."""
 
 
-def _own(grad: Tensor, found: list[int], rank: int, shape: torch.Size) -> Tensor:
+def _own(grad: Tensor, rows: list[int], rank: int, shape: torch.Size) -> Tensor:
     """This rank's rows of the gathered tensor."""
-    return grad.narrow(0, sum(found[:rank]), found[rank]).reshape(shape)
+    return grad.narrow(0, sum(rows[:rank]), rows[rank]).reshape(shape)
 
 
-def _rows(found: Gathered) -> Tensor:
-    return found.tensor
+def _rows(received: Gathered) -> Tensor:
+    return received.tensor
 
 
 class _AllGather(torch.autograd.Function):

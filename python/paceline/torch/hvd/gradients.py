@@ -173,14 +173,14 @@ class Gradients:
         """Reduce the remaining gradients, missing ones as zeros, and return the pending operations."""
         for flight in (flight for flights in self._flying.values() for flight in flights):
             self._check_unchanged(flight)
-        found: dict[Tensor, list[PendingGradient]] = {}
+        pending: dict[Tensor, list[PendingGradient]] = {}
         for parameter in parameters:
             group = self._groups.get(parameter, (parameter,))
             if group[0] not in self._flying:
                 self._begin(group)
-            found[parameter] = self._flying[group[0]]
+            pending[parameter] = self._flying[group[0]]
         self._land(self.passes)
-        return found
+        return pending
 
     def _check_unchanged(self, flight: PendingGradient) -> None:
         """Raise RuntimeError if a gradient was changed after it was sent, which its sum would not have."""
@@ -196,8 +196,8 @@ class Gradients:
         if flight.settled:
             return
         flight.settled = True
-        found = flight.handle()
-        for reduced, tensor in zip(flight.reduced, found if isinstance(found, list) else [found], strict=True):
+        summed = flight.handle()
+        for reduced, tensor in zip(flight.reduced, summed if isinstance(summed, list) else [summed], strict=True):
             self._write(reduced, tensor)
 
     def reduced(self, parameter: Tensor, flights: Iterable[PendingGradient]) -> Tensor | None:
@@ -255,17 +255,17 @@ class Gradients:
             self._sparse[parameter] = grad.sparse_dim()
         return grad
 
-    def _write(self, reduced: _Reduced, found: Tensor) -> None:
+    def _write(self, reduced: _Reduced, result: Tensor) -> None:
         parameter, grad = reduced.parameter, reduced.grad
         if not grad.is_sparse:
-            whole = self._compression.decompress(found, reduced.context)
+            whole = self._compression.decompress(result, reduced.context)
             if whole is not grad:
                 with torch.no_grad():
                     grad.copy_(whole)
-        elif found.is_sparse:
-            reduced.grad = found
+        elif result.is_sparse:
+            reduced.grad = result
         else:
-            reduced.grad = self._compression.decompress(found, reduced.context).to_sparse(grad.sparse_dim())
+            reduced.grad = self._compression.decompress(result, reduced.context).to_sparse(grad.sparse_dim())
         if parameter.grad is grad:  # Otherwise it has been replaced meanwhile.
             parameter.grad = reduced.grad
 

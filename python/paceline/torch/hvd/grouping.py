@@ -74,13 +74,13 @@ def grouped(groups: Groups, parameters: Sequence[Tensor]) -> list[tuple[Tensor, 
     if isinstance(groups, int):
         each, more = divmod(len(parameters), groups)
         ends = [each * index + min(index, more) for index in range(groups + 1)]
-        found = [tuple(parameters[start:end]) for start, end in itertools.pairwise(ends)]
+        made = [tuple(parameters[start:end]) for start, end in itertools.pairwise(ends)]
     else:
         known = set(parameters)
-        found = [tuple(parameter for parameter in group if parameter in known) for group in groups]
-        named = {parameter for group in found for parameter in group}
-        found += [(parameter,) for parameter in parameters if parameter not in named]
-    return [group for group in found if group]
+        made = [tuple(parameter for parameter in group if parameter in known) for group in groups]
+        named = {parameter for group in made for parameter in group}
+        made += [(parameter,) for parameter in parameters if parameter not in named]
+    return [group for group in made if group]
 
 
 def check_passes(passes: object) -> None:

@@ -41,8 +41,8 @@ def combination(
 def _combination(op: Operator, dtype: torch.dtype, size: int, factors: tuple[float, float]) -> Reduction:
     if dtype is torch.bool and factors != (1.0, 1.0):
         raise TypeError(f"{name_of(dtype)} cannot be scaled; leave prescale_factor and postscale_factor out")
-    found, (prescale, postscale) = lowered(op.name, _KNOWN[op], dtype, size), factors
+    own, (prescale, postscale) = lowered(op.name, _KNOWN[op], dtype, size), factors
     if factors == (1.0, 1.0):
-        return found
-    multiplied = WIDER_IN_PRODUCTS.get(dtype, found.dtype)
-    return Reduction(found.op, multiplied, found.prescale * prescale, found.postscale * postscale)
+        return own
+    multiplied = WIDER_IN_PRODUCTS.get(dtype, own.dtype)
+    return Reduction(own.op, multiplied, own.prescale * prescale, own.postscale * postscale)

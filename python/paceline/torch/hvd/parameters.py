@@ -50,16 +50,16 @@ def broadcast_parameters(
 
 def _named(params: Mapping[str, Tensor] | Iterable[Tensor | tuple[str, Tensor]]) -> list[Named]:
     if isinstance(params, Mapping):
-        found: list[Named] = sorted(params.items())
+        named: list[Named] = sorted(params.items())
     elif isinstance(params, Tensor) or not isinstance(params, Iterable):
         raise ValueError(f"broadcast_parameters: invalid params of type {type(params).__name__}; give state_dict()")
     else:
-        found = [each if isinstance(each, tuple) else (None, each) for each in params]
-    for place, (name, tensor) in enumerate(found):
+        named = [each if isinstance(each, tuple) else (None, each) for each in params]
+    for place, (name, tensor) in enumerate(named):
         if not isinstance(tensor, Tensor):
             which = f"element {place}" if name is None else f"'{name}'"
             raise TypeError(f"broadcast_parameters: {which} is not a tensor but {type(tensor).__name__}; leave it out")
-    return found
+    return named
 
 
 def broadcast_optimizer_state(

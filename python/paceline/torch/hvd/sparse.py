@@ -64,15 +64,15 @@ def sparse_allreduce(
 
     def finish() -> Tensor:
         rows = indices.finish(indices.operation).tensor
-        found = values.finish(values.operation).tensor
-        whole = not (found.is_floating_point() or found.is_complex())
+        received = values.finish(values.operation).tensor
+        whole = not (received.is_floating_point() or received.is_complex())
         if factor != 1.0:
-            found = (found.double() * factor).to(found.dtype) if whole else found.mul_(factor)
+            received = (received.double() * factor).to(received.dtype) if whole else received.mul_(factor)
         if op is Operator.Average:
-            found = found.div_(members.size, rounding_mode="trunc" if whole else None)
+            received = received.div_(members.size, rounding_mode="trunc" if whole else None)
         try:
             # Shapes have not been compared, and torch would read out of bounds for an index that is too large.
-            result = torch.sparse_coo_tensor(rows.transpose(0, 1), found, tensor.shape, check_invariants=True)
+            result = torch.sparse_coo_tensor(rows.transpose(0, 1), received, tensor.shape, check_invariants=True)
         except RuntimeError as error:
             raise ValueError(f"'{full}': has a shape other than {list(tensor.shape)} on some rank: {error}") from None
         if not in_place:

@@ -125,16 +125,16 @@ class _Normalize(torch.autograd.Function):
         dims = _others(input)
         sums = torch.stack([grad.sum(dims), (grad * centered).sum(dims)])
         own = sums.clone()
-        found: Tensor | None = None
+        gradient: Tensor | None = None
         if ctx.needs_input_grad[0]:
             terms = ReduceArgs(Operator.Sum, 1.0, 1.0, ctx.process_set)
             total = terms.begin(sums, "sync_batch_norm.gradient", in_place=True, waits=True)() / ctx.count
             slope = _channels(total[1] * invstd * invstd, input)
-            found = grad - _channels(total[0], input) - centered * slope
-            found = (found * _channels(invstd if weight is None else invstd * weight, input)).to(input.dtype)
+            gradient = grad - _channels(total[0], input) - centered * slope
+            gradient = (gradient * _channels(invstd if weight is None else invstd * weight, input)).to(input.dtype)
         by_weight = (own[1] * invstd).to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
         by_bias = own[0].to(weight.dtype) if weight is not None and ctx.needs_input_grad[2] else None
-        return found, by_weight, by_bias, None, None, None, None, None
+        return gradient, by_weight, by_bias, None, None, None, None, None
 
 
 def _joined(input: Tensor, process_set: ProcessSet) -> tuple[int, Tensor, Tensor]:
@@ -150,8 +150,8 @@ def _joined(input: Tensor, process_set: ProcessSet) -> tuple[int, Tensor, Tensor
         own[0] = torch.cat([torch.tensor([float(count)], dtype=torch.float64, device=input.device), mean, var])
     members = members_of(process_set)
     name = "sync_batch_norm.statistics"
-    found = members.begin("allgather", name, lambda full: gathered(members, full, own), waits=True)().tensor
-    counts, (means, variances) = found[:, :1], found[:, 1:].chunk(2, dim=1)
+    joined = members.begin("allgather", name, lambda full: gathered(members, full, own), waits=True)().tensor
+    counts, (means, variances) = joined[:, :1], joined[:, 1:].chunk(2, dim=1)
     total = counts.sum()
     mean = (counts * means).sum(0) / total
     return int(total), mean, (counts * (variances + (means - mean).square())).sum(0) / total

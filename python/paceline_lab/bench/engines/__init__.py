@@ -50,14 +50,14 @@ def chosen(
             f"--engine: {f'{twice} is listed twice' if twice else 'all includes every engine'}",
             remedy=twice or "--engine all",
         )
-    found: list[Engine] = []
+    engines: list[Engine] = []
     for name in NAMES if ALL in names else names:
         for each in [replace(options, xla=on) for on in xla] if "tensorflow" in name else [options]:
             if name in _OURS:
-                found += [_OURS[name](each, strategy) for strategy in strategies]
+                engines += [_OURS[name](each, strategy) for strategy in strategies]
             else:
-                found.append(_MAKERS[name](each))
-    return found
+                engines.append(_MAKERS[name](each))
+    return engines
 
 
 _OURS = {"paceline": Paceline, "paceline-tensorflow": PacelineTensorFlow}

@@ -125,6 +125,6 @@ class HorovodTensorFlowMpi(HorovodMpi, HorovodTensorFlow):
 
 def _built_here(framework: str) -> bool:
     """Return whether this environment has Horovod with its library for a framework."""
-    found = importlib.util.find_spec("horovod")
-    folders = (found and found.submodule_search_locations) or []
+    spec = importlib.util.find_spec("horovod")
+    folders = (spec and spec.submodule_search_locations) or []
     return any(any(Path(folder, framework).glob("mpi_lib*")) for folder in folders)

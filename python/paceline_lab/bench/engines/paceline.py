@@ -89,7 +89,7 @@ class Paceline(Engine):
         if self.own_launcher:
             return [mpirun.process(self.options.python, spec, places, self.secret, settings)]
         words = rank_words(self._python(), self.module, spec)
-        found = [
+        processes = [
             Process(f"rank {slot.number}", words, environment)
             for slot, environment in environments(places, self.secret, settings)
         ]
@@ -98,8 +98,8 @@ class Paceline(Engine):
         for slot in places.own_servers:
             environment = variables.of_server(common, {**job, "all_servers": len(places.servers)}, go, slot.number)
             command = [sys.executable, "-m", "paceline.job.server"]
-            found.append(Process(f"server {slot.number}", command, {**environment, **settings}, serves=True))
-        return found
+            processes.append(Process(f"server {slot.number}", command, {**environment, **settings}, serves=True))
+        return processes
 
 
 class PacelineTensorFlow(Paceline):

@@ -56,13 +56,13 @@ class _TensorFlow(Engine):
             task = {"cluster": cluster, "task": {"type": kind, "index": slot.number}}
             return {**environment, "TF_CONFIG": json.dumps(task)}
 
-        found = [
+        processes = [
             Process(f"rank {slot.number}", words, with_task(environment, "worker", slot)) for slot, environment in ready
         ]
         for slot in places.own_servers:
             environment = with_task(ready[0][1], "ps", slot)
-            found.append(Process(f"server {slot.number}", words, environment, serves=True))
-        return found
+            processes.append(Process(f"server {slot.number}", words, environment, serves=True))
+        return processes
 
 
 class Mirrored(_TensorFlow):

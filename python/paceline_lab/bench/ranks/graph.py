@@ -50,19 +50,19 @@ def layers_of(model: nn.Module, image_size: int) -> list[Fields]:
             ShapeProp(traced).propagate(images)
     except Exception as error:
         raise UntranslatableError(f"torch.fx cannot trace it: {str(error).strip().splitlines()[0][:160]}") from None
-    found: list[Fields] = []
+    layers: list[Fields] = []
     for node in traced.graph.nodes:
         if node.op == "placeholder":
-            found.append({"name": node.name, "kind": "input", "inputs": []})
+            layers.append({"name": node.name, "kind": "input", "inputs": []})
             continue
         inputs = [argument.name for argument in _flat(node.args) if isinstance(argument, fx.Node)]
         if node.op == "output":
             if len(inputs) != 1:
                 raise UntranslatableError("it has several outputs")
-            found.append({"name": node.name, "kind": "output", "inputs": inputs})
+            layers.append({"name": node.name, "kind": "output", "inputs": inputs})
             continue
-        found.append({"name": node.name, "inputs": inputs, **_layer(traced, node)})
-    return found
+        layers.append({"name": node.name, "inputs": inputs, **_layer(traced, node)})
+    return layers
 
 
 def _flat(arguments: Any) -> list[Any]:  # noqa: ANN401 - nested tuples of anything

@@ -123,7 +123,7 @@ def digest(weights: Weights) -> str:
     """Return a digest of names and bytes."""
     import numpy as np
 
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for name in sorted(weights):
-        found.update(name.encode() + b"\0" + np.ascontiguousarray(weights[name]).tobytes())
-    return found.hexdigest()
+        sha.update(name.encode() + b"\0" + np.ascontiguousarray(weights[name]).tobytes())
+    return sha.hexdigest()

@@ -64,8 +64,8 @@ class Variables:
         """Train on a batch, and return its loss. `gradients`: of a tape, the loss and the weights."""
         with tf.GradientTape() as tape:
             loss = self.loss(images, labels)
-        found = gradients(tape, loss, list(self._weights.values()))
-        for (name, weight), gradient in zip(self._weights.items(), found, strict=True):
+        own = gradients(tape, loss, list(self._weights.values()))
+        for (name, weight), gradient in zip(self._weights.items(), own, strict=True):
             self._moving[name].assign(self._spec.momentum * self._moving[name] + gradient)
             weight.assign_sub(self._spec.learning_rate * self._moving[name])
         return loss

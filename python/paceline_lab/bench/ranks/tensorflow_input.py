@@ -20,13 +20,13 @@ def image_files(spec: RankSpec, rank: int, size: int) -> Any:  # noqa: ANN401 - 
     """Return endless batches: images (N, height, width, 3), float32, and labels (N,), int64."""
     root = Path(str(spec.data_dir))
     classes = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
-    found = [
+    pictures = [
         (str(path), number)
         for number, name in enumerate(classes)
         for path in sorted((root / name).rglob("*"))
         if path.suffix.lower() in SUFFIXES
     ]
-    own = found[rank::size]
+    own = pictures[rank::size]
     paths, labels = [path for path, _ in own], [label for _, label in own]
     files = tf.data.Dataset.from_tensor_slices((paths, tf.constant(labels, tf.int64)))
     files = files.shuffle(len(own), seed=spec.seed + rank, reshuffle_each_iteration=True).repeat()

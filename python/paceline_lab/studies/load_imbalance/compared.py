@@ -160,10 +160,10 @@ def _iterations(results: Results) -> list[Compared]:
     for name, network in networks().items():
         inferred = network.inferred_iteration_s()
         if inferred is not None:
-            found = results[Point(name, GRAPH, _INFERRED_AT)].iteration_s
+            simulated = results[Point(name, GRAPH, _INFERRED_AT)].iteration_s
             calibrated = network.compute_source == "inferred"
             table = f"iteration on {_INFERRED_AT} GPUs, from the graph's traversal"
-            rows.append(Compared(table, "graph", name, round(inferred * 1e3, 1), found * 1e3, "ms", calibrated))
+            rows.append(Compared(table, "graph", name, round(inferred * 1e3, 1), simulated * 1e3, "ms", calibrated))
     return rows
 
 

@@ -151,12 +151,12 @@ def _details() -> Iterator[Claim]:
     cut = {f"cut {name}/{model}": _cut(model, name) for name in names for model in MODELS}
 
     def gains(times: Times) -> Figures:
-        found = {
+        gains = {
             f"{name}, {TITLES[model]}": times[f"{name}/{model}"] / times[f"cut {name}/{model}"]
             for name in names
             for model in MODELS
         }
-        ordered = sorted(found.items(), key=lambda item: -item[1])
+        ordered = sorted(gains.items(), key=lambda item: -item[1])
         return {f"gain, {name}": gain for name, gain in (*ordered[:3], ordered[-1])}
 
     yield Claim({**_grid(names), **cut}, gains)
@@ -199,8 +199,8 @@ def _block_aggregation() -> Claim:
                 send = INPUTS[model].gigabits / rate
                 ratio = times[f"block/{model}/{rate}"] / times[f"aggregation/{model}/{rate}"]
                 (fits if _first_backward(model) + send > _whole_backward(model) else others).append(ratio)
-        found = {"block / aggregation, greatest where it is met": max(fits), "smallest where it is met": min(fits)}
-        return {**found, "greatest where not": max(others), "cases met": len(fits), "cases not": len(others)}
+        figures = {"block / aggregation, greatest where it is met": max(fits), "smallest where it is met": min(fits)}
+        return {**figures, "greatest where not": max(others), "cases met": len(fits), "cases not": len(others)}
 
     return Claim(configs, figures)
 

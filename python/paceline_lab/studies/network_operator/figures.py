@@ -192,10 +192,10 @@ def _panel(axes: Axes, figure: Figure, panel: str, simulations: Simulations, pub
         values += times
     entries = style.draw_lines(axes, lines)
     for name in figure.mechanisms:
-        found = [(x, given) for x in figure.x if (given := published.get(figure.config(panel, name, x))) is not None]
-        style.draw_published(axes, [x for x, _ in found], [y for _, y in found], _look(name))
-        values += [y for _, y in found]
-        marks += len(found)
+        points = [(x, given) for x in figure.x if (given := published.get(figure.config(panel, name, x))) is not None]
+        style.draw_published(axes, [x for x, _ in points], [y for _, y in points], _look(name))
+        values += [y for _, y in points]
+        marks += len(points)
     style.x_axis(axes, figure.x, figure.x_label)
     style.y_axis(axes, values, log=None if figure.gain else max(values) > 5 * min(values))
     entries += style.sources() if marks else []

@@ -64,13 +64,13 @@ def order_claims() -> Iterator[OrderClaim]:
     )
 
     def factor(it: Simulations) -> Figures:
-        found: dict[str, float] = {}
+        times: dict[str, float] = {}
         for model in MODELS:
-            found[f"{TITLES[model]}, staggering with its largest last (ms)"] = _staggered(it, model, last[model])
+            times[f"{TITLES[model]}, staggering with its largest last (ms)"] = _staggered(it, model, last[model])
         for model in MODELS:
-            found[f"{TITLES[model]}, gain"] = _gain(it, model, None)
-            found[f"{TITLES[model]}, gain with its largest last"] = _gain(it, model, last[model])
-        return found
+            times[f"{TITLES[model]}, gain"] = _gain(it, model, None)
+            times[f"{TITLES[model]}, gain with its largest last"] = _gain(it, model, last[model])
+        return times
 
     yield OrderClaim({**shipped, **moved}, factor)
     orders = {

@@ -122,8 +122,8 @@ def table_1_config(model: str, servers: int) -> Config:
 def table_1(model: str, source: str) -> list[float]:
     """Return the published seconds of a model by servers; `source`: simulated or real."""
     own = [row for row in rows() if row.model == model and row.row.endswith(f", {source}")]
-    found = {row.config.servers: row.published for row in own}
-    return [found[servers] for servers in TABLE_1_SERVERS]
+    values = {row.config.servers: row.published for row in own}
+    return [values[servers] for servers in TABLE_1_SERVERS]
 
 
 def skipped(rows: Sequence[Row]) -> Iterator[Skipped]:

@@ -125,12 +125,12 @@ def _row(cells: Cells) -> Row:
 def _per_node(cells: Cells) -> int:
     """Return the GPUs of a node: `8`, or what is assumed where it is not stated, `n/s (8)`."""
     text = cells.text("gpus_per_node")
-    found = re.fullmatch(r"(?:n/s)?\s*\(?([0-9]{1,4})?\)?", text)
-    if found is None:
+    match = re.fullmatch(r"(?:n/s)?\s*\(?([0-9]{1,4})?\)?", text)
+    if match is None:
         raise InvalidArgumentError(
             f"{cells.path}, line {cells.line}, gpus_per_node: '{text[:80]}' is no whole number", remedy="8 (or n/s)"
         )
-    return min(max(1, int(found[1] or _GPUS_PER_NODE)), _MOST_GPUS_PER_NODE)
+    return min(max(1, int(match[1] or _GPUS_PER_NODE)), _MOST_GPUS_PER_NODE)
 
 
 def kind_of(row: Row) -> Kind | None:
@@ -155,10 +155,10 @@ def caller_of(row: Row) -> Caller:
 
 def size_of(row: Row) -> int:
     """Return the bytes of the buffer. Raises CannotForecastError."""
-    found = _SIZE.search(row.text) or _SIZE.search(row.model)
-    if found is None:
+    match = _SIZE.search(row.text) or _SIZE.search(row.model)
+    if match is None:
         raise CannotForecastError("no size such as 16GiB in global_batch_or_tokens or model")
-    return _core.parse_size(f"{found[1]}{found[2]}")
+    return _core.parse_size(f"{match[1]}{match[2]}")
 
 
 def machine_of(row: Row) -> Machine:
@@ -249,7 +249,7 @@ def forecast(row: Row) -> Compared:
     return Compared(row, found, _in_metric(row, found))
 
 
-def _in_metric(row: Row, found: CollectiveTime) -> float:
+def _in_metric(row: Row, time: CollectiveTime) -> float:
     words, unit = row.metric.lower(), row.unit.lower()
     rate = re.match(r"(g|m)b/s|(g|m)bit/s|(g|m)bps", unit)
     if "bandwidth" in words or "bw" in words:
@@ -258,11 +258,11 @@ def _in_metric(row: Row, found: CollectiveTime) -> float:
         factor = 1e9 if unit.startswith("g") else 1e6
         factor /= 1 if unit[1:].startswith("b/s") else 8
         is_bus = "bus" in words
-        return found.algorithm_bandwidth * (bus_factor(found.kind, found.group.ranks) if is_bus else 1.0) / factor
+        return time.algorithm_bandwidth * (bus_factor(time.kind, time.group.ranks) if is_bus else 1.0) / factor
     scale = {"s": 1.0, "ms": 1e-3, "us": 1e-6}.get(unit)
     if scale is None:
         raise CannotForecastError(f"unit '{row.unit[:80]}' is none of s, ms and us")
-    return found.seconds / scale
+    return time.seconds / scale
 
 
 # How many values are tried on each side of the prior, within twice its uncertainty, and then around the best; and how
@@ -309,7 +309,7 @@ def _misfit(rows: Sequence[Row], values: Mapping[Constant, float]) -> float:
 
 def leave_one_source_out(rows: Sequence[Row]) -> list[Compared]:
     """Return the forecasts of each source's rows with constants that were fitted to the other sources' rows only."""
-    found = []
+    compared = []
     for source in dict.fromkeys(row.source for row in rows):
         own = [row for row in rows if row.source == source]
         others = [row for row in rows if row.source != source and not is_through_host(row)]
@@ -319,8 +319,8 @@ def leave_one_source_out(rows: Sequence[Row]) -> list[Compared]:
             if any(row.id.startswith(prefix.strip()) for prefix in it.calibrated.split(",") for row in own)
         ]
         with assuming(fitted(theirs, others)):
-            found += [forecast(row) for row in own]
-    return found
+            compared += [forecast(row) for row in own]
+    return compared
 
 
 @dataclass(frozen=True)
@@ -407,7 +407,7 @@ def run(
     if plots is not None:
         raise InvalidArgumentError("--plots: the study of collectives has no figure", remedy="drop --plots")
     rows = read(data or BUILT_IN)
-    found, skipped = forecast_each(rows, forecast, progress)
+    compared, skipped = forecast_each(rows, forecast, progress)
     where = "published bandwidths of NCCL's collectives" if data is None else str(data)
     title = f"{where}: {units.count(len(rows), 'row')}; error = forecast / published - 1"
     trained: list[Trained] = []
@@ -423,7 +423,7 @@ def run(
             for row, why in skipped
             if names[row.line] not in known
         ]
-    return Collectives(title, found, skipped, leave_one_source_out([it.row for it in found]), trained, blind)
+    return Collectives(title, compared, skipped, leave_one_source_out([it.row for it in compared]), trained, blind)
 
 
 def _parts(rows: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:

@@ -83,10 +83,10 @@ def _error(values: Mapping[Constant, float], rows: Sequence[Row]) -> float:
 
 
 def _forecasts(rows: Sequence[Row]) -> list[Forecast]:
-    found = []
+    forecasts = []
     for row in rows:
         try:
-            found.append(forecast(row))
+            forecasts.append(forecast(row))
         except CannotForecastError:
             continue
-    return found
+    return forecasts

@@ -144,15 +144,15 @@ def read_cells(path: Path, columns: Sequence[str], may_be_missing: frozenset[str
         raise InvalidArgumentError(
             f"{path}: must have at most {_MOST_ROWS} rows, not {len(lines) - 1}", remedy="fewer rows"
         )
-    found = []
+    cells = []
     for line, fields in lines[1:]:
         if len(fields) != len(header):
             raise InvalidArgumentError(
                 f"{path}, line {line}: has {len(fields)} fields, the header {len(header)}",
                 remedy="text with a comma in quotes",
             )
-        found.append(Cells(path, line, dict(zip(header, (field.strip() for field in fields), strict=True))))
-    return found
+        cells.append(Cells(path, line, dict(zip(header, (field.strip() for field in fields), strict=True))))
+    return cells
 
 
 def _lines(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:

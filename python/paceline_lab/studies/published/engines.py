@@ -30,18 +30,18 @@ def forecast_each(
     rows: Sequence[R], forecast: Callable[[R], F], progress: Callable[[int, int], None] | None
 ) -> tuple[list[F], list[tuple[R, str]]]:
     """Return the forecasts of rows, and those that have none, with the reason."""
-    found: list[F] = []
+    forecasts: list[F] = []
     skipped: list[tuple[R, str]] = []
     for done, row in enumerate(rows):
         if progress is not None:
             progress(done, len(rows))
         try:
-            found.append(forecast(row))
+            forecasts.append(forecast(row))
         except CannotForecastError as error:
             skipped.append((row, str(error)))
     if progress is not None:
         progress(len(rows), len(rows))
-    return found, skipped
+    return forecasts, skipped
 
 
 @dataclass(frozen=True)

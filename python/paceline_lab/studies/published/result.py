@@ -64,10 +64,10 @@ class Published:
             lines += [*_table(rows), ""]
         for name, rows in self._parts():
             if rows:
-                found = _numbers(rows)
+                figures = _numbers(rows)
                 lines.append(
-                    f"{name}: {found['rows']} rows, mean error {found['mean']:.1%}, greatest {found['worst']:.1%}; "
-                    f"{found['inside_bounds']} within the ring's bounds"
+                    f"{name}: {figures['rows']} rows, mean error {figures['mean']:.1%}, "
+                    f"greatest {figures['worst']:.1%}; {figures['inside_bounds']} within the ring's bounds"
                 )
         lines += [line for sentence in self._trust() for line in wrapped(sentence, width)]
         if self.skipped:
@@ -84,9 +84,9 @@ class Published:
 
     def _trust(self) -> list[str]:
         """Return sentences on forecasts without the rows' own sources, and on the intervals."""
-        found = []
+        lines = []
         if without := self.without_source:
-            found.append(
+            lines.append(
                 f"with constants fitted without a row's source: {without['rows']} rows, mean error "
                 f"{without['mean']:.1%}, greatest {without['worst']:.1%}"
             )
@@ -95,11 +95,11 @@ class Published:
         if without:
             rows, inside, outside = without["intervals"], without["inside"], without["outside_evidence"]
         if rows:
-            found.append(
+            lines.append(
                 f"{LEVEL:.0%} intervals, from other sources than a row's: {inside:g} of {rows:g} rows lie inside "
                 f"({inside / rows:.0%}); {outside:g} are outside the evidence"
             )
-        return found
+        return lines
 
     def _parts(self) -> list[tuple[str, list[Forecast]]]:
         known = [it for it in self.rows if it.row.measured is not None]

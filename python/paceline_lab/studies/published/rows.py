@@ -111,14 +111,14 @@ def forecast(row: Row) -> Forecast:
     engine = engine_of(row)
     try:
         step = _step(row)
-        found = _run(row, engine, step)
-        iteration = found.iteration_s
+        result = _run(row, engine, step)
+        iteration = result.iteration_s
         iterations = (iteration, *_bounds(row, step))
         value, low, high = (_in_metric(row, row.metric, engine, step, seconds) for seconds in iterations)
     except InvalidArgumentError as error:
         raise CannotForecastError(str(error)) from None
     low, high = min(low, high), max(low, high)
-    likely, ground = interval(iteration, _question(row, engine, found), without=frozenset((row.id,)))
+    likely, ground = interval(iteration, _question(row, engine, result), without=frozenset((row.id,)))
     span = None if likely is None else sorted((value * likely.low_s / iteration, value * likely.high_s / iteration))
     return Forecast(
         row,
@@ -133,18 +133,18 @@ def forecast(row: Row) -> Forecast:
     )
 
 
-def _question(row: Row, engine: Engine, found: Result) -> Question:
+def _question(row: Row, engine: Engine, result: Result) -> Question:
     library = find_library(engine.library)
     return Question(
         library=library.name,
         family=library.family,
-        strategy=found.strategy,
+        strategy=result.strategy,
         channel=engine.channel,
         workers=row.gpus,
         nodes=row.nodes,
-        link_bps=row.link_bps or found.bandwidth_bps,
-        own=found.strategy == library.strategy,
-        computes=found.compute_s > 0,
+        link_bps=row.link_bps or result.bandwidth_bps,
+        own=result.strategy == library.strategy,
+        computes=result.compute_s > 0,
     )
 
 

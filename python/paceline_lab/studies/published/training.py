@@ -101,7 +101,7 @@ def forecasts(
 
     With `anchor`, the row of fewest GPUs of each series sets the computation of the others, and is left out.
     """
-    found: list[Trained] = []
+    trained: list[Trained] = []
     cases, left_out = transformers.cases(rows, most=_MOST_GPUS)
     by_id = {row["id"]: row for row in rows}
     anchors = _anchors(cases, by_id) if anchor else {}
@@ -115,24 +115,24 @@ def forecasts(
                 speedups[own] = matched(case, by_id[own])
                 left_out[own] = "anchors of their series: each sets the computation of the other rows"
             elif own is None:
-                found.append(forecast(case, by_id[case.name]))
+                trained.append(forecast(case, by_id[case.name]))
             elif own in speedups:
-                found.append(forecast(case, by_id[case.name], speedups[own], own))
+                trained.append(forecast(case, by_id[case.name], speedups[own], own))
             else:
                 left_out[case.name] = f"no computation explains its anchor, {own}"
         except InvalidArgumentError as error:
             left_out[case.name] = str(error)
     places = {case.name: place for place, case in enumerate(cases)}
-    return sorted(found, key=lambda it: places[it.case.name]), left_out
+    return sorted(trained, key=lambda it: places[it.case.name]), left_out
 
 
 def leave_one_source_out(rows: Sequence[Mapping[str, str]], *, anchor: bool = False) -> list[Trained]:
     """Return the forecasts of each source's rows with the priors of all constants that were calibrated on it."""
-    found: list[Trained] = []
+    trained: list[Trained] = []
     for source in dict.fromkeys(row["source"] for row in rows):
         with assuming(priors_without(source)):
-            found += forecasts([row for row in rows if row["source"] == source], anchor=anchor)[0]
-    return found
+            trained += forecasts([row for row in rows if row["source"] == source], anchor=anchor)[0]
+    return trained
 
 
 def _anchors(cases: Sequence[Case], rows: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -237,8 +237,8 @@ def _bucket_size(case: Case, shards: int) -> str | int | None:
 
 
 def _gpus_per_node(case: Case, row: Mapping[str, str]) -> tuple[int, list[str]]:
-    if found := re.search(r"\d+", row.get("gpus_per_node", "")):
-        return int(found[0]), []
+    if match := re.search(r"\d+", row.get("gpus_per_node", "")):
+        return int(match[0]), []
     return min(8, case.gpus), ["8 GPUs a node"]
 
 
@@ -258,24 +258,24 @@ def _network(case: Case, row: Mapping[str, str]) -> tuple[float, int, list[str]]
     return usual, 0, [f"{usual} Gbit/s a node, as its usual platform has"]
 
 
-def to_csv(found: Sequence[Trained]) -> str:
+def to_csv(trained: Sequence[Trained]) -> str:
     """Return the rows as CSV."""
-    return csv_of([it.to_dict() for it in found], ["id"])
+    return csv_of([it.to_dict() for it in trained], ["id"])
 
 
-def table(found: Sequence[Trained], blind: Sequence[Trained], width: int) -> list[str]:
+def table(trained: Sequence[Trained], blind: Sequence[Trained], width: int) -> list[str]:
     """Return the rows by source, and mean and worst error of each, as lines for people.
 
     Args:
-        found: The rows.
+        trained: The rows.
         blind: The same with each row's source left out.
         width: Of the terminal.
     """
     columns = [Column("row", left=True), Column("GPUs"), Column("sharding", left=True), Column("published")]
     columns += [Column("forecast"), Column("error"), Column("MFU")]
     lines: list[str] = []
-    for source in dict.fromkeys(it.case.group for it in found):
-        own = [it for it in found if it.case.group == source]
+    for source in dict.fromkeys(it.case.group for it in trained):
+        own = [it for it in trained if it.case.group == source]
         lines += [click.style(line, bold=True) for line in wrapped(source, width)]
         cells = [
             [
@@ -290,14 +290,14 @@ def table(found: Sequence[Trained], blind: Sequence[Trained], width: int) -> lis
             for it in own
         ]
         lines += [*render(columns, [cells]), _summed("", own), ""]
-    lines += [_summed(f"{name}: ", part) for name, part in parts(found)]
+    lines += [_summed(f"{name}: ", part) for name, part in parts(trained)]
     without = [_summed(f"{name}: ", part) for name, part in parts(blind)]
     return [*lines, "with the priors of constants that were calibrated on a row's source:", *without]
 
 
-def parts(found: Sequence[Trained]) -> list[tuple[str, list[Trained]]]:
+def parts(trained: Sequence[Trained]) -> list[tuple[str, list[Trained]]]:
     """Return the rows by what may be expected of them."""
-    named = [(name, [it for it in found if _part(it.case) == name]) for name in _PARTS]
+    named = [(name, [it for it in trained if _part(it.case) == name]) for name in _PARTS]
     return [(name, part) for name, part in named if part]
 
 
@@ -311,12 +311,12 @@ def _part(case: Case) -> str:
     return _MODERN if case.workload.hardware.architecture in ("ampere", "hopper", "blackwell") else _OLDER
 
 
-def numbers(found: Sequence[Trained]) -> dict[str, Any]:
+def numbers(trained: Sequence[Trained]) -> dict[str, Any]:
     """Return rows, mean and worst error."""
-    mean, worst = transformers.spread([it.error for it in found])
-    return {"rows": len(found), "mean": mean, "worst": worst}
+    mean, worst = transformers.spread([it.error for it in trained])
+    return {"rows": len(trained), "mean": mean, "worst": worst}
 
 
-def _summed(what: str, found: Sequence[Trained]) -> str:
-    them = numbers(found)
+def _summed(what: str, trained: Sequence[Trained]) -> str:
+    them = numbers(trained)
     return f"{what}{units.count(them['rows'], 'row')}, mean error {them['mean']:.1%}, greatest {them['worst']:.1%}"

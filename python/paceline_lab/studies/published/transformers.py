@@ -198,14 +198,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def cases(rows: Sequence[Mapping[str, str]], most: int = ONE_NODE) -> tuple[list[Case], dict[str, str]]:
     """Return the rows with up to `most` GPUs as workloads, and why the others are left out, by id."""
-    found: list[Case] = []
+    listed: list[Case] = []
     left_out: dict[str, str] = {}
     for row in rows:
         try:
-            found.append(_case(row, most))
+            listed.append(_case(row, most))
         except (_CannotCompareError, InvalidArgumentError) as error:
             left_out[row["id"]] = str(error)
-    return found, left_out
+    return listed, left_out
 
 
 class _CannotCompareError(Exception):
@@ -238,7 +238,7 @@ def _case(row: Mapping[str, str], most: int) -> Case:
     notes = row["notes"].lower()
     words = f"{row['strategy']}; {row['notes']}"
     tensor, pipeline, virtual, context, expert = (
-        int(found[1]) if (found := pattern.search(words)) is not None else 1
+        int(match[1]) if (match := pattern.search(words)) is not None else 1
         for pattern in (_TENSOR, _PIPELINE, _VIRTUAL, _CONTEXT, _EXPERT)
     )
     if expert > 1:
@@ -319,8 +319,8 @@ def _config(row: Mapping[str, str]) -> tuple[Config, list[str]]:
     plain = re.sub(r"\([^)]*\)|^meta[- ]|[- ]like\b", " ", name).strip()
     # Llama 3.1 has the shapes of Llama 3.
     for word in (_MODELS.get(name, name), plain, re.sub(r"llama[- ]?3\.1", "llama-3", plain)):
-        if (found := find_config(word)) is not None:
-            return found, []
+        if (config := find_config(word)) is not None:
+            return config, []
     fields = dict(built_in_configs()["gpt2-small"].fields)
     # `GPT 1536x16`: hidden size and layers; the notes have the vocabulary.
     if shape := re.fullmatch(r"gpt (\d+)x(\d+)", name):
@@ -374,17 +374,17 @@ def _batch(row: Mapping[str, str], replicas: int, sequence: int) -> tuple[int, i
         r"(?:local batch|per-gpu batch)(?: size)? (\d+)()",
         r"(?<!micro)(?<!micro[ -])batch(?: size)? (\d+) per gpu()",
     ):
-        if found := re.search(pattern, notes):
-            return int(found[1]), int(found[2] or 1)
+        if match := re.search(pattern, notes):
+            return int(match[1]), int(match[2] or 1)
     text = row["global_batch_or_tokens"]
-    if found := re.search(r"(\d+) per gpu", text.lower()):
-        return int(found[1]), 1
+    if match := re.search(r"(\d+) per gpu", text.lower()):
+        return int(match[1]), 1
     total = _number(text)
     if total is not None:
         total *= next((scale for unit, scale in _BINARY.items() if re.match(rf"\s*[\d.]+{unit} tok", text)), 1)
         total /= replicas * (sequence if "token" in text else 1)
-    if found := re.search(r"(?:micro[- ]?batch(?: size)?|\bmbs) (\d+)", notes):
-        one = int(found[1])
+    if match := re.search(r"(?:micro[- ]?batch(?: size)?|\bmbs) (\d+)", notes):
+        one = int(match[1])
         return one, 1 if total is None else max(1, round(total / one))
     if total is None:
         raise _CannotCompareError("no batch")
@@ -427,8 +427,8 @@ def _rate(row: Mapping[str, str], workload: Workload, gpus: int) -> float:
 
 
 def _number(text: str) -> float | None:
-    found = re.match(r"\s*(\d+(?:\.\d+)?)", text)
-    return float(found[1]) if found else None
+    match = re.match(r"\s*(\d+(?:\.\d+)?)", text)
+    return float(match[1]) if match else None
 
 
 def spread(errors: Sequence[float]) -> tuple[float, float]:
