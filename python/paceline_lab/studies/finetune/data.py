@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
+from paceline_lab.studies.finetune.held_out import HELD_OUT, HELD_OUT_GROUPS
 from paceline_lab.studies.finetune.measurement import Measurement, measurements
 from paceline_lab.studies.finetune.readings import NotForecast, Reading
-from paceline_lab.studies.finetune.sources import GROUPS, source_of
+from paceline_lab.studies.finetune.sources import GROUPS, SOURCES, Source, source_of
 from paceline_lab.studies.steps.data import Metric, Row
 
-__all__ = ["GROUPS", "read"]
+__all__ = ["GROUPS", "HELD_OUT_GROUPS", "read", "read_held_out"]
 
 _METRICS = {
     "peak_memory_reserved": Metric.RESERVED,
@@ -41,14 +43,22 @@ _OUTCOMES = {"OOM": 0.0, "fits": 1.0}
 
 @lru_cache(maxsize=1)
 def read() -> list[Row]:
-    """Return all measurements as rows."""
-    lines = measurements()
+    """Return the measurements by which rules and mechanisms were made as rows."""
+    return _rows(measurements(), SOURCES)
+
+
+@lru_cache(maxsize=1)
+def read_held_out() -> list[Row]:
+    """Return the measurements on which nothing was fitted as rows."""
+    return _rows(measurements("held-out.csv"), HELD_OUT)
+
+
+def _rows(lines: Sequence[Measurement], sources: Sequence[Source]) -> list[Row]:
     timed = {it.source for it in lines if it.metric == "step_time_mean"}
-    return [_row(it, timed) for it in lines]
+    return [_row(it, source_of(it, sources), timed) for it in lines]
 
 
-def _row(it: Measurement, timed: set[str]) -> Row:
-    source = source_of(it)
+def _row(it: Measurement, source: Source, timed: set[str]) -> Row:
     metric = _METRICS[it.metric]
     reading, left_out = Reading(), _NOT_COUNTED.get(it.metric, "")
     if metric is Metric.UNSPECIFIED and not left_out and source.memory:
@@ -66,7 +76,7 @@ def _row(it: Measurement, timed: set[str]) -> Row:
         reading.add(assumed=text)
     is_dropped = bool(left_out)
     left_out = left_out or command.not_counted
-    measured, unit = _value(it, metric, source.sums_memory)
+    measured, unit = _value(it, metric, source)
     return Row(
         id=it.id,
         group=source.group,
@@ -83,7 +93,7 @@ def _row(it: Measurement, timed: set[str]) -> Row:
     )
 
 
-def _value(it: Measurement, metric: Metric, sums_memory: bool) -> tuple[float, str]:
+def _value(it: Measurement, metric: Metric, source: Source) -> tuple[float, str]:
     """Return the measured value and its unit."""
     if metric is Metric.FITS:
         return _OUTCOMES.get(it.measured, 1.0), ""
@@ -91,7 +101,11 @@ def _value(it: Measurement, metric: Metric, sums_memory: bool) -> tuple[float, s
     if it.metric == "run_time_1024_samples":
         return _RUN / value, "samples/s"
     unit = "s" if re.match("s/", it.unit) else it.unit
-    return (value / int(it.gpus) if metric.is_memory and sums_memory else value), unit
+    if metric.is_memory and source.sums_memory:
+        value /= int(it.gpus)
+    if metric is Metric.STEP_TIME and source.steps_are_passes:
+        value *= int(it.accumulate)
+    return value, unit
 
 
 def _method(it: Measurement) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Measurement:
-    """A line of measurements.csv: one metric of one configuration. Empty: the source does not state it."""
+    """A line of measurements.csv or held-out.csv: one metric of one configuration. Empty: the source does not state it."""
 
     id: str
     source: str
@@ -60,7 +60,7 @@ class Measurement:
         return int(words[0]) if words[0].isdigit() else 0
 
 
-def measurements() -> list[Measurement]:
-    """Return all lines."""
-    with (Path(__file__).parent / "measurements.csv").open(encoding="utf-8", newline="") as file:
+def measurements(name: str = "measurements.csv") -> list[Measurement]:
+    """Return all lines of a file."""
+    with (Path(__file__).parent / name).open(encoding="utf-8", newline="") as file:
         return [Measurement(**cells) for cells in csv.DictReader(file)]

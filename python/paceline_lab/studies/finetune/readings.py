@@ -62,6 +62,19 @@ _MODELS = {
     "qwen2.5-72b-instruct": "qwen2.5-72b",
     "qwen3-30b-a3b-base": "qwen3-30b-a3b",
     "qwen3-14b-fp8": "qwen3-14b",
+    **{name: name for name in ("llama-7b", "llama-13b", "llama-3.2-1b", "mistral-7b-v0.3", "falcon-7b", "falcon-40b")},
+    **{name: name for name in ("gemma-7b", "gemma-2-9b", "gpt3-125m", "gpt3-350m", "gpt3-760m", "gpt3-1.3b")},
+    **{name: name for name in ("qwen2.5-3b", "qwen2.5-32b", "phi-4", "seed-oss-36b", "nemotron-3-nano-30b-a3b")},
+    **{name: name for name in ("deepseek-v3", "kimi-k2")},
+    **{name: f"configs/{name}.json" for name in ("gemma-2b", "stablelm-base-alpha-3b", "gpt-181b")},
+    "gpt3-2.7b-hdim128": "configs/gpt3-2.7b-128.json",
+    "bert-large-uncased": "configs/bert-large-sequence.json",
+    "llama-2-13b-hf": "llama-2-13b",
+    "llama-2-7b-hf": "llama-2-7b",
+    "llama-3.3-70b": "llama-3.1-70b",
+    "phi-3-mini-4k-instruct": "phi-3-mini",
+    "tiny-llama": "tinyllama-1.1b",
+    "yi-34b-200k": "yi-34b",
 }
 """Models by the end of their name in a source, in lower case: a built-in one, or a configuration."""
 _UNKNOWN_MODELS = (
@@ -102,11 +115,16 @@ _GPUS = (
     ("DGX-GB300", _Gpu(("--gpu", "gb300"))),
     ("DGX-GB200", _Gpu(("--gpu", "gb200"))),
     ("DGX-H100|H100 SXM|H100 80GB", _Gpu(("--gpu", "h100"))),
+    ("A10G", _Gpu(("--gpu", "a10g"))),
+    ("T4", _Gpu(("--gpu", "t4"))),
+    ("V100-SXM2 16GB", _Gpu(("--gpu", "v100-16gb"))),
+    ("GH200 96GB", _Gpu(("--gpu", "gh200"))),
     ("H20", _Gpu(("--gpu", "h20"))),
     ("H800", _Gpu(("--gpu", "h800"))),
-    ("24 ?GB class", _Gpu(("--gpu", "rtx-3090"), "a GPU of 24 GB as an RTX 3090", has_time=False)),
-    (">?=?40 GB class", _Gpu(("--gpu", "a100-40gb"), "a GPU of 40 GB as an A100", has_time=False)),
-    ("48GB class", _Gpu(("--gpu", "l40s"), "a GPU of 48 GB as an L40S", has_time=False)),
+    ("GPU of 8 GB", _Gpu(("--gpu", "rtx-4060"), "a GPU of 8 GB as an RTX 4060", has_time=False)),
+    ("24 ?GB class|GPU of 24", _Gpu(("--gpu", "rtx-3090"), "a GPU of 24 GB as an RTX 3090", has_time=False)),
+    (">?=?40 GB class|GPU of 40", _Gpu(("--gpu", "a100-40gb"), "a GPU of 40 GB as an A100", has_time=False)),
+    ("48GB class|GPU of 48", _Gpu(("--gpu", "l40s"), "a GPU of 48 GB as an L40S", has_time=False)),
     ("80 ?GB class|80GB GPU|not stated", _Gpu(("--gpu", "a100"), "a GPU of 80 GB as an A100", has_time=False)),
 )
 """GPUs by a pattern of what a source calls them, the first that matches."""
@@ -131,6 +149,7 @@ _SEVERAL_MODULES = {
 _QUANTIZED = (
     ("nf4 double-quant|nf4 .torchao", "nf4-double"),
     ("nf4", "nf4"),
+    ("fp4", "nf4"),
     ("int8", "int8"),
     ("gptq", "gptq-int4"),
 )
@@ -140,6 +159,7 @@ _OPTIMIZERS = (
     ("4bit", ""),
     ("GaLore", ""),
     ("Muon", "muon"),
+    ("Adafactor", "adafactor"),
     ("PagedAdamW", "paged-adamw"),
     ("CPUOffload", ""),
 )
@@ -193,7 +213,7 @@ _WITH_ENDS = "lora+embeddings+lm_head trained"
 
 def trained(it: Measurement, reading: Reading) -> None:
     """Set the adapters, and how the base weights are held. Raises NotForecast for other methods."""
-    if it.method in ("full", "full (SFT)"):
+    if re.fullmatch(r"full( \((SFT|DPO|SimPO|ORPO|KTO)\))?", it.method):
         return
     if it.method not in ("lora", _WITH_ENDS, "dora", "qlora", "gptq-lora"):
         raise NotForecast(f"no option has {it.method}: by recording")
@@ -239,7 +259,11 @@ def optimizer(it: Measurement, reading: Reading, implementation: str) -> None:
     if "into backward" in it.optimizer:
         reading.add("--optimizer-impl", "in-backward")
     elif implementation and name == "adamw":
-        assumed = {"foreach": "AdamW by foreach, torch's default", "fused": "fused AdamW, as in its configurations"}
+        assumed = {
+            "foreach": "AdamW by foreach, torch's default",
+            "fused": "fused AdamW, as in its configurations",
+            "loop": "AdamW by a loop over parameters, as transformers' own",
+        }
         reading.add("--optimizer-impl", implementation, assumed=assumed[implementation])
 
 

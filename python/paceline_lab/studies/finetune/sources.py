@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paceline_lab.studies.finetune import readings
@@ -25,9 +25,11 @@ class Source:
     """The kind of memory that it measures where it does not say; empty: unknown."""
     sums_memory: bool = False
     """Whether memory on several GPUs is their sum."""
+    steps_are_passes: bool = False
+    """Whether its time of a step is that of a pass, several of which a step accumulates."""
 
 
-def _trainer(
+def trainer(
     it: Measurement,
     *,
     tokens: int,
@@ -64,7 +66,7 @@ def _trainer(
     return reading
 
 
-def _autocast(it: Measurement) -> str:
+def autocast(it: Measurement) -> str:
     """Return the recipe of adapters in FP32 under autocast, as of transformers' trainer with `bf16=True`."""
     return "amp-fp16" if it.precision == "fp16" else "amp-bf16"
 
@@ -74,7 +76,7 @@ def _trainer_adapters(it: Measurement) -> str:
 
     axolotl converts norms and embeddings back; FSDP needs one type, that in which 4-bit weights are stored.
     """
-    return _autocast(it) if it.quantization == "none" else "bf16"
+    return autocast(it) if it.quantization == "none" else "bf16"
 
 
 def _peft(it: Measurement) -> Reading:
@@ -84,7 +86,7 @@ def _peft(it: Measurement) -> Reading:
     if length is None:
         raise NotForecast("the lengths of samples are not stated")
     longest, mean = int(length[1]), int(length[2])
-    reading = _trainer(it, tokens=longest if it.is_memory else mean, kernels="eager")
+    reading = trainer(it, tokens=longest if it.is_memory else mean, kernels="eager")
     if it.is_memory:
         reading.add(assumed=f"the longest batch: {it.batch_per_gpu} samples of {longest} tokens")
     else:
@@ -99,7 +101,7 @@ def _fms(it: Measurement) -> Reading:
         raise NotForecast("the tokens of a sample are not stated")
     sharded_fp32 = "fp32-upcast" in it.precision and it.strategy.startswith("FSDP") and it.method == "full"
     is_fast = "foak" in it.framework or "triton" in it.loss_kernel
-    reading = _trainer(
+    reading = trainer(
         it,
         tokens=it.tokens,
         kernels="fused" if is_fast else "eager",
@@ -120,7 +122,7 @@ def _fms_adapters(it: Measurement) -> str:
     Adapters are in FP32 (`get_peft_model` with its `autocast_adapter_dtype`): memory at the end of training has 13
     bytes for each of their parameters (`mem_torch_mem_alloc_in_bytes` in its tables).
     """
-    return "mixed" if "no autocast" in it.precision else _autocast(it)
+    return "mixed" if "no autocast" in it.precision else autocast(it)
 
 
 def _torchtune(it: Measurement) -> Reading:
@@ -128,7 +130,7 @@ def _torchtune(it: Measurement) -> Reading:
     if it.gpu.startswith("RTX A6000"):
         raise NotForecast("the switches of rows of an A6000 are not stated, and differ from those of an RTX 4090")
     kernels = "compiled" if re.search("compile on|; compile$", it.framework) else "eager"
-    return _trainer(it, tokens=it.most_tokens, kernels=kernels, adapters="bf16", implementation="fused")
+    return trainer(it, tokens=it.most_tokens, kernels=kernels, adapters="bf16", implementation="fused")
 
 
 def _tutorials(_: Measurement) -> Reading:
@@ -139,7 +141,7 @@ def _fsdp_qlora(it: Measurement) -> Reading:
     """The script train.py on samples of full length, with adapters in the type in which 4-bit weights are stored."""
     if "prose gives" in it.not_stated and not it.is_memory:
         raise NotForecast("the source contradicts itself: its prose has half the time of its table")
-    reading = _trainer(it, tokens=it.tokens, kernels="eager", adapters="bf16")
+    reading = trainer(it, tokens=it.tokens, kernels="eager", adapters="bf16")
     if it.gpu.startswith("RTX 3090") and "FULL_SHARD" in it.strategy and not it.is_memory:
         # Steps of unquantized weights take 4 s longer than by DDP: 3.3 GB/s, an eighth of the RTX 4090s' link.
         reading.not_counted = (
@@ -152,7 +154,7 @@ def _qwen(it: Measurement) -> Reading:
     """finetune.py with samples padded to a length; all parameters are trained under DeepSpeed, with FP32 masters."""
     if it.strategy.startswith("without ZeRO-3"):
         raise NotForecast("the length of samples is not stated")
-    reading = _trainer(it, tokens=it.tokens, kernels="eager", precision="o2", adapters=_autocast(it))
+    reading = trainer(it, tokens=it.tokens, kernels="eager", precision="o2", adapters=autocast(it))
     if it.method == "full":
         reading.add(assumed="DeepSpeed's FP32 masters, as in the only script of the repository that trains all")
     return reading
@@ -176,12 +178,12 @@ def _swift(it: Measurement) -> Reading:
         raise NotForecast("passes of a step are not stated")
     if it.packed.startswith("padding-free"):
         raise NotForecast("the lengths of samples are not stated")
-    reading = _trainer(
+    reading = trainer(
         it,
         tokens=it.most_tokens,
         kernels="fused" if it.loss_kernel.startswith("Liger") else "eager",
         precision="o2" if is_deepspeed else "bf16",
-        adapters=_autocast(it),
+        adapters=autocast(it),
     )
     if it.packed == "no":
         reading.not_counted = "PyTorch's allocator keeps blocks of samples of all lengths, which are not stated"
@@ -205,7 +207,7 @@ def _swift_megatron(it: Measurement) -> Reading:
     reading = Reading()
     readings.model(it, reading)
     readings.gpu(it, reading)
-    _grid(it, reading)
+    grid(it, reading)
     reading.add("--batch", it.batch_per_gpu, "--seq", str(it.tokens), "--sharding", "zero1")
     readings.memory_savers(it, reading)
     if it.precision.startswith("fp8"):
@@ -217,6 +219,7 @@ def _swift_megatron(it: Measurement) -> Reading:
 
 
 _PARALLEL = {
+    "CP": "--context-parallel",
     "TP": "--tensor-parallel",
     "PP": "--pipeline-parallel",
     "EP": "--expert-parallel",
@@ -224,10 +227,10 @@ _PARALLEL = {
 }
 
 
-def _grid(it: Measurement, reading: Reading) -> None:
+def grid(it: Measurement, reading: Reading) -> None:
     """Megatron's parallelism, and microbatches: of a pipeline, or accumulated."""
     pipeline = False
-    for name, number in re.findall(r"\b(TP|PP|EP|VP)(\d+)", it.strategy):
+    for name, number in re.findall(r"\b(CP|TP|PP|EP|VP)(\d+)", it.strategy):
         if number != "1":
             reading.add(_PARALLEL[name], number)
             pipeline = pipeline or name == "PP"
@@ -242,7 +245,7 @@ def _nemo(it: Measurement) -> Reading:
     reading = Reading()
     readings.model(it, reading)
     readings.gpu(it, reading)
-    _grid(it, reading)
+    grid(it, reading)
     if "PP" in it.strategy and "PP1" not in it.strategy and "VP" not in it.strategy:
         layers, stages = readings.layers(reading), int(re.findall(r"PP(\d+)", it.strategy)[0])
         reading.add(
@@ -263,7 +266,7 @@ def _nemo(it: Measurement) -> Reading:
 
 def _axolotl(it: Measurement) -> Reading:
     """Axolotl's examples, with packed samples."""
-    reading = _trainer(it, tokens=it.tokens, kernels="fused", adapters=_trainer_adapters(it), implementation="fused")
+    reading = trainer(it, tokens=it.tokens, kernels="fused", adapters=_trainer_adapters(it), implementation="fused")
     if it.attention.startswith("flash-attn 3"):
         reading.add(assumed="FlashAttention-2 for 3")
     return reading
@@ -271,7 +274,7 @@ def _axolotl(it: Measurement) -> Reading:
 
 def _peft_docs(it: Measurement) -> Reading:
     """TRL's trainer by PEFT's pages on FSDP and DeepSpeed, with packed samples."""
-    return _trainer(it, tokens=it.tokens, kernels="eager", adapters=_trainer_adapters(it), is_reentrant=True)
+    return trainer(it, tokens=it.tokens, kernels="eager", adapters=_trainer_adapters(it), is_reentrant=True)
 
 
 def _unstated(_: Measurement) -> Reading:
@@ -308,6 +311,6 @@ GROUPS = {source.group: source.title for source in SOURCES}
 """The titles of the groups of rows, in the order of the output."""
 
 
-def source_of(it: Measurement) -> Source:
-    """Return the source of a measurement."""
-    return next(source for source in SOURCES if it.source.startswith(source.start))
+def source_of(it: Measurement, sources: Sequence[Source] = SOURCES) -> Source:
+    """Return the source of a measurement, of those given."""
+    return next(source for source in sources if it.source.startswith(source.start))
