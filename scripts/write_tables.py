@@ -4,7 +4,7 @@
 python scripts/write_tables.py published              # docs/results/published.md
 python scripts/write_tables.py studies                # docs/results/{studies,network-operator}.md
 python scripts/write_tables.py compute                # docs/results/compute.md and its figure: half a minute
-python scripts/write_tables.py finetune               # docs/results/finetune.md and its figure: a minute
+python scripts/write_tables.py finetune               # docs/results/finetune.md and its figures: a minute
 python scripts/write_tables.py coordinator-model      # docs/explanation/coordinator-model.md; --figures: and those
 python scripts/write_tables.py validation FILE.json   # docs/results/validation.md, and the errors into the package
 """
@@ -25,11 +25,12 @@ from paceline.catalog.strategies import all_coordinators
 from paceline.forecast.coordinator_model.constants import all_constants
 from paceline.forecast.coordinator_model.networks import networks
 from paceline.forecast.evidence import published_cases
-from paceline_lab.studies import compute, finetune, published, run_study
+from paceline_lab.studies import compute, finetune, held_out, published, run_study
 from paceline_lab.studies.compute.ablation import ablated
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.report import Study, bounds_text
 from paceline_lab.studies.steps import result as steps_result
+from paceline_lab.studies.steps.forecast import Forecast
 from paceline_lab.studies.steps.result import Computed
 
 ROOT = Path(__file__).parent.parent
@@ -169,7 +170,80 @@ def of_compute() -> None:
 
 
 def of_finetune() -> None:
-    write(DOCS / "results/finetune.md", of_steps(finetune.run(DOCS / "images"), ("method", "gpu", "metric")))
+    tables = of_steps(finetune.run(DOCS / "images"), ("method", "gpu", "metric"))
+    write(DOCS / "results/finetune.md", tables | of_held_out(held_out.run(DOCS / "images")))
+
+
+SIZES = (
+    (2e9, "up to 2 billion parameters"),
+    (10e9, "2 to 10 billion"),
+    (40e9, "10 to 40 billion"),
+    (math.inf, "over 40 billion"),
+)
+
+
+def of_held_out(result: held_out.HeldOut) -> dict[str, list[str]]:
+    """The tables of measurements that nothing was fitted to: first forecasts beside those of today."""
+    first = {it.row.id: it for it in result.first}
+    size = {it.row.id: size_of(it) for it in result.rows}
+    columns = {
+        "source": lambda row: result.groups[row.group],
+        "method": lambda row: row.method,
+        "GPU": lambda row: row.forecast_gpu,
+        "size": lambda row: size[row.id],
+    }
+    tables = {}
+    for name, column in columns.items():
+        parts: dict[str, list[str]] = {"all": [it.row.id for it in result.rows]} if name == "source" else {}
+        for value in [words for _, words in SIZES] if name == "size" else []:
+            parts[value] = []
+        for it in result.rows:
+            parts.setdefault(column(it.row), []).append(it.row.id)
+        lines = []
+        for part, ids in parts.items():
+            for kind in ("time", "memory"):
+                today = [it for it in result.of(kind) if it.row.id in set(ids)]
+                if today:
+                    then = steps_result.sums([first[it.row.id] for it in today])
+                    now = steps_result.sums(today)
+                    lines.append([f"{part}: {kind}", *then[:3], then[5], now[1], now[2], now[5]])
+        if name == "source":
+            lines.insert(2, alike(result))
+        heads = ("", "rows", "first: mean", "median", "bias", "today: mean", "median", "bias")
+        tables[f"held-out-{name.lower()}"] = table(heads, lines)
+    lines = []
+    for group, title in (("", "all"), *result.groups.items()):
+        then = [it for it in result.first if group in ("", it.row.group)]
+        now = [it for it in result.rows if group in ("", it.row.group)]
+        if then:
+            verdicts = [steps_result.verdicts(rows) for rows in (then, now)]
+            known = [steps_result.covered(rows) for rows in (then, now)]
+            ratios = [f"{one['right']} of {one['rows']}" for one in verdicts]
+            inside = [f"{one['inside']} of {one['rows']}" if one["rows"] else "" for one in known]
+            lines.append([title, ratios[0], inside[0], ratios[1], inside[1]])
+    heads = ("", "first: verdicts right", "in the interval", "today: verdicts right", "in the interval")
+    tables["held-out-fits"] = table(heads, lines)
+    reasons: dict[str, int] = {}
+    for _, why in result.skipped:
+        reasons[why.partition(":")[0]] = reasons.get(why.partition(":")[0], 0) + 1
+    tables["held-out-skipped"] = table(("rows", "why"), [[number, why] for why, number in reasons.items()])
+    return tables
+
+
+def alike(result: held_out.HeldOut) -> list[str]:
+    """The mean errors of sources' times, each source alike, as a line of the table by source."""
+    means = []
+    for of in (result.first_of, result.of):
+        of_sources = [steps_result.numbers(rows)["mean"] for group in result.groups if (rows := of("time", group))]
+        means.append(sum(of_sources) / len(of_sources))
+    return ["sources alike: time", str(len(of_sources)), f"{means[0]:.1%}", "", "", f"{means[1]:.1%}", "", ""]
+
+
+def size_of(it: Forecast) -> str:
+    """The size of a forecast's model, in words."""
+    assert it.answer.workload is not None
+    parameters = it.answer.workload.model.parameters
+    return next(words for most, words in SIZES if parameters < most)
 
 
 def of_coordinator_model() -> None:

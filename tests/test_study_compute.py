@@ -8,6 +8,7 @@ import pytest
 from paceline_lab.studies import finetune
 from paceline_lab.studies.compute.ablation import ablated
 from paceline_lab.studies.compute.data import GROUPS, read
+from paceline_lab.studies.finetune.data import read_held_out
 from paceline_lab.studies.priors import priors_without, publication
 from paceline_lab.studies.steps.data import FOLDER, UNITS, Metric
 from paceline_lab.studies.steps.forecast import answer_of, range_of
@@ -38,7 +39,12 @@ def test_rows_are_well_formed():
 
 
 def test_files_of_commands_are_there():
-    named = {word for row in [*ROWS.values(), *finetune.read()] for word in row.words if word.startswith(str(FOLDER))}
+    named = {
+        word
+        for row in [*ROWS.values(), *finetune.read(), *read_held_out()]
+        for word in row.words
+        if word.startswith(str(FOLDER))
+    }
     assert named == {str(path) for path in FOLDER.glob("configs/*.json")}
     recorded = {f"{word}.xz" for row in ROWS.values() for word in row.words if word.startswith("traces/")}
     assert recorded == {str(path.relative_to(FOLDER)) for path in FOLDER.glob("traces/*")}

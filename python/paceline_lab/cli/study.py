@@ -72,6 +72,7 @@ def study(
       collectives        Published bandwidths of NCCL's collectives on one node
       compute            Measured training steps: the time and the memory of a GPU
       finetune           Public measurements of fine-tuning: time and memory
+      held-out           Public measurements of training, fitted by nothing
       complaints         Public complaints that training is slow: their causes
       ray-sgd            Ray distributed SGD, Horovod and Distributed TensorFlow
       ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn

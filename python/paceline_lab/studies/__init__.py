@@ -33,6 +33,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "collectives": ("paceline_lab.studies.published.collectives", "Published bandwidths of NCCL's collectives"),
     "compute": ("paceline_lab.studies.compute", "Measured training steps: the time and the memory of a GPU"),
     "finetune": ("paceline_lab.studies.finetune", "Public measurements of fine-tuning: the time and the memory"),
+    "held-out": ("paceline_lab.studies.held_out", "Public measurements of training that nothing was fitted to"),
     "complaints": ("paceline_lab.studies.complaints", "Public complaints that training is slow, and their causes"),
 }
 MINUTES = {"load-imbalance": 2}
@@ -40,7 +41,7 @@ MINUTES = {"load-imbalance": 2}
 # Studies that accept a file of measurements.
 WITH_DATA = frozenset({"published", "collectives"})
 # Studies that compare systems, which can be forecast with other values: their modules have a `COMPARISON`.
-WITH_OWN = tuple(name for name in STUDIES if name not in WITH_DATA | {"compute", "finetune", "complaints"})
+WITH_OWN = tuple(name for name in STUDIES if name not in WITH_DATA | {"compute", "finetune", "held-out", "complaints"})
 
 
 def run_in_turn(steps: Sequence[Callable[[], list[Any]]], progress: Progress | None) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Measurement:
-    """A line of measurements.csv or held-out.csv: one metric of one configuration. Empty: the source does not state it."""
+    """A line of a file of measurements: one metric of one configuration. Empty: the source does not state it."""
 
     id: str
     source: str

@@ -61,8 +61,7 @@ class Forecast:
     @property
     def error(self) -> float:
         """Forecast over measured time or memory, minus 1; of a rate, measured over forecast: above 0 is too slow."""
-        ratio = self.value / self.measured
-        return (1 / ratio if self.row.metric.is_rate else ratio) - 1
+        return error_of(self.row, self.value)
 
     @property
     def residual(self) -> float:
@@ -89,7 +88,18 @@ class Forecast:
     @property
     def is_right(self) -> bool | None:
         """Whether the verdict on memory is right: what was measured at all has fitted. None without a verdict."""
-        return None if self.fits is None else self.fits == (self.row.metric is not Metric.FITS or self.row.measured > 0)
+        return is_right(self.row, self.fits)
+
+
+def error_of(row: Row, value: float) -> float:
+    """Return the error of a forecast of a row, in SI: above 0 is too slow, or too much."""
+    ratio = value / (row.measured * UNITS[row.unit])
+    return (1 / ratio if row.metric.is_rate else ratio) - 1
+
+
+def is_right(row: Row, fits: bool | None) -> bool | None:
+    """Return whether a verdict on a row's memory is right: what was measured at all has fitted."""
+    return None if fits is None else fits == (row.metric is not Metric.FITS or row.measured > 0)
 
 
 def answers_of(words: Sequence[str]) -> list[Answer]:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from paceline._internal import block, units
 from paceline._internal.console import Column, render, wrapped
@@ -30,6 +30,34 @@ BY: dict[str, Callable[[Row], str]] = {
 """The columns by which rows are summed up."""
 _MOST = 0.9
 """The share of rows whose error `p90` does not fall below."""
+
+
+class Compared(Protocol):
+    """A row beside a forecast of it."""
+
+    @property
+    def row(self) -> Row:
+        """The measurement."""
+
+    @property
+    def error(self) -> float:
+        """Forecast over measured time or memory, minus 1."""
+
+    @property
+    def residual(self) -> float:
+        """The logarithm of measured over forecast time or memory."""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the job fits by the forecast; None without a verdict."""
+
+    @property
+    def is_right(self) -> bool | None:
+        """Whether the verdict is right; None without one."""
+
+    @property
+    def is_covered(self) -> bool | None:
+        """Whether the interval holds the measured time; None without an interval."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +141,7 @@ class Computed:
         )
 
 
-def numbers(rows: Sequence[Forecast]) -> dict[str, Any]:
+def numbers(rows: Sequence[Compared]) -> dict[str, Any]:
     """Return rows, mean, median, 90th percentile and worst size of the error, and the bias: the mean logarithm."""
     sizes = sorted(abs(it.error) for it in rows)
     return {
@@ -126,7 +154,7 @@ def numbers(rows: Sequence[Forecast]) -> dict[str, Any]:
     }
 
 
-def sums(rows: Sequence[Forecast]) -> list[str]:
+def sums(rows: Sequence[Compared]) -> list[str]:
     """Return the numbers as cells of a table."""
     figures = numbers(rows)
     return [
@@ -136,7 +164,7 @@ def sums(rows: Sequence[Forecast]) -> list[str]:
     ]
 
 
-def verdicts(rows: Sequence[Forecast]) -> dict[str, int]:
+def verdicts(rows: Sequence[Compared]) -> dict[str, int]:
     """Return how many commands have a verdict on memory, how many are right, and how the others are wrong."""
     first = {it.row.command: it for it in rows if it.is_right is not None}
     wrong = [it for it in first.values() if not it.is_right]
@@ -149,7 +177,7 @@ def verdicts(rows: Sequence[Forecast]) -> dict[str, int]:
     }
 
 
-def covered(rows: Sequence[Forecast]) -> dict[str, int]:
+def covered(rows: Sequence[Compared]) -> dict[str, int]:
     """Return how many times have an interval, and how many of these are in theirs."""
     known = [it.is_covered for it in rows if it.is_covered is not None]
     return {"rows": len(known), "inside": sum(known)}
