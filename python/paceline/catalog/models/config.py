@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ class Config:
     """Assumptions by which a name stands for it."""
     called: str = ""
     """The name by which it was asked for, if its sizes are those of another one."""
+    reads: set[str] = field(default_factory=set, repr=False)
+    """Names of the fields that were read; those of parts of it, too."""
 
     @property
     def kind(self) -> str:
@@ -67,9 +69,19 @@ class Config:
         field = max(sizes, key=lambda name: sizes[name], default=None)
         return self.where if field is None else f"{self.where}: {self.prefix}{field}: {sizes[field]}"
 
+    def get(self, field: str) -> Any:  # noqa: ANN401 - of JSON
+        """Return the value of a field as it is; None if it is missing."""
+        self.reads.add(field)
+        return self.fields.get(field)
+
+    def has(self, field: str) -> bool:
+        """Whether it has a field."""
+        self.reads.add(field)
+        return field in self.fields
+
     def whole(self, field: str, default: int | None = None, most: int = _MOST) -> int:
         """Return a whole number; `null` counts as missing. A number without default is at least 1."""
-        value = self.fields.get(field)
+        value = self.get(field)
         if value is None:
             if default is None:
                 raise self.wrong(field, f"is missing, and a {self.fields.get('model_type', 'model')} needs it")
@@ -81,7 +93,7 @@ class Config:
 
     def wholes(self, field: str, end: int) -> list[int]:
         """Return whole numbers that grow, above 0 and below `end`; none if the field is missing."""
-        found = self.fields.get(field) or []
+        found = self.get(field) or []
         if not (
             isinstance(found, list)
             and all(isinstance(one, int) and not isinstance(one, bool) for one in found)
@@ -93,14 +105,14 @@ class Config:
 
     def members(self, field: str, end: int) -> frozenset[int]:
         """Return whole numbers below `end`, in any order; none if the field is missing."""
-        found = [] if self.fields.get(field) is None else self.fields[field]
+        found = [] if self.get(field) is None else self.fields[field]
         if not (isinstance(found, list) and all(type(one) is int and 0 <= one < end for one in found)):
             raise self.wrong(field, f"must be whole numbers, 0-{end - 1}, not {as_json(found)}")
         return frozenset(found)
 
     def texts(self, field: str, known: tuple[str, ...], count: int) -> list[str]:
         """Return so many words that are known; none if the field is missing."""
-        found = [] if self.fields.get(field) is None else self.fields[field]
+        found = [] if self.get(field) is None else self.fields[field]
         if not (isinstance(found, list) and len(found) in (0, count)):
             raise self.wrong(field, f"{as_json(found)} is not a list of {count}, one for each layer")
         for one in found:
@@ -110,14 +122,14 @@ class Config:
 
     def number(self, field: str, default: float) -> float:
         """Return a number of at least 0."""
-        value = self.fields.get(field, default)
+        value = self.get(field) if self.has(field) else default
         if not (is_number(value) and value >= 0):
             raise self.wrong(field, f"must be at least 0, not {as_json(value)}")
         return float(value)
 
     def flag(self, field: str, *, default: bool) -> bool:
         """Return a boolean."""
-        value = self.fields.get(field)
+        value = self.get(field)
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -126,21 +138,21 @@ class Config:
 
     def text(self, field: str, default: str) -> str:
         """Return text."""
-        value = self.fields.get(field, default)
+        value = self.get(field) if self.has(field) else default
         if not isinstance(value, str):
             raise self.wrong(field, f"{as_json(value)} is not text")
         return value
 
     def part(self, field: str) -> Config:
         """Return an object in the configuration; an empty one if it is missing."""
-        value = self.fields.get(field) or {}
+        value = self.get(field) or {}
         if not isinstance(value, dict):
             raise self.wrong(field, f"{as_json(value)} is not an object")
         return replace(self, fields=value, prefix=f"{self.prefix}{field}.")
 
     def labels(self, default: int = 2) -> int:
         """Return the number of labels of a classifier: of `id2label`, else `num_labels`, else transformers' default."""
-        if self.fields.get("id2label") is None:
+        if self.get("id2label") is None:
             return self.whole("num_labels", default)
         table = self.part("id2label").fields
         if not table:

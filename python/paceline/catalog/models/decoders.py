@@ -249,7 +249,7 @@ def _experts(config: Config) -> Experts | None:
     if name is None:
         return None
     # transformers has renamed some of these fields.
-    name = next((it for it in (name, "num_local_experts", "num_experts") if it in config.fields), name)
+    name = next((it for it in (name, "num_local_experts", "num_experts") if config.has(it)), name)
     count = config.whole(name, 8 if config.kind == "mixtral" else None, _MOST_EXPERTS)
     routed = config.whole("num_experts_per_tok", _ROUTED.get(config.kind, 8))
     if routed > count:
@@ -267,7 +267,7 @@ def _is_mixture(config: Config, layer: int, count: int) -> bool:
         dense = config.members("mlp_only_layers", count)
         return layer not in dense and (layer + 1) % config.whole("decoder_sparse_step", 1) == 0
     if config.kind == "llama4_text":
-        if config.fields.get("moe_layers"):
+        if config.get("moe_layers"):
             return layer in config.members("moe_layers", count)
         return (layer + 1) % config.whole("interleave_moe_layer_step", 1) == 0
     kinds = config.texts("mlp_layer_types", ("dense", "sparse"), count)

@@ -77,7 +77,7 @@ def _kinds(config: Config) -> list[str]:
     kinds = config.texts("layer_types", (_SPARSE, _HEAVY, _SLIDING), count)
     if kinds:
         return kinds
-    ratios = config.fields.get("compress_ratios")
+    ratios = config.get("compress_ratios")
     if ratios is None:
         return [_SPARSE if index > 1 and index % 2 else _HEAVY for index in range(count)]
     if not isinstance(ratios, list) or len(ratios) < count or any(one not in _RATIOS for one in ratios):

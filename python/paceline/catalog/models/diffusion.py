@@ -171,7 +171,7 @@ def _sd3(config: Config, tokens: int) -> list[Layer]:
     channels, patch = config.whole("in_channels", 16), config.whole("patch_size", 2)
     count = config.layers("num_layers", 18)
     dual = config.members("dual_attention_layers", count)
-    norm = config.fields.get("qk_norm")
+    norm = config.get("qk_norm")
     if norm not in (None, "rms_norm"):
         raise config.wrong("qk_norm", f"{norm!r:.40} is not modeled", remedy='"rms_norm" or null')
     width, both, is_normed = shape.width, tokens + text, norm is not None

@@ -21,6 +21,7 @@ from paceline.catalog.models.layers import Activations, Layer, Matmul, Model, Te
 from paceline.catalog.models.steps import Pointwise, Product, Weight
 from paceline.catalog.models.stepwise import layer_of
 from paceline.catalog.models.traits import Block, Form
+from paceline.catalog.models.unread import not_modeled
 from paceline.catalog.models.vision import tower_of
 from paceline.errors import InvalidArgumentError
 
@@ -566,6 +567,7 @@ _MOST_MADE = 16
 
 
 def _made(whole: Config, sequence: int | None) -> Model:
+    whole = replace(whole, reads=set())
     part = language_part(whole, MODEL_TYPES)
     config = part.config
     assumed: tuple[str, ...] = ()
@@ -601,5 +603,7 @@ def _made(whole: Config, sequence: int | None) -> Model:
     notes = (*whole.notes, *part.notes, *assumed)
     if head.is_assumed and not whole.source:
         notes = (*notes, f"Assumed {head.architecture}: {whole.where} has no `architectures`")
+    if note := not_modeled(config, whole):
+        notes = (*notes, note)
     largest = "" if whole.source else config.largest_size()
     return Model(config.name, config.kind, layers, tokens, head.architecture, notes, largest)

@@ -171,7 +171,7 @@ def ends_of(kind: str) -> Mapping[str, What]:
 def head_of(config: Config) -> Head:
     """Return the head of a configuration of a known family. Raises InvalidArgumentError if its class is unknown."""
     known = {f"{base}{end}": what for base in BASES[config.kind] for end, what in ends_of(config.kind).items()}
-    asked = config.fields.get("architectures") or config.fields.get("_class_name")
+    asked = config.get("architectures") or config.fields.get("_class_name")
     if asked is None or asked == []:
         name, what = next(iter(known.items()))
         return Head(name, what, is_assumed=True)

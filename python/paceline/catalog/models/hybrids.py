@@ -130,7 +130,7 @@ def _nemotron(config: Config, tokens: int) -> list[Layer]:
         conv_bias=config.flag("use_conv_bias", default=True),
     )
     _check_activation(config, "mlp_hidden_act", "relu2")
-    size_field = "head_dim" if "head_dim" in config.fields else "attention_head_dim"
+    size_field = "head_dim" if config.has("head_dim") else "attention_head_dim"
     block = Block(
         hidden,
         heads,
@@ -179,14 +179,14 @@ def _nemotron_experts(config: Config, block: Block) -> Block:
 def _nemotron_kinds(config: Config) -> list[str]:
     """Return the kind of each layer, of a list or of a pattern with a letter for each."""
     pattern = config.text("hybrid_override_pattern", "")
-    if pattern and config.fields.get("layers_block_type") is None:
+    if pattern and config.get("layers_block_type") is None:
         unknown = next((letter for letter in pattern if letter not in _NEMOTRON), None)
         if unknown is not None:
             raise config.wrong(
                 "hybrid_override_pattern", f"'{unknown}' is no kind of layer", remedy=f"letters of {''.join(_NEMOTRON)}"
             )
         return [_NEMOTRON[letter] for letter in pattern]
-    listed = config.fields.get("layers_block_type")
+    listed = config.get("layers_block_type")
     if not isinstance(listed, list) or not listed:
         raise config.wrong("hybrid_override_pattern", "is missing, and a nemotron_h needs it")
     known = (*_NEMOTRON_NAMES, *_NEMOTRON.values())
