@@ -77,14 +77,15 @@ def test_every_answer_has_an_interval_or_says_why_not(answers):
             assert likely.values[0].startswith(units.durations(result.interval.low_s, result.interval.high_s)), words
 
 
-def test_what_does_not_fit_names_a_remedy_and_the_parts_of_its_memory(answers):
+def test_what_does_not_fit_names_the_parts_of_its_memory(answers):
     for words, result, answer, _ in answers:
         if answer.fits:
             assert not answer.remedy, words
             continue
         parts = [float(size.split()[0]) * (1 if "GB" in size else 1e-3) for size, _ in answer.memory[0].values]
         assert sum(parts) == pytest.approx(result.sharded.memory.peak_bytes / 1e9, rel=0.02, abs=0.2), words
-        assert answer.remedy, words
+        # Nothing was tried.
+        assert not answer.remedy, words
 
 
 def test_sentences_are_the_same_facts(answers):

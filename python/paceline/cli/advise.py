@@ -87,10 +87,13 @@ def advise(
     from paceline.forecast.advisor import comparison, report
     from paceline.forecast.advisor.costs import Prices
     from paceline.forecast.request import Sweep
+    from paceline.forecast.typed import Typed
 
     failures = _failures(mtbf, checkpoint_seconds, restart_seconds)
     with naming(types.flags("advise", {**options, "price": price, "tokens": tokens})):
-        machines = Sweep.of(_model(workload, config), options, "advise", "flag").parts
+        model = _model(workload, config)
+        typed = Typed.of("advise", model, {**options, "global_batch": global_batch, "tokens": tokens}, "flag")
+        machines = Sweep.of(model, options, "advise", "flag").parts
         file = machines[0].file
         if file is not None and global_batch is None:
             global_batch = file.global_batch(machines[0].values["workers"][0], machines[0].values)
@@ -99,7 +102,7 @@ def advise(
         if objective == "cost" and not any(map(prices.price, machines)):
             raise UsageError("--objective cost needs a price", remedy="--price 2.50")
         question = comparison.Question(
-            machines, global_batch, _OBJECTIVES[objective], prices, failures, tokens, top, options
+            machines, global_batch, _OBJECTIVES[objective], prices, failures, tokens, top, options, typed
         )
         compared = comparison.answers(question, Bar)
         if len(machines) == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
     from paceline.forecast.verdict.explain import Explanation
+    from paceline.forecast.verdict.groups import Group
+    from paceline.forecast.verdict.remedy import Proposed
 
 _PATH = click.Path(path_type=Path)
 _GIVEN = click.core.ParameterSource.COMMANDLINE
@@ -132,7 +134,8 @@ def simulate(
         raise UsageError(
             f"--all has no effect with {'--json' if as_json else '--csv'}, which has all", remedy="drop --all"
         )
-    sweep = Sweep.of(_named(traces, configs), options, "simulate", "flag", timeline=timeline, plot=plot)
+    named = _named(traces, configs)
+    sweep = Sweep.of(named, options, "simulate", "flag", timeline=timeline, plot=plot)
     baseline = None if sweep.get("baseline") is None else _baseline(sweep)
     request = anchored(sweep if baseline is None else baseline.requested(sweep))
     prepared = request.prepared
@@ -171,7 +174,14 @@ def simulate(
 
         click.echo(to_csv(results), nl=False)
     else:
-        _print(prepared, results, explanation, most)
+        from paceline.forecast.typed import Typed
+        from paceline.forecast.verdict import remedy
+
+        def proposed(group: Group, result: Result) -> Proposed | None:
+            scenario = group.scenario(result)
+            return remedy.proposed(Typed.of("simulate", named[scenario.base], options, "flag"), sweep, scenario, result)
+
+        _print(prepared, results, explanation, most, proposed)
         if sweep.file is not None:
             from paceline.forecast.wording import trainer_file
 
@@ -362,8 +372,14 @@ def _execute(scenarios: list[Scenario], timeline: Path | None, executor: str) ->
             return execute([replace(scenarios[0], timeline=path)])
 
 
-def _print(prepared: Prepared, results: list[Result], explanation: Explanation | None, most: int | None) -> None:
-    """Print the answer, the table and the notes."""
+def _print(
+    prepared: Prepared,
+    results: list[Result],
+    explanation: Explanation | None,
+    most: int | None,
+    proposed: Callable[[Group, Result], Proposed | None],
+) -> None:
+    """Print the answer, the table and the notes; `proposed` tries what makes a result fit."""
     from paceline._internal import block
     from paceline._internal.console import Bar
     from paceline.forecast.output.table import table
@@ -379,18 +395,20 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     if explanation is None:
         try:
             with Bar("comparing"):
-                verdicts = advise(groups)
+                verdicts = [(one, proposed(one.group, one.result)) for one in advise(groups)]
         except KeyboardInterrupt:
             say([*cells, *block.notes(notes)])
             click.echo("paceline: interrupted; the table is complete, its comparison is left out", err=True)
             raise click.Abort from None
-        answers = [verdict.answer(one, groups, has_table=bool(cells)) for one in verdicts]
+        answers = [verdict.answer(one, groups, has_table=bool(cells), proposed=fix) for one, fix in verdicts]
         lines = [line for one in answers for line in [*one.lines(), ""]][:-1]
         if all(one.fits and one.facts for one in answers):
             lines += block.suggestion("--explain (how far it scales, what else would help)")
         notes = [*(note for one in answers for note in one.notes), *notes]
     else:
-        lines = explanations.lines(explanation)
+        with Bar("comparing"):
+            fix = proposed(explanation.group, explanation.result)
+        lines = explanations.lines(explanation, fix)
         notes = [*explanations.answer(explanation).notes, *notes]
     say([*lines, *([""] if lines and cells else []), *cells, *block.notes(notes)])
 

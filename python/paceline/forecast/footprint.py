@@ -7,12 +7,13 @@ than logits. So each kind is reserved at its own peak (`c10/cuda/CUDACachingAllo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline._core import Memory as Peak
 from paceline.catalog.gpus import titled
-from paceline.forecast.sharding import GATHERED, kind
+from paceline.forecast.sharding import GATHERED, kind, shard_ranks
 
 if TYPE_CHECKING:
     from paceline.catalog.gpus import Hardware
@@ -74,6 +75,26 @@ def context_bytes(hardware: Hardware | None) -> int:
 def allocatable_bytes(capacity_bytes: int, beside_bytes: int) -> int:
     """Return the most that a job may allocate of a GPU's memory."""
     return max(0, int(FULLEST * (capacity_bytes - beside_bytes)))
+
+
+def floor_bytes(workload: Workload, sharding: str, workers: int, per_node: int, values: Mapping[str, Any]) -> int:
+    """Return bytes that no peak is below: those held when the backward pass begins, without gathered units.
+
+    Args:
+        workload: What is trained.
+        sharding: As it is typed.
+        workers: Data-parallel ranks, over which it shards.
+        per_node: Those of a node.
+        values: Other settings.
+    """
+    name = kind(sharding)
+    ranks = shard_ranks(sharding, workers, per_node)
+    held = workload.memory(sharding="zero3" if name == "hsdp" else name, group=ranks)
+    activations = held.activations + held.loss
+    if values.get("param_dtype") is not None:
+        # Parameters, and whether there is a master copy, are up to the element type.
+        return activations
+    return held.parameters + held.optimizer + activations
 
 
 def _reserved_bytes(scenario: Scenario, workload: Workload | None, peak: Peak) -> int:

@@ -110,9 +110,13 @@ class Host:
     @property
     def fits(self) -> bool | None:
         """Whether a node has enough memory and drives; None if that is not known."""
+        return max(self.shares) <= 1 if self.shares else None
+
+    @property
+    def shares(self) -> list[float]:
+        """How many times the memory and the drives of a node are needed, as far as these are known."""
         pairs = [(self.node_bytes, self.capacity_bytes), (self.gpus * self.drives, self.drives_capacity_bytes)]
-        known = [size <= capacity for size, capacity in pairs if capacity is not None]
-        return all(known) if known else None
+        return [size / max(1, capacity) for size, capacity in pairs if capacity is not None]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
@@ -159,6 +163,15 @@ class Sharded:
         if self.host is not None and self.host.fits is False:
             return False
         return None if self.capacity_bytes is None else self.memory.fits_into(self.capacity_bytes)
+
+    @property
+    def shortage(self) -> float:
+        """How many times the memory that may be used is needed, of a GPU or of its host; 0 where none is known."""
+        known = [] if self.host is None else self.host.shares
+        if self.capacity_bytes is not None:
+            allocatable = allocatable_bytes(self.capacity_bytes, self.memory.beside_bytes)
+            known = [*known, self.memory.peak_bytes / max(1, allocatable)]
+        return max(known, default=0.0)
 
     @property
     def is_tight(self) -> bool:

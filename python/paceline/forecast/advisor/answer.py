@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Candidate
-from paceline.forecast.advisor.fixes import Fix
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Found, Option
+from paceline.forecast.remedies import Proposals
 from paceline.forecast.sharded import Sharded
 
 Objective = Literal["throughput", "cost"]
@@ -93,8 +93,10 @@ class Answer:
     """The fastest that leaves room on the GPUs of the best, where all that were searched fit tightly."""
     roomy_gpus: int | None = None
     """Where there is none: the fewest GPUs on which the sharding of the best leaves room, if it does on more."""
-    fixes: tuple[Fix, ...] = ()
-    """Changes that make something fit, where nothing does on any number of GPUs."""
+    fixes: Proposals = field(default_factory=Proposals)
+    """Changes that make something fit on the most GPUs, where nothing does on any number of them."""
+    remedy: str = ""
+    """The command that searches again with the first of these changes."""
     untried: str = ""
     """The command that forecasts what would have taken long to simulate, where nothing else was found."""
 

@@ -10,6 +10,7 @@ from paceline.catalog.models.exchanges import is_split
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
+from paceline.forecast.footprint import floor_bytes
 
 CHECKPOINTINGS = ("none", "selective", "full")
 _SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp")
@@ -221,15 +222,8 @@ def least_seconds(workload: Workload, candidate: Candidate, per_node: int) -> fl
 
 
 def least_bytes(workload: Workload, candidate: Candidate, per_node: int, values: Mapping[str, Any]) -> int:
-    """Return bytes that no peak is below: those held when the backward pass begins, without gathered units."""
-    name = shardings.kind(candidate.setup.sharding)
-    ranks = shardings.shard_ranks(candidate.setup.sharding, candidate.workers, per_node)
-    found = workload.memory(sharding="zero3" if name == "hsdp" else name, group=ranks)
-    activations = found.activations + found.loss
-    if values.get("param_dtype") is not None:
-        # Parameters, and whether there is a master copy, are up to the element type.
-        return activations
-    return found.parameters + found.optimizer + activations
+    """Return bytes that no peak is below."""
+    return floor_bytes(workload, candidate.setup.sharding, candidate.workers, per_node, values)
 
 
 def _divisors(number: int) -> list[int]:

@@ -18,6 +18,7 @@ from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Found
 from paceline.forecast.request import Sweep
+from paceline.forecast.typed import Typed
 from paceline.forecast.wording import advise
 from paceline.forecast.wording.sharding import TIGHT_LEGEND
 
@@ -40,6 +41,8 @@ class Question:
     """Rows for a number of GPUs."""
     given: Mapping[str, object]
     """Options as typed; None where they were not."""
+    typed: Typed
+    """All that was typed."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ def _answer(question: Question, sweep: Sweep, watch: Watch) -> Answer:
         one.gpus: [report.row_of(job, one.gpus, it, costs, typed) for it in one.options[: question.top]]
         for one in every
     }
-    return report.completed(Answer(job, tuple(every), rows, question.objective, costs, finished), typed)
+    request = question.typed.changed({name: str(value) for name, value in typed.items() if name in ("gpu", "cluster")})
+    return report.completed(Answer(job, tuple(every), rows, question.objective, costs, finished), typed, request)
 
 
 def _searched(job: Job, found: Found, progress: search.Progress) -> Found:

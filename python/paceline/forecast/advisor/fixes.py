@@ -1,151 +1,127 @@
-"""The smallest changes with which a model fits where nothing does, each tried before it is proposed."""
+"""The changes with which a model fits where nothing that was searched does: each is searched before it is proposed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import combinations, islice, product
-from typing import Any
+from dataclasses import replace
 
-from paceline.catalog.gpus import all_hardware
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import sharding as shardings
+from paceline.forecast import remedies
 from paceline.forecast.advisor import search
-from paceline.forecast.advisor.candidates import Candidate, ModelParallel, Setup
+from paceline.forecast.advisor.candidates import ModelParallel
 from paceline.forecast.advisor.job import Job
-from paceline.forecast.advisor.search import Found
-from paceline.forecast.verdict.remedy import has_fewer_states, least_gpus
+from paceline.forecast.advisor.search import Found, TooLarge
+from paceline.forecast.remedies import Families, Proposals, Settings, Trial
+from paceline.settings.table import EACH, SETTINGS
 
-_TENSORS = [ModelParallel(tensor=ways) for ways in (2, 4, 8)]
-_EXPERTS = [ModelParallel(experts=ways) for ways in (2, 4, 8, 16, 32, 64)]
-_LEAST_SEQ = 1024
-"""Sequences are not proposed to be shorter."""
-_STATELESS = "sgd"
-_QUANTIZED = "nf4"
-_MOST_TIMES = 64
-"""More GPUs than so many times as many are proposed only where the model's state needs them."""
+_PARALLEL = {"tensor_parallel": "tensor", "expert_parallel": "experts"}
 
 
-@dataclass(frozen=True)
-class Fix:
-    """Settings to change, by name, with their values."""
+def fixes(job: Job, found: Found) -> Proposals:
+    """Return changes of what was asked for with each of which something fits, where nothing does.
 
-    settings: tuple[tuple[str, str | int], ...]
-
-
-def fixes(job: Job, found: Found) -> list[Fix]:
-    """Return changes with each of which something fits on these GPUs, or on more, where nothing does.
-
-    What was given and is not the most frugal is let go of first. If that is not enough, one more change is made: to
-    weights of 4 bits beside adapters, tensor-parallel or expert-parallel GPUs, the sequence, the number of GPUs, or the
-    optimizer; else to larger GPUs.
+    Args:
+        job: What was searched.
+        found: What came of that on a number of GPUs.
     """
-    frugal = _frugal(job)
-    for number in range(1, len(frugal) + 1):
-        for names in combinations(frugal, number):
-            some = {name: frugal[name] for name in names}
-            if _fits(_with(job, some), found.gpus):
-                return [Fix(tuple(some.items()))]
-    freed = _with(job, frugal)
-    every = [Fix((*frugal.items(), change)) for change in _changes(freed, found.gpus)]
-    larger = None if every else _larger(freed, found.gpus)
-    return every if larger is None else [Fix((*frugal.items(), ("gpu", larger)))]
+    least = found.never_fit[0]
+    scenario = job.scenario(least.candidate)
+    families = remedies.families(scenario, divisible=job.space.parallel == (ModelParallel(),))
+    shortage = least.least_bytes / max(1, job.allocatable_bytes)
+    return remedies.proposals(
+        _left(job, families, found.gpus), lambda settings: _attempt(job, settings, found.gpus), shortage
+    )
 
 
-def _frugal(job: Job) -> dict[str, str | int]:
-    """Return the values that need least of settings that were given other ones."""
+def _left(job: Job, families: Families, gpus: int) -> Families:
+    """Leave out what was searched, and what `advise` cannot be told."""
     space = job.space
-    return {
-        **({"sharding": "zero3"} if "zero3" not in space.shardings else {}),
-        **({"checkpointing": "full"} if "full" not in space.checkpointings else {}),
-        **({"batch": 1} if space.batch is not None and space.batch > 1 and space.global_batch is None else {}),
+    searched = {
+        *(["sharding"] if "zero3" in space.shardings else []),
+        *(["checkpointing"] if "full" in space.checkpointings else []),
+        *(["batch"] if space.batch is None else []),
+        *(["gpu"] if job.sweep.get("cluster") is not None else []),
     }
 
+    def of(variants: list[Settings]) -> list[Settings]:
+        known = [one for one in variants if all("advise" in SETTINGS[name].uses for name in one)]
+        return [] if any(_is_searched(one, searched) for one in known) else known
 
-def _with(job: Job, values: dict[str, str | int]) -> Job:
-    """Return the job with other values of what is searched."""
-    space = job.space
-    if "sharding" in values:
-        space = replace(space, shardings=[str(values["sharding"])])
-    if "checkpointing" in values:
-        space = replace(space, checkpointings=(str(values["checkpointing"]),))
-    if "batch" in values:
-        space = replace(space, batch=int(values["batch"]))
-    return replace(job, space=space, known={}, _scenarios={})
-
-
-def _changes(job: Job, gpus: int) -> Iterator[tuple[str, str | int]]:
-    whole = job.whole
-    if whole.adapter is not None and whole.quantization is None and _fits(_of(job, quantize=_QUANTIZED), gpus):
-        yield "quantize", _QUANTIZED
-    if least_gpus(whole, job.capacity_bytes) <= gpus:
-        if job.space.parallel == (ModelParallel(),):
-            for ways in (_TENSORS, _EXPERTS):
-                yield from islice((one for way in ways for one in way.options.items() if _divided(job, way, gpus)), 1)
-        seq = whole.tokens // 2 if whole.is_text else 0
-        while seq >= _LEAST_SEQ:
-            if _fits(_of(job, seq=seq), gpus):
-                yield "seq", seq
-                break
-            seq //= 2
-    more = _more_gpus(job, gpus)
-    if more is not None:
-        yield "gpus", more
-    if has_fewer_states(whole) and _fits(_of(job, optimizer=_STATELESS), gpus):
-        yield "optimizer", _STATELESS
+    more = [{name: value for name, value in one.items() if name not in searched} for one in families.gpus]
+    if space.global_batch is not None:
+        # Not all numbers of ranks divide it.
+        more = [one for one in more if (int(one["workers"]) // gpus).bit_count() == 1 and one["workers"] % gpus == 0]
+    return Families(
+        [left for one in families.usual if (left := of(list(one)))],
+        more,
+        sum(int(one["workers"]) <= int(families.gpus[families.near - 1]["workers"]) for one in more)
+        if families.near
+        else 0,
+        [left for one in families.last if (left := of(list(one)))],
+    )
 
 
-def _divided(job: Job, way: ModelParallel, gpus: int) -> bool:
-    """Whether something fits if the model is divided so."""
-    divided = replace(job, space=replace(job.space, parallel=(way,)))
-    return way.suits(gpus, job.gpus_per_node) and job.divides(way) and _fits(divided, gpus)
+def _is_searched(settings: Settings, searched: set[str]) -> bool:
+    return settings.get("checkpointing") != "offload" and bool(settings.keys() & searched)
 
 
-def _larger(job: Job, gpus: int) -> str | None:
-    """Return the GPU with the least memory on which something fits, if its nodes are free."""
-    if {"cluster", "memory"} & job.sweep.values.keys():
-        return None
-    more = [one for one in all_hardware() if one.memory_bytes > job.capacity_bytes]
-    names = (one.name for one in sorted(more, key=lambda one: one.memory_bytes))
-    return next((name for name in names if _fits(_of(job, gpu=name), gpus)), None)
-
-
-def _of(job: Job, **values: Any) -> Job:  # noqa: ANN401
-    """Return the job with other settings that are not searched."""
-    sweep = replace(job.sweep, values={**job.sweep.values, **values})
-    return replace(job, sweep=sweep, known={}, _scenarios={}, _workloads={}, _per_node={})
-
-
-def _on(job: Job, gpus: int) -> Job:
-    """Return the job on another number of GPUs."""
-    return replace(job, gpus=(gpus,), known={}, _scenarios={})
-
-
-def _more_gpus(job: Job, gpus: int) -> int | None:
-    """Return the fewest GPUs on which something fits, if more of them shard more."""
-    inside = (gpus << power for power in range(1, job.gpus_per_node.bit_length()))
-    few = next((one for one in inside if one < job.gpus_per_node and _fits(_on(job, one), one)), None)
-    if few is not None:
-        return few
-    most = max(_MOST_TIMES, 4 * least_gpus(job.whole, job.capacity_bytes) // gpus)
-    numbers = (search.enough(job, one, most=most) for one in _sharded(job, gpus))
-    return min(filter(None, numbers), default=None)
-
-
-def _sharded(job: Job, gpus: int) -> Iterator[Candidate]:
-    """Return a configuration of each way to divide the model and its state."""
-    for way, name in product(job.space.parallel, job.space.shardings):
-        kind = shardings.kind(name)
-        if kind != shardings.NONE and gpus % way.gpus == 0:
-            kept = kind in shardings.GATHERED and way.stages > 1
-            yield Candidate(gpus // way.gpus, Setup(name, kept), 1, 1, "full", way)
-
-
-def _fits(job: Job, gpus: int) -> bool:
-    """Whether something does. A sharding's variants that need more are not tried."""
+def _attempt(job: Job, settings: Settings, gpus: int) -> Trial | None:
+    """Search what needs least with other settings; None if they contradict each other or what was given."""
+    gpus = int(settings.get("workers", gpus))
     try:
-        of = {one.sharding: one for one in reversed(search.setups(job, gpus))}
-        leasts = [search.least(job, setup, gpus) for setup in of.values()]
+        changed = _with(job, settings, gpus)
+        if changed is None:
+            return None
+        setups = {one.sharding: one for one in reversed(search.setups(changed, gpus))}.values()
+        floors = [one.least_bytes for setup in setups for one in search.candidates(changed, setup, gpus)]
+        limit = changed.allocatable_bytes
+        if not floors:
+            return None
+        if min(floors) > limit:
+            return Trial(settings, False, min(floors), min(floors) / max(1, limit))
+        # A sharding's variants that need more are not tried.
+        every = [search.least(changed, setup, gpus) for setup in setups]
+        return min(
+            (_trial(changed, one, settings) for one in every if one is not None),
+            key=lambda trial: (not trial.fits, trial.shortage),
+            default=None,
+        )
     except InvalidArgumentError:
-        return False
-    return any(one is not None and one.least_bytes <= job.allocatable_bytes for one in leasts)
+        return None
+
+
+def _trial(job: Job, one: TooLarge, settings: Settings) -> Trial:
+    """Return whether the configuration of a sharding that needs least fits."""
+    known = job.known.get(one.candidate)
+    own = None if known is None else known.sharded
+    if own is None:
+        limit = job.allocatable_bytes
+        return Trial(settings, one.least_bytes <= limit, one.least_bytes, one.least_bytes / max(1, limit))
+    return Trial(settings, bool(own.fits), own.memory.total_bytes, own.shortage, own.is_tight)
+
+
+def _with(job: Job, settings: Settings, gpus: int) -> Job | None:
+    """Return the job with other settings; None if the GPUs cannot be divided so. Raises InvalidArgumentError."""
+    space, values = job.space, dict(job.sweep.values)
+    for name, value in settings.items():
+        match name:
+            case "sharding":
+                space = replace(space, shardings=[str(value)])
+            case "checkpointing":
+                space = replace(space, checkpointings=(str(value),))
+            case "batch":
+                space = replace(space, batch=int(value))
+            case "accumulate":
+                space = replace(space, accumulate=int(value))
+            case "workers":
+                pass
+            case "tensor_parallel" | "expert_parallel":
+                space = replace(space, parallel=(ModelParallel(**{_PARALLEL[name]: int(value)}),))
+            case _:
+                checked = SETTINGS[name].check(value, None, "advise")
+                values[name] = checked[0] if name in EACH else checked
+    sweep = replace(job.sweep, values=values)
+    changed = replace(job, sweep=sweep, space=space, gpus=(gpus,), known={}, _scenarios={}, _workloads={}, _per_node={})
+    own = space.parallel[0]
+    if space.parallel == job.space.parallel or (own.suits(gpus, changed.gpus_per_node) and changed.divides(own)):
+        return changed
+    return None

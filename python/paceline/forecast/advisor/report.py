@@ -16,6 +16,8 @@ from paceline.forecast.advisor.answer import Answer, Costs, Row
 from paceline.forecast.advisor.candidates import Candidate
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Option
+from paceline.forecast.typed import Typed
+from paceline.forecast.typed import words as typed_words
 from paceline.forecast.wording import advise, labels
 from paceline.forecast.wording.sharding import TIGHT_LEGEND
 from paceline.settings.table import SETTINGS
@@ -197,8 +199,14 @@ def _cells(answer: Answer, row: Row, size: float, shown: Mapping[str, Callable[[
     ]
 
 
-def completed(answer: Answer, given: Mapping[str, object]) -> Answer:
-    """Return the answer with what helps where the best fits tightly, or nothing does; `given` as for `row_of`."""
+def completed(answer: Answer, given: Mapping[str, object], typed: Typed) -> Answer:
+    """Return the answer with what helps where the best fits tightly, or nothing does.
+
+    Args:
+        answer: What was found.
+        given: As for `row_of`.
+        typed: The request for these machines.
+    """
     if not answer.finished:
         return answer
     job, best = answer.job, answer.best
@@ -213,7 +221,12 @@ def completed(answer: Answer, given: Mapping[str, object]) -> Answer:
         return replace(answer, roomy_gpus=search.enough(job, best.candidate, roomy=True))
     never = [one for one in answer.found if one.never_fit]
     if never:
-        return replace(answer, fixes=tuple(fixes.fixes(job.undivided, max(never, key=lambda one: one.gpus))))
+        most = max(never, key=lambda one: one.gpus)
+        proposals = fixes.fixes(job.undivided, most)
+        if not proposals.fitting:
+            return replace(answer, fixes=proposals)
+        settings = {"workers": most.gpus, **proposals.fitting[0].settings}
+        return replace(answer, fixes=proposals, remedy=typed.changed(settings).line)
     for one in answer.found:
         for setup in one.left_out:
             candidate = search.candidates(job, setup, one.gpus)[0].candidate
@@ -234,10 +247,8 @@ def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) ->
     if file is not None:
         words = ["paceline", "simulate", str(file.path), *(["--model", file.model] if file.model else [])]
     gathers = shardings.kind(one.setup.sharding) in shardings.GATHERED
-    for name, value in given.items():
-        if name == "bucket_size" and gathers:  # It exchanges units.
-            continue
-        words += [SETTINGS[name].flag, str(value)]
+    # Units that are gathered are exchanged, not buckets.
+    words += typed_words({name: it for name, it in given.items() if not (name == "bucket_size" and gathers)})
     words += ["--gpus", str(gpus), "--sharding", one.setup.sharding, "--batch", str(one.batch)]
     for name, value in one.parallel.options.items():
         words += [SETTINGS[name].flag, str(value)]

@@ -1,105 +1,77 @@
-"""Changes that would reduce the largest part of a GPU's memory, where a forecast does not fit."""
+"""Changes with which a forecast that does not fit does: each is forecast before it is proposed."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 
-from paceline.catalog.models.workload import Workload
+from paceline.errors import InvalidArgumentError
+from paceline.forecast import remedies
+from paceline.forecast.footprint import allocatable_bytes, context_bytes, floor_bytes
+from paceline.forecast.lowering import is_long
+from paceline.forecast.prepare import prepare
+from paceline.forecast.remedies import Proposals, Settings, Trial
+from paceline.forecast.request import Sweep
+from paceline.forecast.result import Result
+from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sharded import Sharded
-from paceline.forecast.sharding import NONE, kind
-
-
-class Cure(Enum):
-    """A way to need less memory."""
-
-    MORE_GPUS = auto()
-    """All together are too few for the model's state, which fills `gpus`."""
-    LESS_ACTIVATIONS = auto()
-    """A smaller batch with more passes, checkpointing, or shorter sequences."""
-    RESHARD = auto()
-    """Gathered units again after the forward pass."""
-    SMALLER_UNITS = auto()
-    SHARD_OVER_MORE = auto()
-    """GPUs: one cannot shard."""
-    SHARD_MORE = auto()
-    """Of the state."""
-    LARGER_GROUPS = auto()
-    SYNC = auto()
-    """In every pass, so that gradients stay sharded."""
-    SHARD_STATE = auto()
-    """Over more GPUs: all of it is sharded."""
+from paceline.forecast.sharding import NONE
+from paceline.forecast.typed import Typed
 
 
 @dataclass(frozen=True)
-class Remedy:
-    """A cure, with what it takes."""
+class Proposed:
+    """What was tried for a request that does not fit."""
 
-    cure: Cure
-    gpus: int = 0
-    whole_nodes: int = 0
-    """The GPUs of as many nodes as have `gpus`."""
-    fewer_states: bool = False
-    """Whether there is an optimizer with fewer states."""
-    batch: int = 0
-    """The smaller batch; 0: there is none."""
-    passes: int = 0
-    microbatches: int = 0
-    """In a pipeline; 0: there is none."""
-    checkpointing: str = ""
-    """The checkpointing that is not used yet: `full`, or `yes` for a recording; empty: all is."""
+    typed: Typed
+    """The request."""
+    proposals: Proposals
 
 
-def least_gpus(workload: Workload, capacity_bytes: int) -> int:
-    """Return how many GPUs hold the model's state, without activations, if it is shared evenly."""
-    whole = replace(workload, tensor=1, pipeline=1, microbatches=1, virtual_stages=1).memory(sharding="zero3")
-    return -(-(whole.parameters + whole.gradients + whole.optimizer) // capacity_bytes)
+def proposed(typed: Typed, sweep: Sweep, scenario: Scenario, result: Result) -> Proposed | None:
+    """Return what makes a scenario fit; None if it fits.
 
-
-def has_fewer_states(workload: Workload | None) -> bool:
-    """Whether there is an optimizer with fewer states than the workload's."""
-    return workload is None or workload.optimizer != "sgd"
-
-
-def remedy(scenario: Scenario, own: Sharded) -> Remedy:
-    """Return what would reduce the largest part of the memory."""
-    workload, capacity = scenario.workload, own.capacity_bytes
-    fewer = has_fewer_states(workload)
-    if workload is not None and capacity:
-        least = least_gpus(workload, capacity)
-        if least > scenario.workers * workload.gpus:
-            step = math.lcm(scenario.cluster.gpus_per_node * workload.tensor, workload.gpus)
-            return Remedy(Cure.MORE_GPUS, gpus=least, whole_nodes=-(-least // step) * step, fewer_states=fewer)
-    memory = own.memory
-    state = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
-    units = memory.gathered_bytes + memory.communication_bytes
-    if (memory.activations_bytes or 0) > state + units:
-        return _less_activations(scenario, own)
-    name = kind(own.sharding)
-    if units > state:
-        default = "no" if workload is not None and workload.pipeline > 1 else "yes"
-        kept = scenario.options.get("reshard_after_forward", default) != "yes"
-        return Remedy(Cure.RESHARD if kept else Cure.SMALLER_UNITS)
-    if name != "zero3":
-        if scenario.workers == 1:
-            return Remedy(Cure.SHARD_OVER_MORE)
-        return Remedy(Cure.SHARD_MORE if name in (NONE, "zero1", "zero2") else Cure.LARGER_GROUPS)
-    if "accumulate" in scenario.options and scenario.options.get("accumulate_sync") is False:
-        return Remedy(Cure.SYNC)
-    return Remedy(Cure.SHARD_STATE, fewer_states=fewer)
-
-
-def _less_activations(scenario: Scenario, own: Sharded) -> Remedy:
-    workload = scenario.workload
-    batch = scenario.trace.batch if workload is None else workload.batch
-    unused = "yes" if workload is None else "full" if workload.checkpointing != "full" else ""
-    stages = workload is not None and workload.pipeline > 1
-    return Remedy(
-        Cure.LESS_ACTIVATIONS,
-        batch=batch // 2,
-        passes=2 * own.passes,
-        microbatches=2 * workload.microbatches if workload is not None and stages else 0,
-        checkpointing=unused,
+    Args:
+        typed: What was typed.
+        sweep: The request made of that.
+        scenario: One of its scenarios.
+        result: The forecast of that.
+    """
+    if result.sharded is None or result.sharded.fits is not False:
+        return None
+    own = typed.narrowed(sweep, scenario)
+    families = remedies.families(scenario)
+    if sweep.get("cluster") is not None:
+        # Its nodes have the GPUs that they have.
+        families = replace(families, last=[family for family in families.last if "gpu" not in family[0]])
+    return Proposed(
+        own, remedies.proposals(families, lambda settings: _attempt(own, settings), result.sharded.shortage)
     )
+
+
+def _attempt(typed: Typed, settings: Settings) -> Trial | None:
+    """Forecast a request with other settings; None if they contradict what was given."""
+    try:
+        sweep = typed.changed(settings).request()
+        if (needed := _floor(sweep)) is not None and needed[0] > needed[1]:
+            return Trial(settings, False, needed[0], needed[0] / needed[1])
+        scenario = prepare(sweep).scenarios[0]
+        if is_long(scenario):
+            return None
+        result = result_of(scenario)
+    except InvalidArgumentError:
+        return None
+    own = result.sharded
+    if own is None or own.capacity_bytes is None:
+        return None
+    return Trial(settings, bool(own.fits), own.memory.total_bytes, own.shortage, own.is_tight, result)
+
+
+def _floor(sweep: Sweep) -> tuple[int, int] | None:
+    """Return bytes that no peak of a model is below, and those that may be allocated; None for a recording."""
+    workload = sweep.workload(sweep.trace)
+    if workload is None:
+        return None
+    capacity = sweep.get("memory") or workload.hardware.memory_bytes
+    [name, *_] = sweep.get("sharding") or [NONE]
+    size = floor_bytes(workload, name, sweep.workers[0], sweep.machine().gpus_per_node, sweep.values)
+    return size, max(1, allocatable_bytes(capacity, context_bytes(workload.hardware)))

@@ -10,17 +10,14 @@ from paceline.forecast import sharding as shardings
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.answer import Answer, Row
 from paceline.forecast.advisor.candidates import Candidate, ModelParallel, Setup
-from paceline.forecast.advisor.fixes import Fix
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.search import Found, TooLarge
 from paceline.forecast.kinds import Resource
+from paceline.forecast.remedies import least_gpus
 from paceline.forecast.verdict.bottleneck import Relief
-from paceline.forecast.verdict.remedy import least_gpus
 from paceline.forecast.wording import bottleneck, rows, sharding, terms
-from paceline.settings.table import SETTINGS
+from paceline.forecast.wording import remedies as fits
 
-_MOST_FIXES = 3
-_LARGER_GPUS = "larger GPUs (list: paceline gpus), or a smaller model"
 _SHORT = {
     Resource.NICS: "network",
     Resource.INSIDE: "intra-node",
@@ -46,7 +43,10 @@ def headline(answer: Answer) -> tuple[str, Tone]:
     if never:
         least, where = min(one.never_fit[0].least_bytes for one in never), _numbers(answer, never)
         each = " per GPU" if len(never) == 1 else ""
-        return f"{name} does not fit on {where}: needs at least {_of(answer, least)}{each}", "bad"
+        return (
+            f"{name} does not fit on {where}: needs at least {_of(answer, least)}{each}{_usable(answer, least)}",
+            "bad",
+        )
     where = _numbers(answer, list(answer.found))
     if not answer.finished:
         return f"Interrupted: no fit for {name} on {where} yet", ""
@@ -67,8 +67,7 @@ def remedies(answer: Answer) -> list[str]:
         return [answer.best.command, *([] if answer.safer is None else [answer.safer.command])]
     if not _never(answer):
         return [answer.untried] if answer.untried else []
-    *others, last = [_flags(one) for one in answer.fixes[:_MOST_FIXES]] or [_LARGER_GPUS]
-    return [", or ".join([*([", ".join(others)] if others else []), last])]
+    return [answer.remedy or fits.NOTHING]
 
 
 def verdict(answer: Answer) -> list[str]:
@@ -224,7 +223,7 @@ def _smallest(answer: Answer) -> list[Fact]:
     elif known is not None and known.sharded is not None:
         where = [f"on each of {units.count(most.gpus, 'GPU')}:"] if several else []
         made.append(Fact("Memory", *where, *sharding.memory_parts(known.sharded)))
-    return made
+    return [*made, *fits.of(answer.fixes)]
 
 
 def _least(found: Found, *, several: bool) -> str | Pair:
@@ -232,11 +231,6 @@ def _least(found: Found, *, several: bool) -> str | Pair:
     if several:
         return units.count(found.gpus, "GPU"), f"{units.memory(one.least_bytes)}, {label(one.candidate)}"
     return f"{label(one.candidate)} ({found.candidates:,} tried)"
-
-
-def _flags(fix: Fix) -> str:
-    words = [f"{'--gpus' if name == 'gpus' else SETTINGS[name].flag} {value}" for name, value in fix.settings]
-    return " ".join(words)
 
 
 def _gpus(answer: Answer, gpus: int, one: Candidate) -> str:
@@ -262,6 +256,14 @@ def _numbers(answer: Answer, some: list[Found]) -> str:
 def _of(answer: Answer, size_bytes: int) -> str:
     """Return `56.3 of 84.9 GB`."""
     return f"{units.gigabytes(size_bytes)} of {units.memory(answer.job.capacity_bytes)}"
+
+
+def _usable(answer: Answer, size_bytes: int) -> str:
+    """Return how much of a GPU's memory can be allocated, where that is why it does not fit."""
+    job = answer.job
+    return (
+        f", of which {units.memory(job.allocatable_bytes)} can be allocated" if size_bytes <= job.capacity_bytes else ""
+    )
 
 
 def _rate(row: Row, tokens: int | None) -> str:

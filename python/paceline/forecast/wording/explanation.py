@@ -11,12 +11,13 @@ from paceline._internal.console import Column, render
 from paceline.forecast.kinds import Measure, Remark
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.explain import Change, Explanation, Knee
+from paceline.forecast.verdict.remedy import Proposed
 from paceline.forecast.wording import bottleneck, labels, rows, terms
 from paceline.forecast.wording import verdict as verdicts
 from paceline.forecast.wording.verdict import Answer
 
 
-def answer(of: Explanation) -> Answer:
+def answer(of: Explanation, proposed: Proposed | None = None) -> Answer:
     """Return what bounds the forecast, how far it scales, and the changes that gain nothing."""
     result = of.result
     bound = "takes no time" if of.bound is None else bottleneck.headline(of.bound)
@@ -31,7 +32,7 @@ def answer(of: Explanation) -> Answer:
     after = [*verdicts.details(of.details), *more, *_without_gain(of), *_staggering(result), setup]
     remarks = verdicts.notes(of.details)
     return verdicts.framed(
-        of.group, result, of.groups, bound, before=before, after=after, remarks=remarks, in_full=True
+        of.group, result, of.groups, bound, before=before, after=after, remarks=remarks, in_full=True, proposed=proposed
     )
 
 
@@ -159,10 +160,10 @@ def table(of: Explanation) -> list[str]:
     return render(columns, [cells])
 
 
-def lines(of: Explanation) -> list[str]:
-    """Return the answer and the table of changes, for people."""
+def lines(of: Explanation, proposed: Proposed | None = None) -> list[str]:
+    """Return the answer and the table of changes, for people; `proposed`: what was tried where it does not fit."""
     changes = table(of)
-    return [*answer(of).lines(), *([""] if changes else []), *changes]
+    return [*answer(of, proposed).lines(), *([""] if changes else []), *changes]
 
 
 def to_dict(of: Explanation) -> dict[str, Any]:

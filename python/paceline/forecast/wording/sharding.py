@@ -11,17 +11,7 @@ from paceline.forecast.lowering import lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Host, Sharded
-from paceline.forecast.verdict.remedy import Cure, Remedy
 
-_CURES = {
-    Cure.RESHARD: "--reshard-after-forward yes",
-    Cure.SMALLER_UNITS: "--prefetch 0, or smaller units (--unit)",
-    Cure.SHARD_OVER_MORE: "--sharding zero3 with more GPUs (--gpus)",
-    Cure.SHARD_MORE: "--sharding zero3",
-    Cure.LARGER_GROUPS: "--sharding zero3, or larger groups",
-    Cure.SYNC: "leave out --no-accumulate-sync",
-    Cure.SHARD_STATE: "more GPUs (--gpus)",
-}
 TIGHT_LEGEND = "tight: PyTorch's allocator may reserve all that is left, and slow the job down"
 
 
@@ -83,8 +73,8 @@ def need(own: Sharded) -> str:
     total, allocated = own.memory.total_bytes, f"({units.memory(own.memory.peak_bytes)} allocated)"
     if own.capacity_bytes is not None and own.fits is False and total <= own.capacity_bytes:
         # The allocator gives back what it does not use, so that no more than all is reserved.
-        beyond = own.memory.peak_bytes - allocatable_bytes(own.capacity_bytes, own.memory.beside_bytes)
-        allocated = f"({units.memory(own.memory.peak_bytes)} allocated, {units.size(beyond)} more than can be)"
+        most = units.memory(allocatable_bytes(own.capacity_bytes, own.memory.beside_bytes))
+        allocated = f"({units.memory(own.memory.peak_bytes)} allocated, of {most} that can be)"
     if own.capacity_bytes is None:
         return f"{units.memory(total)} per GPU {allocated}"
     if own.capacity_bytes < 1e9:
@@ -160,24 +150,3 @@ def assumed(scenario: Scenario) -> list[str]:
     if is_known or scenario.trace.optimizer_bytes is not None:
         return []
     return ["Assumed Adam: the trace does not name an optimizer (--optimizer)"]
-
-
-def cure(of: Remedy) -> str:
-    """Return what would reduce the largest part of the memory, to be typed."""
-    fewer = ", or an optimizer with fewer states (--optimizer sgd)" if of.fewer_states else ""
-    if of.cure is Cure.MORE_GPUS:
-        return f"--sharding zero3 --gpus {of.whole_nodes}{fewer}"
-    if of.cure is not Cure.LESS_ACTIVATIONS:
-        return _CURES[of.cure] + fewer
-    more = f"--microbatches {of.microbatches}" if of.microbatches else f"--accumulate {of.passes}"
-    ways = [f"--batch {of.batch} {more}"] if of.batch else []
-    if of.checkpointing:
-        ways.append(f"--checkpointing {of.checkpointing}" if of.checkpointing != "yes" else "activation checkpointing")
-    return ", or ".join(ways or ["shorter sequences (--seq), or --tensor-parallel 2"])
-
-
-def state(of: Remedy) -> list[Fact]:
-    """Return the line `Model state`, where all GPUs together are too few for it."""
-    if of.cure is not Cure.MORE_GPUS:
-        return []
-    return [Fact("Model state", f"alone fills {units.count(of.gpus, 'GPU')}, sharded over all")]

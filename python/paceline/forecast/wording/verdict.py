@@ -9,13 +9,16 @@ from paceline._core import Degraded
 from paceline._internal import block, units
 from paceline._internal.block import Fact, Pair
 from paceline.catalog.strategies import SWITCHES, find_strategy
+from paceline.forecast.remedies import least_gpus
 from paceline.forecast.result import Result
+from paceline.forecast.scenario import Scenario
+from paceline.forecast.sharded import Sharded
 from paceline.forecast.verdict.advice import Bubble, Details, Verdict
 from paceline.forecast.verdict.bottleneck import MIN_GAIN, largest
 from paceline.forecast.verdict.groups import Group
-from paceline.forecast.verdict.remedy import remedy
+from paceline.forecast.verdict.remedy import Proposed
 from paceline.forecast.verdict.slow_links import SlowLinks
-from paceline.forecast.wording import bottleneck, rows, sharding, terms
+from paceline.forecast.wording import bottleneck, remedies, rows, sharding, terms
 
 _CHANGE = 1.0005
 """Smaller ratios of two times with slow links and without are none."""
@@ -52,7 +55,7 @@ class Answer:
             *block.headline(self.headline, "bad"),
             "",
             *block.block(self.memory),
-            *block.suggestion(self.remedy),
+            *(block.suggestion(self.remedy) if self.remedy else []),
             "",
             *block.headline(self.otherwise),
             *(["", *facts] if facts else []),
@@ -65,20 +68,23 @@ class Answer:
         return [self.headline, *block.sentences(self.memory), *rest, *block.sentences(self.facts)]
 
 
-def answer(one: Verdict, groups: Sequence[Group], *, has_table: bool = True) -> Answer:
+def answer(
+    one: Verdict, groups: Sequence[Group], *, has_table: bool = True, proposed: Proposed | None = None
+) -> Answer:
     """Return the answer about a configuration.
 
     Args:
         one: The verdict on it.
         groups: All configurations, from which it differs in what its headline names.
         has_table: Whether a table follows, which has figures of its own.
+        proposed: What was tried where it does not fit; None: nothing was.
     """
     group, result = one.group, one.result
     if one.is_empty:
         return Answer(headline(group, result, groups))
     facts = [*_details(one, has_table=has_table), _setup(group, result)]
     known, remarks = figures(result), notes(one.details)
-    return framed(group, result, groups, known, before=_timing(result), after=facts, remarks=remarks)
+    return framed(group, result, groups, known, before=_timing(result), after=facts, remarks=remarks, proposed=proposed)
 
 
 def brief(group: Group, result: Result) -> Answer:
@@ -101,6 +107,7 @@ def framed(
     after: Sequence[Fact],
     remarks: Sequence[str] = (),
     in_full: bool = False,
+    proposed: Proposed | None = None,
 ) -> Answer:
     """Return an answer whose headline is that it does not fit, where it does not.
 
@@ -113,21 +120,34 @@ def framed(
         after: Facts that come after that.
         remarks: The notes on them.
         in_full: Whether memory has its parts where it fits, too.
+        proposed: What was tried where it does not fit.
     """
     scenario, own, about = group.scenario(result), result.sharded, subject(group, result, groups)
     noted = (*remarks, *_over_linear(result), *([] if own is None else sharding.assumed(scenario)))
     if own is None or own.fits is not False:
         memory = sharding.memory(scenario, result, in_full=in_full)
         return Answer(f"{about}: {known}", (*before, *memory, *after), notes=noted)
-    fix = remedy(scenario, own)
     return Answer(
         f"{about}: does not fit, {sharding.need(own)}",
         (*before, *after),
-        memory=(*sharding.memory(scenario, result, in_full=True), *sharding.state(fix)),
-        remedy=sharding.cure(fix),
+        memory=(
+            *sharding.memory(scenario, result, in_full=True),
+            *_state(scenario, own),
+            *([] if proposed is None else remedies.facts(proposed)),
+        ),
+        remedy="" if proposed is None else remedies.line(proposed),
         otherwise=f"If it fit: {known}",
         notes=noted,
     )
+
+
+def _state(scenario: Scenario, own: Sharded) -> list[Fact]:
+    """Return the line `Model state`, where all GPUs together are too few for it."""
+    workload, capacity = scenario.workload, own.capacity_bytes
+    gpus = 0 if workload is None or not capacity else least_gpus(workload, capacity)
+    if workload is None or gpus <= scenario.workers * workload.gpus:
+        return []
+    return [Fact("Model state", f"alone fills {units.count(gpus, 'GPU')}, sharded over all")]
 
 
 def _timing(result: Result) -> list[Fact]:

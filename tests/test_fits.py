@@ -1,0 +1,152 @@
+"""What is proposed for a job that does not fit does fit, run as it is printed."""
+
+import json
+import random
+import re
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cli
+import pytest
+from paceline.forecast.remedies import Families, Trial, proposals
+
+MODELS = ("gpt2-xl", "llama-3.2-1b", "llama-3.1-8b", "qwen3-32b", "llama-3.1-70b", "mixtral-8x7b", "vit-huge")
+GPUS = ("rtx-4090", "a10", "a6000", "a100-40gb", "a100", "h100", "mi300x", "t4")
+PAIR = re.compile(r"[\d.,]+ [GMk]B ((?:--[a-z0-9-]+ [^\s:,]+ ?)+)")
+
+
+def job(seed: int) -> list[str]:
+    """Return a random job, at times one that does not fit."""
+    draw = random.Random(seed)
+    gpus = draw.choice((1, 1, 1, 2, 4, 8, 16))
+    words = [draw.choice(MODELS), "--gpu", draw.choice(GPUS), "--gpus", str(gpus)]
+    words += ["--batch", str(draw.choice((1, 1, 2, 4, 12)))]
+    is_text = words[0] != "vit-huge"
+    if is_text:
+        words += ["--seq", "512" if words[0] == "gpt2-xl" else str(draw.choice((512, 2048, 8192)))]
+    if is_text and draw.random() < 0.5:
+        words += ["--lora", str(draw.choice((8, 64))), *draw.choice(([], [], ["--dora"], ["--quantize", "nf4"]))]
+    if gpus > 1:
+        words += draw.choice(([], ["--sharding", "zero1"], ["--sharding", "zero3"]))
+    words += draw.choice(([], [], ["--checkpointing", "selective"], ["--optimizer", "sgd"], ["--accumulate", "2"]))
+    return words
+
+
+def typed(text: str) -> list[str]:
+    """Return the command after `try: `."""
+    _, _, rest = text.partition("  try: ")
+    command = re.match(r"(?:.*\\\n)*.*", rest)
+    assert command is not None
+    return shlex.split(command[0].replace("\\\n", " "))
+
+
+def data(*words: object) -> Any:
+    """Return the JSON that a command prints."""
+    return json.loads(cli.call(*words, "--json").stdout)
+
+
+def check_simulate(words: list[str]) -> bool:
+    """Check what is proposed; return whether something was."""
+    text = cli.output("simulate", *words)
+    if "does not fit" not in text.splitlines()[0]:
+        assert "Fits with" not in text
+        return False
+    facts = cli.facts(text)["Fits with"]
+    if facts.startswith("nothing"):
+        assert "\n  try: larger GPUs" in text
+        return False
+    ways = [shlex.split(way) for way in PAIR.findall(facts)]
+    assert ways and "sgd" not in facts
+    for way in ways:
+        [one] = data("simulate", *words, "--strategy", "native", *way)
+        assert one["sharded"]["fits"] is True, way
+        assert one["workers"] > 1 or "zero" not in " ".join(way)
+    command = typed(text)
+    assert command[:2] == ["paceline", "simulate"]
+    assert "does not fit" not in cli.output(*command[1:]).splitlines()[0]
+    return True
+
+
+def check_advise(words: list[str]) -> bool:
+    """Check what is proposed; return whether something was."""
+    answer = data("advise", *words)
+    if answer["best"] is not None:
+        return False
+    [line] = [line.removeprefix("try: ") for line in answer["verdict"] if line.startswith("try: ")]
+    if not line.startswith("paceline "):
+        return False
+    [facts] = [line for line in answer["verdict"] if line.startswith("Fits with: ")]
+    for way in PAIR.findall(facts):
+        assert data("advise", *words, *shlex.split(way))["best"] is not None, way
+    assert data(*shlex.split(line)[1:])["best"] is not None
+    return True
+
+
+SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 200))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_simulate_proposes_fits(seed: int) -> None:
+    check_simulate(job(seed))
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 200))])
+def test_what_advise_proposes_fits(seed: int) -> None:
+    words = job(seed)
+    # Not an option of `advise`, and too slow to search.
+    check_advise(
+        [word for word in words if word != "vit-huge"] if words[0] != "vit-huge" else ["vit-huge", *words[1:5]]
+    )
+
+
+def test_the_fine_tuner_of_one_gpu_gets_what_a_recipe_would_say() -> None:
+    words = ("llama-3.1-8b", "--gpu", "rtx-4090", "--gpus", "1", "--lora", "16", "--seq", "4096")
+    text = cli.output("simulate", *words)
+    assert "--quantize nf4" in cli.facts(text)["Fits with"].partition("tokens/s")[0]
+    assert "--sharding" not in " ".join(typed(text)) and check_simulate(list(words))
+
+
+def test_options_keep_their_spelling(tmp_path: Path) -> None:
+    config = tmp_path / "my config.json"
+    shape = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 14336}
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 128256, **shape}), encoding="utf-8")
+    text = cli.output(
+        "simulate", "--config", config, "--gpu", "a10", "--gpus", 1, "--lora", 8, "--dora", "--no-overlap"
+    )
+    command = typed(text)
+    assert {"--dora", "--no-overlap", str(config)} <= set(command)
+    assert "does not fit" not in cli.output(*command[1:]).splitlines()[0]
+
+
+def attempt(needs: dict[str, int], settings: dict[str, int]) -> Trial | None:
+    """Return a trial of a job that needs 100, and less by what each change saves; there are 50, roomy below 40."""
+    if "refused" in settings:
+        return None
+    need = 100 - sum(needs[name] * value for name, value in settings.items())
+    return Trial(settings, need <= 50, need, need / 50, 40 <= need <= 50)
+
+
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [
+        # A change that leaves room, and the mildest variant of another that does.
+        ({"a": 61, "b": 30}, [{"a": 1}, {"b": 3}]),
+        # No change alone fits.
+        ({"a": 31, "b": 16}, [{"a": 1, "b": 2}]),
+        # Nor do two; what is not needed is left out.
+        ({"a": 25, "x": 0, "b": 8, "c": 24}, [{"a": 1, "b": 2, "c": 1}]),
+    ],
+)
+def test_the_least_changes_that_are_enough_are_proposed(saved: dict[str, int], expected: list[dict[str, int]]) -> None:
+    families = [[{name: value} for value in range(1, 4)] if name == "b" else [{name: 1}] for name in saved]
+    found = proposals(Families([*families, [{"refused": 1}]], [], 0, []), partial(attempt, saved), 2.0)
+    assert [dict(trial.settings) for trial in found.fitting] == expected
+
+
+def test_where_nothing_fits_the_least_is_said() -> None:
+    found = proposals(
+        Families([[{"a": 1}], [{"b": 1}]], [], 0, [[{"c": 1}]]), partial(attempt, {"a": 1, "b": 2, "c": 3}), 2
+    )
+    assert not found.fitting and found.least is not None and found.least.need_bytes == 94
