@@ -12,9 +12,10 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.execute import execute
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
-from paceline.forecast.verdict.advice import advise
+from paceline.forecast.verdict.advice import Verdict, advise
 from paceline.forecast.verdict.explain import Explanation, explain
 from paceline.forecast.verdict.groups import Group, grouped
+from paceline.forecast.verdict.remedy import Proposed, proposed
 from paceline.forecast.wording import rows, verdict
 from paceline.forecast.wording.verdict import Answer
 
@@ -57,7 +58,7 @@ def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simu
     prepared = chapter.prepared
     groups = grouped(prepared.scenarios, results, requested_extras=prepared.requested_extras, noun=prepared.noun)
     shown, events = _timeline(number, chapter, groups)
-    answers = [verdict.answer(one, groups) for one in advise(groups)]
+    answers = [verdict.answer(one, groups, proposed=_proposed(chapter, one)) for one in advise(groups)]
     return Simulated(
         chapter=chapter,
         groups=groups,
@@ -68,6 +69,10 @@ def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simu
         shown=shown,
         events=events,
     )
+
+
+def _proposed(chapter: Chapter, of: Verdict) -> Proposed | None:
+    return proposed(chapter.typed, chapter.sweep, of.group.scenario(of.result), of.result)
 
 
 def is_too_large(result: Result) -> bool:

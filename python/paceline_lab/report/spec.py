@@ -18,6 +18,7 @@ from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.prepare import Prepared, prepare
 from paceline.forecast.request import Sweep
+from paceline.forecast.typed import Typed
 from paceline.settings.table import of_place
 
 from paceline_lab.explore.state import SHARDINGS
@@ -35,6 +36,9 @@ class Chapter:
 
     title: str
     text: str
+    sweep: Sweep
+    typed: Typed
+    """The request as `paceline simulate` takes it."""
     prepared: Prepared
     explained: bool
     shown: tuple[str | None, int | None] | None
@@ -117,7 +121,8 @@ def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
         )
     given = {name: value for name, value in entry.items() if name in settings}
     try:
-        prepared = prepare(Sweep.of(trace, given, "report", "key", where=where))
+        sweep = Sweep.of(trace, given, "report", "key", where=where)
+        prepared = prepare(sweep)
     except InvalidArgumentError as error:
         if error.source is None:
             error.within(where)
@@ -125,6 +130,8 @@ def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
     return Chapter(
         title=_text(where, entry, "title") or trace,
         text=_text(where, entry, "text"),
+        sweep=sweep,
+        typed=Typed.of("simulate", trace, given, "key"),
         prepared=prepared,
         explained=explained,
         shown=_shown(where, entry.get("timeline", {})),

@@ -74,9 +74,9 @@ def answer(one: Answer) -> str:
     """Return an answer without its notes: headline, facts, and what to type where it does not fit."""
     if one.fits:
         return f"<p><strong>{html.escape(one.headline)}</strong></p>{facts(one.facts)}"
+    remedy = f"<p>try: <code>{html.escape(one.remedy)}</code></p>" if one.remedy else ""
     return (
-        f'<p><strong class="bad">{html.escape(one.headline)}</strong></p>{facts(one.memory)}'
-        f"<p>try: <code>{html.escape(one.remedy)}</code></p>"
+        f'<p><strong class="bad">{html.escape(one.headline)}</strong></p>{facts(one.memory)}{remedy}'
         f"<p><strong>{html.escape(one.otherwise)}</strong></p>{facts(one.facts)}"
     )
 

@@ -101,7 +101,8 @@ function list(facts) {
 function say({ fits, headline, facts, memory, remedy, otherwise }) {
   const parts = fits ? [element("h2", { textContent: headline })] : [
     element("h2", { className: "bad", textContent: headline }), list(memory),
-    element("p", {}, ["try: ", element("code", { textContent: remedy })]), element("h2", { textContent: otherwise }),
+    ...(remedy ? [element("p", {}, ["try: ", element("code", { textContent: remedy })])] : []),
+    element("h2", { textContent: otherwise }),
   ];
   document.getElementById("answer").replaceChildren(...parts, list(facts));
 }
