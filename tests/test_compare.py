@@ -30,7 +30,7 @@ WORKLOADS = {
     "PCIe": ("gpt2-medium", {"gpu": "rtx-4090", "gpus": "4", "batch": "4", "seq": "1024"}),
 }
 OTHERS_AS_LONG = {
-    *(("zero3", name) for name in ("peer-access-off", "no-overlap", "wide-gathers")),
+    *(("zero3", name) for name in ("peer-access-off", "no-overlap", "wide-gathers", "nic-pcie")),
     *(("DDP", name) for name in ("slow-network", "other-batch")),
     *(("images", name) for name in ("power-cap", "other-batch")),
 }

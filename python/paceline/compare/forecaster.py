@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from paceline._core import Cluster
 from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.workload import Workload
@@ -16,6 +17,7 @@ from paceline.forecast import trainer_file
 from paceline.forecast.evidence import usual_spread
 from paceline.forecast.likeness import QUANTILE
 from paceline.forecast.nccl import request as collectives
+from paceline.forecast.nccl.fabrics import Alternative, FabricName, alternatives
 from paceline.forecast.prepare import Prepared, prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
@@ -24,6 +26,8 @@ from paceline.forecast.scenario import Scenario
 from paceline.forecast.trainer_file import TrainerFile
 from paceline.settings.table import SIMULATE
 
+_OF_CLUSTER = ("bandwidth", "channel", "latency", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
+"""Options that change a cluster."""
 _SINGLE = "compare has one forecast"
 
 
@@ -93,6 +97,23 @@ class Forecaster:
     def scenario(self) -> Scenario:
         """The only scenario."""
         return self.prepared.scenarios[0]
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The nodes with their network, before tensor-parallel GPUs share them."""
+        return self.answer.nodes if self.is_of_nccl else self._sweep({}).undivided()
+
+    @cached_property
+    def networks(self) -> Mapping[FabricName, Alternative]:
+        """The networks that NCCL may use instead; none where its model does not know the nodes."""
+        try:
+            return {one.name: one for one in alternatives(self.cluster)}
+        except InvalidArgumentError:
+            return {}
+
+    def seconds_on(self, cluster: Cluster) -> float:
+        """Return the time on other nodes. Raises InvalidArgumentError."""
+        return self.seconds({**dict.fromkeys(_OF_CLUSTER), "cluster": cluster})
 
     @property
     def workload(self) -> Workload | None:

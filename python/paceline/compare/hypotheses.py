@@ -8,11 +8,11 @@ likely on a logarithmic scale.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline._internal import units
-from paceline.catalog.builtin import load_cluster
 from paceline.catalog.causes import Cause, all_causes
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.workload import Workload
@@ -21,14 +21,16 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.anchor import PLAUSIBLE
 from paceline.forecast.measured import RATES, Measured, Quantity
 from paceline.forecast.nccl import Machine
+from paceline.forecast.nccl.fabrics import Alternative
 
 _SOCKETS_BPS = (1e9, 100e9)
 """Rates of a node over TCP sockets in public reports: 1.9 Gbps (transformers#3274) to 40 Gbps (nccl#450, AReaL#639);
 with the sockets and threads that NCCL opens by itself on clouds, up to their Ethernet cards' 100 Gbps."""
 _NETWORK = (0.02, 0.8)
 """Shares of the assumed rate that a congested, oversubscribed or misconfigured network leaves."""
-_GPUDIRECT = (0.25, 0.7)
-"""Shares of the NICs' rate without GPUDirect: half (nccl#465), a third (nccl-tests#152)."""
+_THROUGH_HOST = 0.5
+"""Share of what PCI Express carries through the host's memory, at least: nccl-tests#152 has a third of the NICs' rate,
+where PCI Express carries half; nccl#465 has half."""
 _HALF_WIDTH = (0.4, 0.6)
 """Shares of PCI Express's rate at x8 for x16."""
 _BY_HOST = (0.1, 0.5)
@@ -124,12 +126,6 @@ class Question:
         return ("several nodes" if self.several_nodes else "one node", *kinds)
 
     @property
-    def provenance(self) -> str:
-        """Where the cluster's figures come from."""
-        cluster = load_cluster(self.forecaster.options.get("cluster")) if self.forecaster.is_of_nccl else None
-        return (cluster or self.forecaster.scenario.cluster).provenance
-
-    @property
     def is_over_tcp(self) -> bool:
         """Whether the forecast sends over TCP between nodes."""
         if self.forecaster.is_of_nccl:
@@ -213,49 +209,66 @@ def _with_rate(question: Question) -> Callable[[float], float]:
 
 
 def _networks(question: Question) -> Iterator[Hypothesis]:
+    """Yield slower networks between nodes: those that NCCL may use instead of its own, and one of another rate."""
     if not question.several_nodes:
         return
-    rate, seconds = question.rate_bps, _with_rate(question)
-    high = min(_SOCKETS_BPS[1], 0.95 * rate)
-    facts = []
-    if question.forecaster.options.get("channel") == "tcp":
-        facts.append("--channel tcp is given, and sockets often reach less than the forecast's share")
-    elif question.forecaster.options.get("bandwidth") is None:
-        facts.append("the network's rate is assumed, not given")
-    if not question.is_over_tcp and (tcp_s := _seconds(question, channel="tcp")) is not None:
-        facts.append(f"with --channel tcp the forecast is {units.duration(tcp_s)}")
-    if "EFA" in question.provenance:
-        facts.append("the nodes have EFA, which NCCL uses with the plugin aws-ofi-nccl only")
-    if high > _SOCKETS_BPS[0]:
-        yield Hypothesis(
-            _cause("sockets"),
-            seconds,
-            Variable(min(_SOCKETS_BPS[0], high / 4), high, _instead(question)),
-            facts=tuple(facts),
-        )
+    rate, networks = question.rate_bps, question.forecaster.networks
+    sockets = networks.get("no-plugin") or networks.get("sockets")
+    yield from _sockets(question, sockets)
     yield Hypothesis(
-        _cause("slow-network"), seconds, Variable(_NETWORK[0] * rate, _NETWORK[1] * rate, _instead(question))
+        _cause("slow-network"),
+        _with_rate(question),
+        Variable(_NETWORK[0] * rate, _NETWORK[1] * rate, _instead(question)),
     )
-    if not question.is_over_tcp:
-        low, most = (share * rate for share in _GPUDIRECT)
-        yield Hypothesis(_cause("gpudirect-off"), seconds, Variable(low, most, _instead(question)))
-    if (nics := _nics(question)) > 1:
+    if (through_host := networks.get("no-gpudirect")) is not None:
+        most = through_host.rate_bps
+        variable = Variable(_THROUGH_HOST * most, most, _instead(question))
+        yield Hypothesis(_cause("gpudirect-off"), _on_network(question, through_host), variable)
+    if (one_nic := networks.get("one-nic")) is not None:
+        nics = Machine.of(question.forecaster.cluster).nics
 
-        def words(bps: float) -> str:
-            return f"{round(nics * bps / rate)} of {nics} NICs ({_rate(bps)})"
+        def on(count: float) -> float:
+            own = one_nic.cluster
+            several = own.replace(bandwidth_bps=count * own.bandwidth_bps, nics_per_node=round(count))
+            return question.forecaster.seconds_on(several)
 
-        fewer = tuple(rate * count / nics for count in range(1, nics))
-        yield Hypothesis(_cause("one-rail"), seconds, Variable(fewer[0], fewer[-1], words, is_whole=True, values=fewer))
+        counts = tuple(float(1 << power) for power in range(nics.bit_length()) if 1 << power < nics)
+        variable = Variable(
+            counts[0], counts[-1], lambda count: f"{count:.0f} of {nics} NICs", is_whole=True, values=counts
+        )
+        yield Hypothesis(_cause("one-rail"), on, variable)
+    if (half := networks.get("half-pcie")) is not None:
+        words = "network cards with half of their PCI Express lanes"
+        yield Hypothesis(_cause("nic-pcie"), lambda _: question.forecaster.seconds_on(half.cluster), words=words)
 
 
-def _nics(question: Question) -> int:
-    """Return the NICs of a node, if the cluster says so."""
-    if question.forecaster.is_of_nccl:
-        return question.forecaster.answer.machine.nics
-    try:
-        return Machine.of(question.forecaster.scenario.cluster).nics
-    except InvalidArgumentError:
-        return 1
+def _sockets(question: Question, instead: Alternative | None) -> Iterator[Hypothesis]:
+    """Yield sockets in the place of another network, or slower ones than the forecast's."""
+    facts = []
+    if instead is None:
+        high, seconds = min(_SOCKETS_BPS[1], 0.95 * question.rate_bps), _with_rate(question)
+        if question.forecaster.options.get("channel") == "tcp":
+            facts.append("--channel tcp is given, and sockets often reach less than the forecast's share")
+        elif question.forecaster.options.get("bandwidth") is None:
+            facts.append("the network's rate is assumed, not given")
+    else:
+        high, seconds = min(_SOCKETS_BPS[1], 0.95 * question.rate_bps), _on_network(question, instead)
+        if question.forecaster.options.get("cluster") is None:
+            facts.append("the network is assumed, not given")
+        with suppress(InvalidArgumentError):
+            usual_s = question.forecaster.seconds_on(instead.cluster)
+            facts.append(f"over sockets of one interface the forecast is {units.duration(usual_s)}")
+        if instead.name == "no-plugin":
+            facts.append(f"NCCL uses the nodes' RDMA by the plugin {question.forecaster.cluster.nccl_plugin} only")
+    if high > _SOCKETS_BPS[0]:
+        cause = _cause("sockets" if instead is None or instead.name == "sockets" else "no-plugin")
+        variable = Variable(min(_SOCKETS_BPS[0], high / 4), high, _instead(question))
+        yield Hypothesis(cause, seconds, variable, facts=tuple(facts))
+
+
+def _on_network(question: Question, network: Alternative) -> Callable[[float], float]:
+    """Return the forecast on a network that NCCL may use, of another rate of a node."""
+    return lambda bps: question.forecaster.seconds_on(network.carrying(bps))
 
 
 def _inside(question: Question) -> Iterator[Hypothesis]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline._core import Cluster
+from paceline._core import Cluster, Sockets
 from paceline.catalog.channels import with_channel
-from paceline.catalog.nccl import Kind
+from paceline.catalog.nccl import Kind, constant
 from paceline.forecast.nccl.model import CollectiveTime, Group, Machine, collective_time
 
 FabricName = Literal["sockets", "no-plugin", "no-gpudirect", "one-nic", "half-pcie"]
+
+
+_HELPERS = Sockets(4, 1)
+"""Of a connection: `ncclSocketGetNsockNthread` of NCCL's src/transport/net_socket.cc, by the PCI vendor 0x1ae0."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,24 @@ class Alternative:
     """In words: `NCCL over sockets instead of RDMA`."""
     check: str
     """A command, or the line of NCCL_DEBUG=INFO, that shows it."""
+
+    def carrying(self, bps: float) -> Cluster:
+        """Return the cluster whose network carries so many bits per second of a node.
+
+        Sockets have the threads that NCCL opens by itself on Google Cloud, and as many interfaces as that takes.
+        """
+        if self.cluster.channel != "tcp":
+            return self.cluster.replace(bandwidth_bps=bps)
+        interfaces = math.ceil(bps / (8 * constant("socket.interface")))
+        return self.cluster.replace(bandwidth_bps=bps, nics_per_node=interfaces, nccl_sockets=_HELPERS)
+
+    @property
+    def rate_bps(self) -> float:
+        """What a node's network carries, in bits per second: through the host's memory at most half of each slot."""
+        if self.cluster.gpudirect:
+            return self.cluster.bandwidth_bps
+        machine = Machine.of(self.cluster)
+        return min(self.cluster.bandwidth_bps, 8 * machine.nics * machine.generation.slot / 2)
 
 
 def alternatives(cluster: Cluster) -> list[Alternative]:

@@ -41,6 +41,8 @@ class Answer:
     group: Group
     kind: Kind
     times: tuple[CollectiveTime, ...]
+    nodes: Cluster
+    """The cluster itself, with its network."""
 
 
 def is_asked(words: Sequence[str], options: Mapping[str, Any]) -> bool:
@@ -90,7 +92,7 @@ def _answer(spec: Spec, cluster: Cluster, workers: int) -> Answer:
     _check_degraded(cluster.degraded, group)
     machine = machine.behind_slow_links(cluster, workers, 1, workers)
     times = [collective_time(spec.kind, size, group, machine, caller="nccl-tests") for size in spec.sizes]
-    return Answer(cluster.name, cluster.bandwidth_bps, machine, group, spec.kind, tuple(times))
+    return Answer(cluster.name, cluster.bandwidth_bps, machine, group, spec.kind, tuple(times), cluster)
 
 
 def _check_degraded(degraded: list[Degraded], group: Group) -> None:
