@@ -26,11 +26,11 @@ FRONTS = ("torch", "tensorflow", "keras", "jax", "ray", "job", "common", "as_glo
 
 def paths(name: str) -> list[list[str]]:
     """Return a command and its subcommands, each as words."""
-    found = main.get_command(click.Context(main), name)
-    assert found is not None, name
+    result = main.get_command(click.Context(main), name)
+    assert result is not None, name
     words = [[name]]
-    if isinstance(found, click.Group):
-        words += [[name, sub] for sub in found.list_commands(click.Context(found))]
+    if isinstance(result, click.Group):
+        words += [[name, sub] for sub in result.list_commands(click.Context(result))]
     return words
 
 
@@ -43,10 +43,10 @@ def call(words: list[str]) -> dict[str, object]:
 
 def complete(words: list[str], incomplete: str) -> dict[str, object]:
     try:
-        found = ShellComplete(main, {}, "paceline", "_PACELINE_COMPLETE").get_completions(words, incomplete)
+        result = ShellComplete(main, {}, "paceline", "_PACELINE_COMPLETE").get_completions(words, incomplete)
     except Exception as error:
         return {"words": [*words, incomplete], "raised": repr(error), "items": []}
-    return {"words": [*words, incomplete], "raised": None, "items": [item.value for item in found]}
+    return {"words": [*words, incomplete], "raised": None, "items": [item.value for item in result]}
 
 
 def completions(path: list[str]) -> list[dict[str, object]]:
@@ -54,9 +54,9 @@ def completions(path: list[str]) -> list[dict[str, object]]:
     command: click.Command = main
     for word in path:
         assert isinstance(command, click.Group)
-        found = command.get_command(click.Context(command), word)
-        assert found is not None
-        command = found
+        result = command.get_command(click.Context(command), word)
+        assert result is not None
+        command = result
     options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
     values = [complete([*path, one.opts[0]], "") for one in options if not one.is_flag]
     return [complete(path, "--"), *values]

@@ -33,17 +33,17 @@ def said(*words: object, code: int = 0) -> str:
 
 def facts(text: str) -> dict[str, str]:
     """Return what each label of an answer says, as one line; the first of a label, if several answers have it."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     lines: list[str] | None = None
     for line in text.splitlines():
         if label := re.fullmatch(r"  (\S.{10})  (\S.*)", line):
             lines = [label[2]]
-            found.setdefault(label[1].strip(), lines)
+            values.setdefault(label[1].strip(), lines)
         elif line.startswith(" " * 15) and lines is not None:
             lines.append(line)
         else:
             lines = None
-    return {label: " ".join(" ".join(lines).split()) for label, lines in found.items()}
+    return {label: " ".join(" ".join(lines).split()) for label, lines in values.items()}
 
 
 def table(text: str) -> tuple[str, list[str]]:

@@ -68,13 +68,13 @@ def replay(
             while len(history[name]) <= len(entries):
                 entry = entries[len(history[name]) - 1]
                 assert entry["version"] == len(history[name]) - 1, "each application is the next version"
-                found = gradient(entry["worker"], entry["iteration"])
-                if found is None:
+                result = gradient(entry["worker"], entry["iteration"])
+                if result is None:
                     break
                 [group] = single[name].param_groups
                 group["lr"] = rates[entry["iteration"]][id_of(inner, names[name])]
                 [parameter] = group["params"]
-                parameter.grad = found[name]
+                parameter.grad = result[name]
                 single[name].step()
                 history[name].append(parameter.detach().clone())
                 progress = True

@@ -85,15 +85,15 @@ class SharedJob:
         self._answers("joining")
 
     def _answers(self, what):
-        found, deadline = {}, time.monotonic() + LIMIT_S
-        while len(found) < self.size:
-            left = [pipe for pipe in self.pipes if pipe not in found]
+        result, deadline = {}, time.monotonic() + LIMIT_S
+        while len(result) < self.size:
+            left = [pipe for pipe in self.pipes if pipe not in result]
             ready = multiprocessing.connection.wait(left, max(0.0, deadline - time.monotonic()))
             for pipe in ready or left:
-                found[pipe] = _received(pipe) if ready else (False, f"{what} did not end in time")
-                if not found[pipe][0]:
+                result[pipe] = _received(pipe) if ready else (False, f"{what} did not end in time")
+                if not result[pipe][0]:
                     deadline = min(deadline, time.monotonic() + GRACE_S)
-        answers = [found[pipe] for pipe in self.pipes]
+        answers = [result[pipe] for pipe in self.pipes]
         failed = [f"rank {rank}: {text}" for rank, (good, text) in enumerate(answers) if not good]
         if failed:
             self._kill()
@@ -135,8 +135,8 @@ def _rank(pipe, member, place, env):
     try:
         with member(*place) as first:
             pipe.send((True, None))
-            while (asked := pipe.recv()) is not None:
-                function, args = asked
+            while (result := pipe.recv()) is not None:
+                function, args = result
                 pipe.send((True, function(*first, *args)))
         pipe.send((True, None))
     except BaseException:

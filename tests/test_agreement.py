@@ -111,7 +111,7 @@ def test_the_same_scenario_gives_the_same_answer(policy):
 def test_a_rarer_common_sleep_is_agreed_on_in_fewer_votes():
     gradients = [(KIB, 0.004 * number) for number in range(12)]
     every = {cycles: simulated(f"gs:{cycles}", 3, gradients, 5) for cycles in (1, 2, 5, 10_000)}
-    assert [found.sleeps for found in every.values()] == [found.votes // cycles for cycles, found in every.items()]
+    assert [result.sleeps for result in every.values()] == [result.votes // cycles for cycles, result in every.items()]
     assert every[10_000] == simulated("negotiate", 3, gradients, 5)
 
 

@@ -35,10 +35,10 @@ def weights(values):
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
-def assert_replayed(told):
-    kind = told["kind"]
-    want = replay(told["order"], workers.model, workers.loss_of, lambda net: workers.optimizer_of(net, kind))
-    for name, value in weights(told["weights"]).items():
+def assert_replayed(result):
+    kind = result["kind"]
+    want = replay(result["order"], workers.model, workers.loss_of, lambda net: workers.optimizer_of(net, kind))
+    for name, value in weights(result["weights"]).items():
         assert torch.equal(value, want[name].double()), (kind, name, (value - want[name]).abs().max())
 
 
@@ -52,23 +52,23 @@ def assert_replayed(told):
 )
 def test_weights_are_those_of_a_replay_of_the_recorded_order(kinds, servers, options):
     said, _ = run("train", kinds, 2, servers=servers, options=options)
-    assert [told["kind"] for told in said] == kinds.split(",")
-    for told in said:
-        entries = [entry for server in told["order"] for entry in server]
-        assert len(told["order"]) == servers
+    assert [result["kind"] for result in said] == kinds.split(",")
+    for result in said:
+        entries = [entry for server in result["order"] for entry in server]
+        assert len(result["order"]) == servers
         assert len(entries) == 3 * workers.STEPS * 4
-        assert_replayed(told)
+        assert_replayed(result)
         seen = [entry["version"] - entry["pulled"] for entry in entries]
-        assert {int(it): count for it, count in told["staleness"].items()} == {it: seen.count(it) for it in set(seen)}
+        assert {int(it): count for it, count in result["staleness"].items()} == {it: seen.count(it) for it in set(seen)}
         if "--staleness" in options:
             assert max(seen) <= Clock.most_stale(3, 1)
 
 
 @pytest.mark.parametrize("bound", [0, 2])
 def test_the_bound_holds(bound):
-    [told], _ = run("train", "plain", 1, options=["--staleness", bound])
-    assert_replayed(told)
-    [server] = told["order"]
+    [result], _ = run("train", "plain", 1, options=["--staleness", bound])
+    assert_replayed(result)
+    [server] = result["order"]
     assert max(entry["version"] - entry["pulled"] for entry in server) <= Clock.most_stale(3, bound)
     # No gradient of iteration c before all others of iteration c - N - 1.
     for at, entry in enumerate(server):
@@ -89,14 +89,14 @@ def test_in_lock_step_without_momentum_it_is_the_sum_of_synchronous_training():
         optimizer.zero_grad()
         sum(workers.loss_of(net, rank, step) for rank in range(3)).backward()
         optimizer.step()
-    for told in said:
-        for name, value in weights(told["weights"]).items():
+    for result in said:
+        for name, value in weights(result["weights"]).items():
             torch.testing.assert_close(value, dict(net.named_parameters())[name].double(), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("resume", "adam"), ("clipped", "plain")])
 def test_alone_it_is_plain_training(mode, kind):
-    [told], _ = run(mode, ranks=1, servers=2, options=["--placement", "even"] if mode == "resume" else [])
+    [result], _ = run(mode, ranks=1, servers=2, options=["--placement", "even"] if mode == "resume" else [])
     torch.set_num_threads(1)
     net = workers.model()
     optimizer, _ = workers.optimizer_of(net, kind)
@@ -106,23 +106,23 @@ def test_alone_it_is_plain_training(mode, kind):
         if mode == "clipped":
             torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
         optimizer.step()
-    for name, value in weights(told["weights"]).items():
+    for name, value in weights(result["weights"]).items():
         assert torch.equal(value, dict(net.named_parameters())[name].double()), name
 
 
 @pytest.mark.parametrize("how", ["leave", "join"])
 def test_workers_that_have_finished_keep_nobody_waiting(how):
     said, _ = run("uneven", how, options=["--staleness", 0])
-    assert sorted(told["rank"] for told in said if "rank" in told) == [0, 1, 2]
-    assert [told["gradients"] for told in said if "gradients" in told] == [4 * (4 + 8 + 12)] * (
+    assert sorted(result["rank"] for result in said if "rank" in result) == [0, 1, 2]
+    assert [result["gradients"] for result in said if "gradients" in result] == [4 * (4 + 8 + 12)] * (
         3 if how == "join" else 0
     )
 
 
 def test_a_worker_that_dies_is_named():
     said, err = run("lose", "SIGKILL", 2, code=1)
-    assert sorted(told["rank"] for told in said) == [0, 1]
-    assert all(re.search(r"rank 2 \(host \S+, pid \d+\) died", told["error"]) for told in said), said
+    assert sorted(result["rank"] for result in said) == [0, 1]
+    assert all(re.search(r"rank 2 \(host \S+, pid \d+\) died", result["error"]) for result in said), said
     assert re.search(r"paceline: error: rank 2 \(host \S+, pid \d+\) was killed by SIGKILL", err), err
 
 
@@ -132,20 +132,20 @@ def test_a_worker_that_is_stopped_is_named(options):
     out, err = process.communicate(timeout=170)
     assert process.returncode == 1, out + err
     said = [json.loads(line[line.index("{") :]) for line in out.splitlines() if "{" in line]
-    assert sorted(told["rank"] for told in said) == [0, 1], out + err
-    assert all("rank 2" in told["error"] for told in said), said
+    assert sorted(result["rank"] for result in said) == [0, 1], out + err
+    assert all("rank 2" in result["error"] for result in said), said
     if options:
-        assert all(told["steps"] == 6 for told in said), said  # Rank 2 has finished 5.
+        assert all(result["steps"] == 6 for result in said), said  # Rank 2 has finished 5.
     else:
-        assert all(told["steps"] > 20 for told in said), said  # The others have gone on meanwhile.
+        assert all(result["steps"] > 20 for result in said), said  # The others have gone on meanwhile.
 
 
 def test_a_worker_that_is_behind_is_named_and_its_iterations_counted():
     began = time.monotonic()
     said, _ = run("sleep", 1, options=["--staleness", 2, "--timeout", 4], code=1)
     assert time.monotonic() - began < 100
-    told = next(told for told in said if told["rank"] in (0, 2))
-    assert re.search(r"to start iteration 8 with staleness 2: missing rank 1 \(has finished 5\)", told["error"]), said
+    result = next(result for result in said if result["rank"] in (0, 2))
+    assert re.search(r"to start iteration 8 with staleness 2: missing rank 1 \(has finished 5\)", result["error"]), said
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_worker_with_another_model_is_named(what, words):
 
 def test_what_servers_cannot_do_is_refused():
     said, _ = run("refusals", ranks=1)
-    refused = {told["what"]: told for told in said}
+    refused = {result["what"]: result for result in said}
     for what, words in {
         "own": "cannot run the optimizer __main__.refusals.<locals>.Own",
         "lbfgs": "cannot run the optimizer torch.optim.lbfgs.LBFGS",
@@ -194,24 +194,24 @@ def test_what_servers_cannot_do_is_refused():
 @pytest.mark.parametrize("how", ["leave", "wait"])
 def test_who_waits_for_parameters_learns_that_the_first_rank_does_not_train(how):
     said, _ = run("alone", how, ranks=2, options=["--timeout", 5], code=1)
-    [told] = said
-    assert re.search(r"rank 1 waited .* parameters of its optimizer 1: missing rank 0, which", told["error"]), told
-    assert ("has left" if how == "leave" else "has not begun to train it") in told["error"]
-    assert "the same optimizers on all ranks" in told["remedy"]
+    [result] = said
+    assert re.search(r"rank 1 waited .* parameters of its optimizer 1: missing rank 0, which", result["error"]), result
+    assert ("has left" if how == "leave" else "has not begun to train it") in result["error"]
+    assert "the same optimizers on all ranks" in result["remedy"]
 
 
 def test_a_forked_process_waits_for_nobody_and_says_nothing_at_its_end():
     said, err = run("forked", ranks=1)
     assert {"status": 0, "child": True} in said and "Traceback" not in err and "died" not in err, err
-    assert any("was forked from a rank" in told.get("error", "") for told in said)
+    assert any("was forked from a rank" in result.get("error", "") for result in said)
 
 
 def test_a_scaler_that_skips_a_step_trains_as_alone():
-    [told], _ = run("scaler", ranks=1)
+    [result], _ = run("scaler", ranks=1)
     torch.set_num_threads(1)
     net, scaler = workers.model(), torch.amp.GradScaler("cpu", init_scale=1024.0)
     workers.scaled_steps(net, workers.optimizer_of(net, "plain")[0], scaler)
-    for name, value in weights(told["weights"]).items():
+    for name, value in weights(result["weights"]).items():
         assert torch.equal(value, dict(net.named_parameters())[name].double()), name
 
 

@@ -332,10 +332,10 @@ def test_arrays_have_no_optimizer():
 
 
 def test_staleness_over_servers():
-    found = staleness_of([{0: {0: 3, 2: 1}}, {1: {2: 4}, 0: {0: 1}}])
-    assert (found.counts, found.gradients, found.most, found.mean) == ({0: 4, 2: 5}, 9, 2, 10 / 9)
-    assert found.by_worker == {0: {0: 4, 2: 1}, 1: {2: 4}}
-    assert str(found) == "mean 1.11, at most 2: 0 44%, 2 56%"
+    result = staleness_of([{0: {0: 3, 2: 1}}, {1: {2: 4}, 0: {0: 1}}])
+    assert (result.counts, result.gradients, result.most, result.mean) == ({0: 4, 2: 5}, 9, 2, 10 / 9)
+    assert result.by_worker == {0: {0: 4, 2: 1}, 1: {2: 4}}
+    assert str(result) == "mean 1.11, at most 2: 0 44%, 2 56%"
     assert str(staleness_of([])) == "no gradients yet"
     assert Applied("t", 0, 1, 2, 7, 4).staleness == 3
 

@@ -23,20 +23,20 @@ def only(path):
 
 
 def test_tf_cnn():
-    found = only(LOGS / "tf_cnn.log")
-    assert (found.format, found.what, found.way) == ("tf_cnn_benchmarks", "resnet50", "horovod")
-    assert (found.devices, found.batch, found.steps) == (4, 32, 100)
-    assert (found.total_images_per_s, found.uncertainty, found.jitter) == (1187.52, 0.3, 2.6)
+    result = only(LOGS / "tf_cnn.log")
+    assert (result.format, result.what, result.way) == ("tf_cnn_benchmarks", "resnet50", "horovod")
+    assert (result.devices, result.batch, result.steps) == (4, 32, 100)
+    assert (result.total_images_per_s, result.uncertainty, result.jitter) == (1187.52, 0.3, 2.6)
 
 
 def test_nccl():
-    found = only(LOGS / "nccl.log")
-    assert (found.format, found.what, found.devices) == ("nccl-tests", "all_reduce", 4)
-    last = found.sizes[-1]
+    result = only(LOGS / "nccl.log")
+    assert (result.format, result.what, result.devices) == ("nccl-tests", "all_reduce", 4)
+    last = result.sizes[-1]
     assert (last.size_bytes, last.seconds) == (104857600, pytest.approx(800e-6))
     assert (last.algorithm_bandwidth, last.bus_bandwidth) == (pytest.approx(131.07e9), pytest.approx(196.61e9))
-    assert found.seconds_of(1 << 20) == pytest.approx(80e-6)
-    assert found.seconds_of(1) is None  # below all measured sizes
+    assert result.seconds_of(1 << 20) == pytest.approx(80e-6)
+    assert result.seconds_of(1) is None  # below all measured sizes
 
 
 def test_nccl_counts_wrong_results(tmp_path):
@@ -436,5 +436,5 @@ def test_the_command_reads_logs_without_torch():
     shown = cli.output("bench", *logs)
     assert "1,188 ± 0.30" in shown
     assert "196.6" in shown or "197" in shown
-    told = cli.call("bench", *logs, "--json")
-    assert [one["format"] for one in json.loads(told.output)["read"]] == ["tf_cnn_benchmarks", "nccl-tests", "osu"]
+    answer = cli.call("bench", *logs, "--json")
+    assert [one["format"] for one in json.loads(answer.output)["read"]] == ["tf_cnn_benchmarks", "nccl-tests", "osu"]

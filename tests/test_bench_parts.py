@@ -69,10 +69,10 @@ def test_weights_are_kept_in_the_warm_up_and_steps_are_counted(tmp_path):
     kept, stopwatch = [], Stopwatch(spec(tmp_path), 0)
     stopwatch.run(lambda step: step, float, lambda: kept.append(1))
     stopwatch.write({"a": np.ones(1, "float32")})
-    told = json.loads((tmp_path / "result-0.json").read_text())
+    answer = json.loads((tmp_path / "result-0.json").read_text())
     assert len(kept) == 2  # as many as warm-up steps
-    assert told["losses"] == [2.0, 3.0, 4.0, 5.0, 6.0]
-    assert sum(told["seconds"]) <= told["lasted_s"]
+    assert answer["losses"] == [2.0, 3.0, 4.0, 5.0, 6.0]
+    assert sum(answer["seconds"]) <= answer["lasted_s"]
     events = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events] == [-2, -1, 0, 1, 2, 3, 4]
 

@@ -91,6 +91,6 @@ def test_tensorflow_computes_the_same_in_float64(model, tmp_path, monkeypatch):
     images, labels = images_of(spec, torch.float64)
     with tf.GradientTape() as tape:
         loss = made.loss(weights, images.permute(0, 2, 3, 1).numpy(), labels.numpy())
-    found = made.torchs(dict(zip(weights, tape.gradient(loss, list(weights.values())), strict=True)))
+    result = made.torchs(dict(zip(weights, tape.gradient(loss, list(weights.values())), strict=True)))
     theirs = gradients(spec, torch.float64)
-    assert difference({name: torch.from_numpy(value.copy()) for name, value in found.items()}, theirs) < 1e-8
+    assert difference({name: torch.from_numpy(value.copy()) for name, value in result.items()}, theirs) < 1e-8

@@ -36,17 +36,17 @@ def environment():
 
 def rows(done):
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    return {row["engine"]: row for row in told["rows"]}, told
+    answer = json.loads(done.stdout)
+    return {row["engine"]: row for row in answer["rows"]}, answer
 
 
 @pytest.mark.process
 def test_engines_side_by_side_end_with_the_same_weights():
     engines = "paceline,ddp-gloo,ddp-nccl"
     done = bench(*SMALL, "--engine", engines, "--num-batches", "4", "--bandwidth", "10Gbps", "--json")
-    found, told = rows(done)
-    assert list(found) == ["paceline", "ddp-gloo"]
-    for row in found.values():
+    result, answer = rows(done)
+    assert list(result) == ["paceline", "ddp-gloo"]
+    for row in result.values():
         assert row["ranks_alike"]
         assert row["workers"] == 2
         assert row["batch_size"] == 2
@@ -57,9 +57,9 @@ def test_engines_side_by_side_end_with_the_same_weights():
         assert 0 < row["backward_s"] < 60
         assert row["cpu_per_rank"] > 0
         assert row["forecast_images_per_s"] > 0
-    assert found["ddp-gloo"]["forecast_of"] == "ring"
-    assert found["ddp-gloo"]["weights_difference"] < 1e-5
-    (skipped,) = told["skipped"]
+    assert result["ddp-gloo"]["forecast_of"] == "ring"
+    assert result["ddp-gloo"]["weights_difference"] < 1e-5
+    (skipped,) = answer["skipped"]
     assert skipped["engine"] == "ddp-nccl"
     assert "needs one GPU" in skipped["reason"]
     assert not skipped["failed"]
@@ -76,33 +76,33 @@ def test_one_engine_prints_what_tf_cnn_benchmarks_prints(tmp_path):
     assert lines[-2].startswith("total images/sec: ")
     log = tmp_path / "log"
     log.write_text(done.stdout)
-    (found,) = read_log(log)
-    assert (found.what, found.way, found.devices, found.batch) == ("mlp", "paceline ps", 2, 2)
+    (result,) = read_log(log)
+    assert (result.what, result.way, result.devices, result.batch) == ("mlp", "paceline ps", 2, 2)
 
 
 def waiting_for_ranks(process, count=2):
     """Pids of ranks that have begun to train or are about to, once all are there."""
     until = time.monotonic() + LIMIT_S
     while time.monotonic() < until:
-        found = ranks_of(process.pid)
-        if len(found) >= count:
-            return found
+        result = ranks_of(process.pid)
+        if len(result) >= count:
+            return result
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     raise AssertionError("no ranks have begun")
 
 
 def ranks_of(parent):
-    found = []
+    values = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 pid = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
                 if pid == parent and b"torch_rank" in (folder / "cmdline").read_bytes():
-                    found.append(int(folder.name))
+                    values.append(int(folder.name))
             except (OSError, IndexError):
                 continue
-    return sorted(found)
+    return sorted(values)
 
 
 def begun(*more):
@@ -137,9 +137,9 @@ def test_a_failure_in_a_later_round_leaves_the_row_of_those_before():
     os.kill(min(second), signal.SIGKILL)
     out, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
-    told = json.loads(out)
-    assert [len(row["step_seconds"]) for row in told["rows"]] == [1]
-    assert told["skipped"][0]["reason"].startswith("in round 2 (its row covers the rounds before): ")
+    answer = json.loads(out)
+    assert [len(row["step_seconds"]) for row in answer["rows"]] == [1]
+    assert answer["skipped"][0]["reason"].startswith("in round 2 (its row covers the rounds before): ")
 
 
 @pytest.mark.slow
@@ -176,8 +176,8 @@ def test_what_was_measured_before_ctrl_c_is_kept(tmp_path):
 def test_training_that_diverges_is_said():
     warm = ("--num-warmup-batches", "3")  # weights are compared after three steps: by then they are NaN
     done = bench(*SMALL, "--engine", "paceline,ddp-gloo", "--num-batches", "2", "--lr", "1e30", "--json", *warm)
-    _, told = rows(done)
-    assert "training diverged" in told["notes"][0]
+    _, result = rows(done)
+    assert "training diverged" in result["notes"][0]
     assert not done.stderr.count("Warning")
 
 
@@ -276,9 +276,9 @@ needs_tensorflow = pytest.mark.skipif(NO_TENSORFLOW is not None, reason=str(NO_T
 @needs_tensorflow
 def test_the_tape_for_tensorflow_ends_with_the_weights_of_ddp():
     words = (*SMALL, "--num-batches", "3", "--strategy", "ps", "--engine", "ddp-gloo,paceline-tensorflow")
-    found, told = rows(bench(*words, "--json"))
-    assert list(found) == ["ddp-gloo", "paceline-tensorflow ps"] and not told["skipped"]
-    row = found["paceline-tensorflow ps"]
+    result, answer = rows(bench(*words, "--json"))
+    assert list(result) == ["ddp-gloo", "paceline-tensorflow ps"] and not answer["skipped"]
+    row = result["paceline-tensorflow ps"]
     assert row["servers"] == 1 and row["ranks_alike"] and row["weights_difference"] < 1e-3
     assert row["total_images_per_s"] > 0 and len(row["step_seconds"][0]) == 3
 
@@ -286,22 +286,22 @@ def test_the_tape_for_tensorflow_ends_with_the_weights_of_ddp():
 @pytest.mark.process
 @pytest.mark.skipif(NO_HOROVOD is not None, reason=str(NO_HOROVOD))
 def test_horovods_tape_ends_with_the_weights_of_ddp():
-    found, told = rows(bench(*SMALL, "--num-batches", "3", "--engine", "ddp-gloo,horovod-tensorflow", "--json"))
-    assert list(found) == ["ddp-gloo", "horovod-tensorflow"] and not told["skipped"]
-    row = found["horovod-tensorflow"]
+    result, answer = rows(bench(*SMALL, "--num-batches", "3", "--engine", "ddp-gloo,horovod-tensorflow", "--json"))
+    assert list(result) == ["ddp-gloo", "horovod-tensorflow"] and not answer["skipped"]
+    row = result["horovod-tensorflow"]
     assert row["ranks_alike"] and row["weights_difference"] < 1e-3
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(NO_HOROVOD_MPI is not None, reason=str(NO_HOROVOD_MPI))
 def test_horovod_over_mpi_ends_with_the_weights_of_ddp():
-    found, told = rows(
+    result, answer = rows(
         bench(*SMALL, "--num-batches", "3", "--engine", "ddp-gloo,horovod-mpi,horovod-tensorflow-mpi", "--json")
     )
-    assert list(found) == ["ddp-gloo", "horovod-mpi", "horovod-tensorflow-mpi"] and not told["skipped"]
-    assert found["horovod-mpi"]["weights_difference"] < 1e-6
-    assert found["horovod-tensorflow-mpi"]["weights_difference"] < 1e-3
-    assert all(row["ranks_alike"] for row in found.values())
+    assert list(result) == ["ddp-gloo", "horovod-mpi", "horovod-tensorflow-mpi"] and not answer["skipped"]
+    assert result["horovod-mpi"]["weights_difference"] < 1e-6
+    assert result["horovod-tensorflow-mpi"]["weights_difference"] < 1e-3
+    assert all(row["ranks_alike"] for row in result.values())
 
 
 @pytest.mark.process
@@ -311,9 +311,9 @@ def test_replicas_of_one_process_end_with_the_weights_of_ddp_with_and_without_xl
     engines = ("--engine", "ddp-gloo,tensorflow-mirrored", "--xla", "off,on")
     done = bench(*words, "--num-batches", "3", *engines, "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert not told["skipped"]
-    by_key = {(row["engine"], row["workers"]): row for row in told["rows"]}
+    answer = json.loads(done.stdout)
+    assert not answer["skipped"]
+    by_key = {(row["engine"], row["workers"]): row for row in answer["rows"]}
     names = ("ddp-gloo", "tensorflow-mirrored", "tensorflow-mirrored xla")
     assert set(by_key) == {(name, workers) for name in names for workers in (1, 3)}
     for workers in (1, 3):
@@ -328,12 +328,12 @@ def test_replicas_of_one_process_end_with_the_weights_of_ddp_with_and_without_xl
 @needs_tensorflow
 def test_xla_clusters_the_graphs_of_every_engine_of_tensorflow():
     engines = "ddp-gloo,tensorflow-ps,tensorflow-mwm,paceline-tensorflow"
-    found, told = rows(bench(*SMALL, "--num-batches", "3", "--engine", engines, "--xla", "on,off", "--json"))
-    assert not told["skipped"]
+    result, answer = rows(bench(*SMALL, "--num-batches", "3", "--engine", engines, "--xla", "on,off", "--json"))
+    assert not answer["skipped"]
     for name in engines.split(",")[1:]:
-        assert found[f"{name} xla"]["xla_clusters"] > 0
-        assert found[name]["xla_clusters"] is None
-        assert found[f"{name} xla"]["weights_difference"] < 1e-3
+        assert result[f"{name} xla"]["xla_clusters"] > 0
+        assert result[name]["xla_clusters"] is None
+        assert result[f"{name} xla"]["weights_difference"] < 1e-3
 
 
 @pytest.mark.slow
@@ -342,13 +342,13 @@ def test_xla_clusters_the_graphs_of_every_engine_of_tensorflow():
 def test_tensorflow_trains_the_same_model(model):
     sizes = ("--image-size", "64") if model == "resnet18" else ()
     words = ("--model", model, "--batch-size", "4", "-np", "2", "--rounds", "1", "--num-batches", "2", *sizes)
-    found, _ = rows(bench(*words, "--engine", "ddp-gloo,tensorflow-ps,tensorflow-mwm", "--json"))
-    assert set(found) == {"ddp-gloo", "tensorflow-ps", "tensorflow-mwm"}
-    for row in found.values():
+    result, _ = rows(bench(*words, "--engine", "ddp-gloo,tensorflow-ps,tensorflow-mwm", "--json"))
+    assert set(result) == {"ddp-gloo", "tensorflow-ps", "tensorflow-mwm"}
+    for row in result.values():
         assert row["ranks_alike"]
     for name in ("tensorflow-ps", "tensorflow-mwm"):
         # `report.ALIKE` says how rounding grows in a ResNet.
-        assert found[name]["weights_difference"] < (ALIKE if model == "resnet18" else 1e-3)
+        assert result[name]["weights_difference"] < (ALIKE if model == "resnet18" else 1e-3)
 
 
 @pytest.mark.slow
@@ -357,8 +357,8 @@ def test_strategies_and_coordinators_end_with_the_same_weights(strategy):
     coordinator = ("--coordinator", "negotiate")
     words = (*SMALL, "--num-batches", "2", "--strategy", strategy, "--engine", "ddp-gloo,paceline", "--json")
     for more in ((), coordinator):
-        found, _ = rows(bench(*words, *more))
-        assert found[f"paceline {strategy}"]["weights_difference"] < 1e-5
+        result, _ = rows(bench(*words, *more))
+        assert result[f"paceline {strategy}"]["weights_difference"] < 1e-5
 
 
 @pytest.mark.slow
@@ -366,10 +366,10 @@ def test_scaling_has_lines_and_efficiencies(tmp_path):
     words = ("--model", "mlp", "--batch-size", "4", "-np", "1,2", "--num-batches", "4", "--scaling", "strong")
     done = bench(*words, "--rounds", "2", "--json", "--plot", "p.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert [row["batch_size"] for row in told["rows"]] == [4, 2]
-    assert told["rows"][0]["scaling_efficiency"] == 1
-    (line,) = told["regressions"]
+    answer = json.loads(done.stdout)
+    assert [row["batch_size"] for row in answer["rows"]] == [4, 2]
+    assert answer["rows"][0]["scaling_efficiency"] == 1
+    (line,) = answer["regressions"]
     assert line["slope_interval"]["low"] <= line["slope"] <= line["slope_interval"]["high"]
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
@@ -393,13 +393,13 @@ def pictures(tmp_path):
 def test_image_files_go_through_loaders(pictures):
     engines = "paceline" + (",tensorflow-mwm" if NO_TENSORFLOW is None else "")
     words = (*SMALL, "--num-batches", "3", "--data-dir", str(pictures), "--engine", engines, "--json")
-    found, told = rows(bench(*words))
-    assert set(found) == set(engines.split(","))
-    for row in found.values():
+    result, answer = rows(bench(*words))
+    assert set(result) == set(engines.split(","))
+    for row in result.values():
         assert row["ranks_alike"]
         assert row["input_s"] > 0
         assert row["weights_difference"] is None
-    assert any("not compared" in note for note in told["notes"])
+    assert any("not compared" in note for note in answer["notes"])
     empty = pictures / "none"
     empty.mkdir()
     done = bench(*SMALL, "--num-batches", "3", "--data-dir", str(empty), "--engine", "paceline")
@@ -414,8 +414,8 @@ def test_on_an_emulated_cluster_ranks_run_on_its_hosts():
     done = cli.ended(*words, timeout=LIMIT_S, env=environment())
     if done.returncode == 77:
         pytest.skip(done.stderr.strip())
-    found, _ = rows(done)
-    for row in found.values():
+    result, _ = rows(done)
+    for row in result.values():
         # A ring of two ranks sends the gradients once: a network of 100 Mbit/s cannot be faster, except for its burst.
         gradients = 4 * (3 * 32 * 32 * 256 + 256 + 256 * 256 + 256 + 256 * 1000 + 1000)
         assert row["step_s"] > 0.8 * gradients * 8 / 100e6

@@ -14,10 +14,10 @@ SECONDS = st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=40)
 
 
 def test_timing_is_that_of_tf_cnn_benchmarks():
-    found = timing(10, [1.0, 2.0, 5.0])  # rates 10, 5, 2
-    assert found.images_per_s == pytest.approx(30 / 8)
-    assert found.uncertainty == pytest.approx(statistics.pstdev([10, 5, 2]) / math.sqrt(3))
-    assert found.jitter == pytest.approx(1.4826 * 3)  # deviations from 5: 5, 0, 3
+    result = timing(10, [1.0, 2.0, 5.0])  # rates 10, 5, 2
+    assert result.images_per_s == pytest.approx(30 / 8)
+    assert result.uncertainty == pytest.approx(statistics.pstdev([10, 5, 2]) / math.sqrt(3))
+    assert result.jitter == pytest.approx(1.4826 * 3)  # deviations from 5: 5, 0, 3
 
 
 @given(SECONDS, st.floats(0.5, 4.0))
@@ -38,27 +38,27 @@ def test_students_quantiles_are_those_of_the_tables(freedom, quantile):
 
 @given(st.floats(-50, 50), st.floats(-50, 50), st.lists(st.integers(1, 64), min_size=3, max_size=9, unique=True))
 def test_points_on_a_line_give_it_back(slope, intercept, xs):
-    found = line([(x, intercept + slope * x) for x in xs])
-    assert found is not None
-    assert found.slope == pytest.approx(slope, abs=1e-6)
-    assert found.intercept == pytest.approx(intercept, abs=1e-5)
-    assert found.slope_interval is not None
-    assert found.slope_interval.high - found.slope_interval.low < 1e-3
+    result = line([(x, intercept + slope * x) for x in xs])
+    assert result is not None
+    assert result.slope == pytest.approx(slope, abs=1e-6)
+    assert result.intercept == pytest.approx(intercept, abs=1e-5)
+    assert result.slope_interval is not None
+    assert result.slope_interval.high - result.slope_interval.low < 1e-3
 
 
 def test_the_interval_of_a_slope_by_hand():
     # Points (1, 1), (2, 3), (3, 2): slope 1/2, intercept 1, residual variance 1.5, sum of squares 2.
-    found = line([(1, 1), (2, 3), (3, 2)])
-    assert found is not None
-    assert (found.slope, found.intercept) == (pytest.approx(0.5), pytest.approx(1.0))
+    result = line([(1, 1), (2, 3), (3, 2)])
+    assert result is not None
+    assert (result.slope, result.intercept) == (pytest.approx(0.5), pytest.approx(1.0))
     half = student(1) * math.sqrt(1.5 / 2)
-    assert found.slope_interval == Interval(pytest.approx(0.5 - half), pytest.approx(0.5 + half))
+    assert result.slope_interval == Interval(pytest.approx(0.5 - half), pytest.approx(0.5 + half))
 
 
 def test_two_points_have_no_interval_and_one_no_line():
-    found = line([(1, 10), (2, 18)])
-    assert found is not None
-    assert (found.slope, found.slope_interval) == (8, None)
+    result = line([(1, 10), (2, 18)])
+    assert result is not None
+    assert (result.slope, result.slope_interval) == (8, None)
     assert line([(2, 10), (2, 18)]) is None
 
 
@@ -68,8 +68,8 @@ def test_a_bootstrap_interval_covers_the_mean_as_often_as_it_says():
     draw, covered = random.Random(7), 0
     for number in range(60):
         sample = [draw.gauss(5, 1) for _ in range(30)]
-        found = bootstrap([sample], lambda drawn: statistics.fmean(drawn[0]), seed=number)
-        covered += found.low <= 5 <= found.high
+        result = bootstrap([sample], lambda drawn: statistics.fmean(drawn[0]), seed=number)
+        covered += result.low <= 5 <= result.high
     assert 50 <= covered <= 60
 
 

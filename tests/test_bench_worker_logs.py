@@ -156,8 +156,8 @@ def publication(folder):
 
 def test_slopes_of_the_publications_logs(tmp_path):
     words = [word for log in publication(tmp_path) for word in ("--read", str(log))]
-    told = json.loads(cli.output("bench", *words, "--json"))
-    slopes = {one["logs"]: (one["slope"], one["intercept"]) for one in told["regressions"]}
+    answer = json.loads(cli.output("bench", *words, "--json"))
+    slopes = {one["logs"]: (one["slope"], one["intercept"]) for one in answer["regressions"]}
     assert slopes == {
         "nccl_g*.txt": (pytest.approx(295), pytest.approx(2)),
         "nccl_g*_horovod.txt": (pytest.approx(326), pytest.approx(-8)),
@@ -177,11 +177,11 @@ def test_the_interval_covers_the_slope_of_noisy_logs(tmp_path):
         for gpus, off in noise.items()
         for one in read_log(write(tmp_path, worker(gpus, 300.0 * gpus + off, "replicated"), f"g{gpus}.txt"))
     ]
-    (found,) = fits(read)
+    (result,) = fits(read)
     # By hand: x = 1..4, residuals 4, -3, -5, 4 of 300 x have slope -0.2 and intercept 0.5; s² = 65.8 / 2; t(2) = 4.303.
-    assert found.line.slope == pytest.approx(299.8)
-    assert found.line.slope_interval is not None
-    assert found.line.slope_interval.high - found.line.slope == pytest.approx(4.303 * (65.8 / 2 / 5) ** 0.5, rel=1e-3)
+    assert result.line.slope == pytest.approx(299.8)
+    assert result.line.slope_interval is not None
+    assert result.line.slope_interval.high - result.line.slope == pytest.approx(4.303 * (65.8 / 2 / 5) ** 0.5, rel=1e-3)
 
 
 def test_series_are_kept_apart(tmp_path):
@@ -191,9 +191,9 @@ def test_series_are_kept_apart(tmp_path):
         write(folder, worker(gpus, 300.0 * gpus).replace(f"{32 * gpus} global", f"{batch * gpus} global").replace(
             "32 per", f"{batch} per") * gpus, f"g{gpus}.txt")  # fmt: skip
     logs = sorted(tmp_path.glob("*/*.txt"))
-    found = fits([one for log in logs for one in read_log(log)])
-    assert [(one.name, len(one.points)) for one in found] == [("batch32/g*.txt", 2), ("batch64/g*.txt", 2)]
-    assert all(one.line.slope_interval is None for one in found)
+    result = fits([one for log in logs for one in read_log(log)])
+    assert [(one.name, len(one.points)) for one in result] == [("batch32/g*.txt", 2), ("batch64/g*.txt", 2)]
+    assert all(one.line.slope_interval is None for one in result)
 
 
 def test_logs_that_do_not_tell_their_number(tmp_path):
@@ -202,8 +202,8 @@ def test_logs_that_do_not_tell_their_number(tmp_path):
         text = f"1\timages/sec: {rate}.0 +/- 0.0 (jitter = 0.0)\t8.1\ntotal images/sec: {rate}.00\n"
         logs += ["--read", str(write(tmp_path, text, name))]
     assert json.loads(cli.output("bench", *logs, "--json"))["regressions"] == []
-    told = json.loads(cli.output("bench", *logs, "--gpus", "1,2,1", "--json"))
-    assert [one["devices"] for one in told["read"]] == [1, 2, 1]
+    answer = json.loads(cli.output("bench", *logs, "--gpus", "1,2,1", "--json"))
+    assert [one["devices"] for one in answer["read"]] == [1, 2, 1]
 
 
 @pytest.mark.parametrize(

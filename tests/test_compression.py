@@ -37,16 +37,16 @@ def costs(path: Path, **parts: dict[str, float]) -> str:
 @pytest.mark.parametrize("strategy", ["native", "ring", "hierarchical"])
 def test_none_in_every_iteration_is_the_forecast_without_options(strategy: str) -> None:
     plain = json.loads(run(*GPT2, "--strategy", strategy, "--json"))[0]
-    asked = json.loads(run(*GPT2, "--strategy", strategy, "--compression", "none", "--sync-every", "1", "--json"))[0]
-    assert (asked.pop("compression"), asked.pop("sync_every")) == ("none", 1)
-    assert asked == plain
+    answer = json.loads(run(*GPT2, "--strategy", strategy, "--compression", "none", "--sync-every", "1", "--json"))[0]
+    assert (answer.pop("compression"), answer.pop("sync_every")) == ("none", 1)
+    assert answer == plain
 
 
 def test_bytes_are_those_of_the_methods() -> None:
     methods = ["none", "fp16", "bf16", "int8", "topk:0.01", "powersgd:4"]
     job = {"workers": 8, "strategy": "ring", "library": "none", "bucket_size": "25MB", "bandwidth": "1Gbps"}
-    found = {it.compression: it for it in paceline.sweep("gpt2-small", compression=methods, **job)}
-    sent = {name: it.bytes_sent_per_worker for name, it in found.items()}
+    values = {it.compression: it for it in paceline.sweep("gpt2-small", compression=methods, **job)}
+    sent = {name: it.bytes_sent_per_worker for name, it in values.items()}
     ring = 2 * 7 / 8
     assert sent["none"] == pytest.approx(ring * 4 * VALUES)
     assert sent["fp16"] == sent["bf16"] == pytest.approx(sent["none"] / 2)
@@ -57,22 +57,22 @@ def test_bytes_are_those_of_the_methods() -> None:
     factors = sum(4 * (rows + columns) for rows, columns in matrices)
     others = VALUES - sum(rows * columns for rows, columns in matrices)
     assert sent["powersgd:4"] == pytest.approx(ring * 4 * (factors + others))
-    assert all(it.iteration_s < found["none"].iteration_s for name, it in found.items() if name != "none")
+    assert all(it.iteration_s < values["none"].iteration_s for name, it in values.items() if name != "none")
 
 
 def test_a_round_takes_what_its_iterations_and_one_exchange_take() -> None:
     job = {"workers": 8, "strategy": "ring", "library": "none", "bandwidth": "1Gbps", "bucket_size": "25MB"}
     one, *rounds = paceline.sweep("gpt2-small", sync_every=[1, 2, 16, 128], **job)
-    for found, every in zip(rounds, (2, 16, 128), strict=True):
-        assert found.compute_s == pytest.approx(one.compute_s)
-        assert found.bytes_sent_per_worker == pytest.approx(one.bytes_sent_per_worker / every)
-        assert found.samples_per_s == pytest.approx(8 * one.batch / found.iteration_s)
+    for result, every in zip(rounds, (2, 16, 128), strict=True):
+        assert result.compute_s == pytest.approx(one.compute_s)
+        assert result.bytes_sent_per_worker == pytest.approx(one.bytes_sent_per_worker / every)
+        assert result.samples_per_s == pytest.approx(8 * one.batch / result.iteration_s)
         # One exchange that nothing hides, and the outer step.
         exchange_s = 2 * 7 / 8 * 4 * VALUES * 8 / 1e9
-        alone_s = found.iteration_s - found.compute_s
+        alone_s = result.iteration_s - result.compute_s
         assert alone_s * every == pytest.approx(exchange_s + one.optimizer_s, rel=0.02)
-        assert found.exposed_communication_s == pytest.approx(alone_s)
-        assert sum(part.seconds for part in found.critical_path) == pytest.approx(found.iteration_s)
+        assert result.exposed_communication_s == pytest.approx(alone_s)
+        assert sum(part.seconds for part in result.critical_path) == pytest.approx(result.iteration_s)
 
 
 def test_measured_costs_delay_the_backward_pass_and_the_end(tmp_path: Path) -> None:
@@ -104,18 +104,18 @@ def test_costs_on_a_gpu_grow_with_its_memory_and_launches() -> None:
 
 def test_many_ranks_and_every_library() -> None:
     for workers in (1, 2, 4096):
-        found = paceline.simulate("gpt2-small", workers=workers, compression="powersgd:4", sync_every=3)
-        assert found.iteration_s > found.compute_s * (1 if workers > 1 else 0.999)
+        result = paceline.simulate("gpt2-small", workers=workers, compression="powersgd:4", sync_every=3)
+        assert result.iteration_s > result.compute_s * (1 if workers > 1 else 0.999)
     for library in ("none", "ddp", "ddp-gloo", "horovod"):
-        found = paceline.simulate("gpt2-small", workers=4, library=library, compression="fp16", bandwidth="1Gbps")
-        assert found.bytes_sent_per_worker == pytest.approx(2 * 3 / 4 * 2 * VALUES)
+        result = paceline.simulate("gpt2-small", workers=4, library=library, compression="fp16", bandwidth="1Gbps")
+        assert result.bytes_sent_per_worker == pytest.approx(2 * 3 / 4 * 2 * VALUES)
 
 
 def test_models_of_a_configuration_have_shapes() -> None:
     job = {"workers": 64, "bandwidth": "10Gbps", "strategy": "native"}
-    found = paceline.sweep("llama-3-8b@h100", compression=["none", "powersgd:8"], **job)
-    assert found[1].bytes_sent_per_worker < found[0].bytes_sent_per_worker / 50
-    assert found[1].iteration_s < found[0].iteration_s
+    result = paceline.sweep("llama-3-8b@h100", compression=["none", "powersgd:8"], **job)
+    assert result[1].bytes_sent_per_worker < result[0].bytes_sent_per_worker / 50
+    assert result[1].iteration_s < result[0].iteration_s
     one = paceline.simulate("llama-3-8b@h100", workers=64, compression="powersgd:8", bandwidth="400Gbps")
     assert one.interval is None
     assert "--compression: no published run has it" in one.evidence
@@ -128,8 +128,8 @@ def test_output(tmp_path: Path) -> None:
     assert "Time to compress with powersgd:4: roofline of A100 SXM4 80 GB" in cli.notes(text)
     assert "powersgd:4, sync every 16 iterations" in " ".join(text.split("\n\n")[0].split())
     rows = json.loads(run(*words, "--json"))
-    asked = [(row["compression"], row["sync_every"]) for row in rows]
-    assert asked == [("powersgd:4", 1), ("powersgd:4", 16), ("none", 1), ("none", 16)]
+    values = [(row["compression"], row["sync_every"]) for row in rows]
+    assert values == [("powersgd:4", 1), ("powersgd:4", 16), ("none", 1), ("none", 16)]
     table = list(csv.DictReader(io.StringIO(run(*words, "--csv"))))
     assert [row["compression"] for row in table] == ["powersgd:4", "powersgd:4", "none", "none"]
     assert "compression" not in run(*GPT2, "--csv").splitlines()[0]

@@ -72,15 +72,15 @@ def test_a_test_that_fails_on_one_rank_is_the_only_one_that_fails(monkeypatch, t
     (tmp_path / "test_toy.py").write_text(ALONE)
     monkeypatch.setenv("TOY_SOURCE", str(tmp_path))
     suite = Suite("toy-2", "horovod", 2, "test_toy.py", "TOY_SOURCE", alone_s=15)
-    told = []
-    records = run(suite, "paceline", None, {"test_5_is_skipped"}, told.append)
-    assert told == records
-    found = {record["test"]: (record["outcome"], record["message"]) for record in records}
-    assert [found[name][0] for name in sorted(found)] == ["passed", "failed", "passed", "failed", "skipped", "passed"]
-    assert "only here" in found["test_2_fails_on_one_rank"][1]
-    assert "time.sleep(0.1)" in found["test_4_does_not_end_on_one_rank"][1]
-    assert found["test_4_does_not_end_on_one_rank"][1].endswith("no end after 15 s")
-    assert list(found)[-1] == "test_5_is_skipped"  # By itself, after the others.
+    listed = []
+    records = run(suite, "paceline", None, {"test_5_is_skipped"}, listed.append)
+    assert listed == records
+    values = {record["test"]: (record["outcome"], record["message"]) for record in records}
+    assert [values[name][0] for name in sorted(values)] == ["passed", "failed", "passed", "failed", "skipped", "passed"]
+    assert "only here" in values["test_2_fails_on_one_rank"][1]
+    assert "time.sleep(0.1)" in values["test_4_does_not_end_on_one_rank"][1]
+    assert values["test_4_does_not_end_on_one_rank"][1].endswith("no end after 15 s")
+    assert list(values)[-1] == "test_5_is_skipped"  # By itself, after the others.
 
 
 @process

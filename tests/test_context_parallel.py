@@ -123,8 +123,8 @@ def test_words_and_json():
 def test_jobs_may_share_samples():
     given = {"trace": "llama-3-8b@h100:seq=8192", "workers": 16, "strategy": "native", "context_parallel": 4}
     mix = spec.mix({"cluster": "dgx-h100", "iterations": 2, "job": [given | {"sharding": "zero1"}]}, "jobs.toml")
-    [found] = jobs.simulate_jobs(mix).jobs
-    assert found.samples_per_s == pytest.approx(4 / found.iteration_s)
+    [result] = jobs.simulate_jobs(mix).jobs
+    assert result.samples_per_s == pytest.approx(4 / result.iteration_s)
 
 
 def test_experts_and_samples_are_divided_together():

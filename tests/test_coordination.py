@@ -63,10 +63,12 @@ def test_people_see_the_parts_and_what_is_assumed():
     assert any("48% of an iteration (published for this network)" in note for note in notes)
     assert any("fused up to 67.1 MB" in note for note in notes)
     assert "24,576 workers" in result.stdout.splitlines()[0]
-    told = call("bert-base", "--workers", 8, "--coordinator", "graph", "--strategy", "ring", "--iterations", 10).stdout
-    parts = cli.facts(told)["Coordinator"]
+    answer = call(
+        "bert-base", "--workers", 8, "--coordinator", "graph", "--strategy", "ring", "--iterations", 10
+    ).stdout
+    parts = cli.facts(answer)["Coordinator"]
     assert all(part in parts for part in ("ms coordinator", "ms copies of the fusion buffer", "ms collectives"))
-    notes = cli.notes(told)
+    notes = cli.notes(answer)
     assert any("lateness on flat is unmeasured (--coordinator-constants summit)" in note for note in notes)
     assert any("fused up to 134 MB" in note for note in notes)
 
@@ -147,8 +149,8 @@ def test_from_python():
 
 
 def test_csv_has_the_parts():
-    told = call(*PUBLISHED, "--workers", 96, "--coordinator", "graph,negotiate", "--csv")
-    rows = list(csv.DictReader(io.StringIO(told.stdout)))
+    answer = call(*PUBLISHED, "--workers", 96, "--coordinator", "graph,negotiate", "--csv")
+    rows = list(csv.DictReader(io.StringIO(answer.stdout)))
     assert [row["coordinator"] for row in rows] == ["graph", "negotiate"]
     # Half a cycle, and a millisecond for its bucket.
     assert float(rows[0]["coordinator_s"]) == pytest.approx(0.0035)
@@ -269,8 +271,8 @@ def test_each_row_is_what_the_single_question_gives():
 
     both = figures("--coordinator", "none,negotiate")
     assert both == figures("--coordinator", "none") | figures("--coordinator", "negotiate")
-    told = call(*words, "--coordinator", "none,negotiate").stdout
-    assert "\nlibrary " in told and any("--library horovod compares the same" in note for note in cli.notes(told))
+    answer = call(*words, "--coordinator", "none,negotiate").stdout
+    assert "\nlibrary " in answer and any("--library horovod compares the same" in note for note in cli.notes(answer))
     same = figures("--coordinator", "none,negotiate", "--library", "horovod")
     assert same == figures("--library", "horovod") | figures("--coordinator", "negotiate")
 
@@ -278,5 +280,5 @@ def test_each_row_is_what_the_single_question_gives():
 def test_constants_are_given_once(tmp_path):
     file = tmp_path / "constants.json"
     file.write_text('{"cycle_ms": 1, "cycle_ms": 5}')
-    told = refused(*SUMMIT, "--workers", 6, "--coordinator", "graph", "--coordinator-constants", file)
-    assert "--coordinator-constants" in told and "'cycle_ms' is given twice" in told
+    result = refused(*SUMMIT, "--workers", 6, "--coordinator", "graph", "--coordinator-constants", file)
+    assert "--coordinator-constants" in result and "'cycle_ms' is given twice" in result

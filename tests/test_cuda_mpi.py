@@ -51,9 +51,9 @@ def mpi(request, tmp_path_factory):
 
 def all_good(result, ranks):
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    told = said(result)
-    assert len(told) == ranks, result.stdout
-    return told
+    answer = said(result)
+    assert len(answer) == ranks, result.stdout
+    return answer
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=slow)])
@@ -84,17 +84,17 @@ def test_it_is_the_default_where_the_library_combines(mpi):
     result = mpi.worker(2, "given", by="auto", env={"PACELINE_VERBOSE": "1"})
     assert all_good(result, 2) == [{"mpi": 2, "host": 0, "ipc": 0}] * 2
     assert "MPI moves and combines the memory of CUDA devices: rank 0: MPIX_Query_cuda_support" in result.stderr
-    told = all_good(mpi.worker(2, "given", by="auto", env={"MPI_ON_DEVICES_SAYS": "0"}), 2)
-    assert all(rank["mpi"] == 0 and rank["host"] > 0 for rank in told), told
+    answer = all_good(mpi.worker(2, "given", by="auto", env={"MPI_ON_DEVICES_SAYS": "0"}), 2)
+    assert all(rank["mpi"] == 0 and rank["host"] > 0 for rank in answer), answer
 
 
 def test_open_mpi_does_not_combine_without_hcoll(mpi):
     without = {"HCOLL_ENABLE_NBC": "0"}
     moves = mpi.name == "openmpi"
-    told = all_good(mpi.worker(2, "given", env=without), 2)
-    assert told == [{"mpi": 1, "host": 1, "ipc": 0} if moves else {"mpi": 2, "host": 0, "ipc": 0}] * 2
-    told = all_good(mpi.worker(2, "given", by="auto", env=without), 2)
-    assert all(rank["mpi"] == (0 if moves else 2) for rank in told), told
+    result = all_good(mpi.worker(2, "given", env=without), 2)
+    assert result == [{"mpi": 1, "host": 1, "ipc": 0} if moves else {"mpi": 2, "host": 0, "ipc": 0}] * 2
+    result = all_good(mpi.worker(2, "given", by="auto", env=without), 2)
+    assert all(rank["mpi"] == (0 if moves else 2) for rank in result), result
 
 
 def test_a_library_that_takes_no_device_memory_is_named(mpi):
@@ -106,8 +106,8 @@ def test_a_library_that_takes_no_device_memory_is_named(mpi):
     reason = {"openmpi": "MPIX_Query_cuda_support says no", "mpich": "mpi_memory_alloc_kinds is "}[mpi.name]
     for rank in all_good(mpi.worker(2, "given", env=env), 2):
         assert reason in rank["failed"], rank
-    told = all_good(mpi.worker(2, "given", by="auto", env=env), 2)
-    assert all(rank["mpi"] == 0 and rank["host"] > 0 for rank in told), told
+    result = all_good(mpi.worker(2, "given", by="auto", env=env), 2)
+    assert all(rank["mpi"] == 0 and rank["host"] > 0 for rank in result), result
 
 
 def doctor(mpi, *words, **env):
@@ -119,20 +119,20 @@ def doctor(mpi, *words, **env):
 
 
 def test_doctor_says_whether_the_library_takes_device_memory(mpi):
-    def found(**env):
+    def said(**env):
         return json.loads(doctor(mpi, "--json", **env))["cuda_aware_mpi"]
 
-    assert found() == {"takes": "combines", "said": "MPIX_Query_cuda_support says yes", "try": None}
-    without = found(MPI_ON_DEVICES_SAYS="0")
+    assert said() == {"takes": "combines", "said": "MPIX_Query_cuda_support says yes", "try": None}
+    without = said(MPI_ON_DEVICES_SAYS="0")
     assert (without["takes"], without["said"]) == ("nothing", "MPIX_Query_cuda_support says no")
     assert "--with-cuda, named by PACELINE_MPI_LIBRARY" in without["try"]
-    moves = found(HCOLL_ENABLE_NBC="0")
+    moves = said(HCOLL_ENABLE_NBC="0")
     assert moves["takes"] == ("moves" if mpi.name == "openmpi" else "combines")
     assert mpi.name != "openmpi" or moves["try"].startswith("HCOLL_ENABLE_NBC=1; without HCOLL")
     # The wheels themselves.
     env = {"PACELINE_MPI_LIBRARY": str(mpi.mpirun.library)}
     remedy = {"openmpi": "--with-cuda", "mpich": "mpiexec -n 1 -memory-alloc-kinds cuda paceline doctor --env"}
-    assert remedy[mpi.name] in found(**env)["try"]
+    assert remedy[mpi.name] in said(**env)["try"]
     text = " ".join(doctor(mpi, **env).split())
     how = {"openmpi": "MPIX_Query_cuda_support says no", "mpich": "it has no MPIX_Query_cuda_support, and"}
     assert f"CUDA-aware MPI no: {how[mpi.name]}" in text, text
@@ -146,9 +146,9 @@ def test_it_needs_mpi_and_native(by):
 
 def test_ranks_that_call_different_things_are_told(mpi):
     result = mpi.worker(2, "differing", options=RECOVERS[mpi.name])
-    told = [rank for rank in said(result) if rank.get("failed")]
-    assert len(told) == 2, result.stdout + result.stderr
-    for rank in told:
+    values = [rank for rank in said(result) if rank.get("failed")]
+    assert len(values) == 2, result.stdout + result.stderr
+    for rank in values:
         assert "'weights'" in rank["failed"], rank
         assert "float32[10]" in rank["failed"], rank
         assert "float32[11]" in rank["failed"], rank
@@ -156,17 +156,19 @@ def test_ranks_that_call_different_things_are_told(mpi):
 
 def test_a_device_that_does_not_come_to_an_operation(mpi):
     result = mpi.worker(2, "stuck", options=RECOVERS[mpi.name])
-    told = [rank["failed"] for rank in said(result)]
-    assert len(told) == 2, result.stdout + result.stderr
-    assert any("cuda:0" in why and "has not reached all_reduce of 'weights' within 2 s" in why for why in told), told
-    assert all("rank 1" in why for why in told), told
+    values = [rank["failed"] for rank in said(result)]
+    assert len(values) == 2, result.stdout + result.stderr
+    assert any("cuda:0" in why and "has not reached all_reduce of 'weights' within 2 s" in why for why in values), (
+        values
+    )
+    assert all("rank 1" in why for why in values), values
 
 
 def test_a_call_that_fails_is_named_on_every_rank(mpi):
     result = mpi.worker(2, "failing", 3000, env={"MPI_ON_DEVICES_FAILS": "1:3"}, options=RECOVERS[mpi.name])
-    told = [rank["failed"] for rank in said(result)]
-    assert len(told) == 2, result.stdout + result.stderr
-    assert all("rank 1: MPI_Iallreduce: " in why and ", in all_reduce" in why for why in told), told
+    values = [rank["failed"] for rank in said(result)]
+    assert len(values) == 2, result.stdout + result.stderr
+    assert all("rank 1: MPI_Iallreduce: " in why and ", in all_reduce" in why for why in values), values
 
 
 # Between calls; or in its third, when the others may be in theirs.
@@ -177,8 +179,8 @@ def test_a_rank_that_dies_is_named(mpi, words, env):
     # When one leaves, mpirun may end the others, MPICH's sometimes before any has reported.
     for _ in range(3):
         result = mpi.worker(3, *words, env=env, options=RECOVERS[mpi.name])
-        told = [rank["failed"] for rank in said(result)]
-        if told:
+        values = [rank["failed"] for rank in said(result)]
+        if values:
             break
-    assert 0 < len(told) <= 2, result.stdout + result.stderr
-    assert all("rank 1 (host" in why and "died" in why for why in told), told
+    assert 0 < len(values) <= 2, result.stdout + result.stderr
+    assert all("rank 1 (host" in why and "died" in why for why in values), values

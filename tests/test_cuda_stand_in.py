@@ -73,9 +73,9 @@ class Device(cuda_stand_in.Device):
         self.check(self.driver.cuModuleLoadData(ctypes.byref(self.module), PTX.encode()))
 
     def function(self, name):
-        found = ctypes.c_void_p()
-        self.check(self.driver.cuModuleGetFunction(ctypes.byref(found), self.module, name.encode()))
-        return found
+        result = ctypes.c_void_p()
+        self.check(self.driver.cuModuleGetFunction(ctypes.byref(result), self.module, name.encode()))
+        return result
 
     def combine(self, name, to, sources, elements, stream=1, factor=None, *, threads=512):  # noqa: PLR0917
         arguments = Arguments((u64 * 8)(*to), (u64 * 8)(*sources), elements, factor or 0, len(to), len(sources))
@@ -204,12 +204,12 @@ def test_zeros_nans_and_integers_are_those_of_the_kernels_of_the_host():
 
 
 def _refused(on, _peer):
-    driver, found = on.driver, ctypes.c_void_p()
+    driver, result = on.driver, ctypes.c_void_p()
     get = driver.cuModuleGetFunction
-    assert get(ctypes.byref(found), on.module, b"combine_sum_f80") == NOT_FOUND
-    assert get(ctypes.byref(found), on.module, b"comment") == NOT_FOUND
-    assert get(ctypes.byref(found), 7, b"combine_sum_f32") == INVALID_HANDLE
-    assert driver.cuModuleLoadData(ctypes.byref(found), b"no PTX") == 218
+    assert get(ctypes.byref(result), on.module, b"combine_sum_f80") == NOT_FOUND
+    assert get(ctypes.byref(result), on.module, b"comment") == NOT_FOUND
+    assert get(ctypes.byref(result), 7, b"combine_sum_f32") == INVALID_HANDLE
+    assert driver.cuModuleLoadData(ctypes.byref(result), b"no PTX") == 218
     array = on.array(np.zeros(4, "f4"))
     assert on.combine("combine_sum_f32", [array.address], [], 4) == INVALID_VALUE
     assert on.combine("combine_sum_f32", [array.address], [array.address], 4, threads=2048) == INVALID_VALUE

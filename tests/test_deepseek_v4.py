@@ -37,9 +37,9 @@ def test_parameters_are_those_of_transformers(fields, count):
 
 
 def test_the_published_size():
-    found = model_of(built_in_configs()["deepseek-v4-flash"], 4096)
-    assert found.parameters == pytest.approx(284e9, rel=0.01)
-    assert found.active_parameters == pytest.approx(13e9, rel=0.1)
+    result = model_of(built_in_configs()["deepseek-v4-flash"], 4096)
+    assert result.parameters == pytest.approx(284e9, rel=0.01)
+    assert result.active_parameters == pytest.approx(13e9, rel=0.1)
 
 
 def test_attention_reads_a_window_and_compressed_keys():

@@ -59,8 +59,8 @@ def test_every_family_has_a_case():
     ],
 )
 def test_published_counts(kind, fields, count, patches):
-    found = model(kind, fields)
-    assert (found.parameters, found.sequence) == (count, patches)
+    result = model(kind, fields)
+    assert (result.parameters, result.sequence) == (count, patches)
 
 
 def test_counts_in_closed_form():
@@ -79,13 +79,13 @@ def test_counts_in_closed_form():
 
 
 def test_attention_is_over_patches_and_text():
-    found = model("FluxTransformer2DModel", FLUX, 1024)
-    attentions = [layer.attention for layer in found.layers if layer.attention is not None]
+    result = model("FluxTransformer2DModel", FLUX, 1024)
+    attentions = [layer.attention for layer in result.layers if layer.attention is not None]
     assert [(one.queries, one.keys, one.causal) for one in attentions] == [(1536, 1536, False)] * 5
-    text = next(layer for layer in found.layers if layer.name == "model.layers.0.mlp_text")
-    image = next(layer for layer in found.layers if layer.name == "model.layers.0.mlp")
+    text = next(layer for layer in result.layers if layer.name == "model.layers.0.mlp_text")
+    image = next(layer for layer in result.layers if layer.name == "model.layers.0.mlp")
     assert (text.tokens, image.tokens) == (512, 1024)
-    assert "512 tokens of text beside 1,024 patches" in found.notes[0]
+    assert "512 tokens of text beside 1,024 patches" in result.notes[0]
 
 
 @pytest.mark.parametrize(("kind", "fields"), [("FluxTransformer2DModel", {}), ("DiTTransformer2DModel", {})])
@@ -107,8 +107,8 @@ def test_more_patches_and_samples_take_longer_and_keep_more(kind, fields, tmp_pa
 def test_a_forecast_has_no_interval_and_a_folder_is_a_pipeline(tmp_path):
     (tmp_path / "transformer").mkdir()
     (tmp_path / "transformer" / "config.json").write_text(json.dumps({"_class_name": "FluxTransformer2DModel"}))
-    found = paceline.simulate(str(tmp_path), gpu="h100", workers=8, sharding="zero3", checkpointing="full")
-    assert found.interval is None and found.tokens_per_s_per_gpu > 0
+    result = paceline.simulate(str(tmp_path), gpu="h100", workers=8, sharding="zero3", checkpointing="full")
+    assert result.interval is None and result.tokens_per_s_per_gpu > 0
 
 
 def test_other_classes_are_recorded(tmp_path):

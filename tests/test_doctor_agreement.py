@@ -67,8 +67,8 @@ def test_gradients_that_are_held_back_during_backward():
             number = ranks.operation(rank, at + 10, at + 11, 1 << 20, "v")
             ranks.tensor(rank, "v", (at + 4.5, at + 10, at + 11), number, 1 << 20)
     report = diagnosed(ranks)
-    found = next(it for it in report.diagnoses if it.name == "no-overlap")
-    assert found.seconds == pytest.approx(0.001)
-    assert found.evidence["held_s"] == pytest.approx(0.0055)
-    assert "all ranks have gradients ready and nothing moves for 5.5 ms of backward" in found.says
-    assert "HOROVOD_CYCLE_TIME" in found.tries[0]
+    result = next(it for it in report.diagnoses if it.name == "no-overlap")
+    assert result.seconds == pytest.approx(0.001)
+    assert result.evidence["held_s"] == pytest.approx(0.0055)
+    assert "all ranks have gradients ready and nothing moves for 5.5 ms of backward" in result.says
+    assert "HOROVOD_CYCLE_TIME" in result.tries[0]

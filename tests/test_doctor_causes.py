@@ -204,9 +204,9 @@ def test_collectives_of_blocks_that_nothing_hides():
 
 def test_waiting_for_a_rank_before_a_block_is_gathered_counts_as_straggling():
     report = diagnosed(sharded(late=3))
-    found = seconds(report)
-    assert found["sharded-communication"] == 16
-    assert found["straggler"] == 3
+    result = seconds(report)
+    assert result["sharded-communication"] == 16
+    assert result["straggler"] == 3
     assert next(it for it in report.diagnoses if it.name == "straggler").evidence["rank"] == 1
 
 
@@ -215,8 +215,8 @@ _NETWORK = {"ready": (8,), "done": (108,), "backward": 109, "moved": 10_000_000}
 
 def test_the_bus_bandwidth_of_more_ranks():
     report = diagnosed(training(6, 4, **_NETWORK))
-    found = next(it for it in report.diagnoses if it.name == "network-bound")
-    assert found.evidence["bus_bandwidth_bps"] == pytest.approx(8 * 2 * 3 / 4 * 10_000_000 / 0.100)
+    result = next(it for it in report.diagnoses if it.name == "network-bound")
+    assert result.evidence["bus_bandwidth_bps"] == pytest.approx(8 * 2 * 3 / 4 * 10_000_000 / 0.100)
 
 
 def test_a_server_through_which_everything_goes():
@@ -225,10 +225,10 @@ def test_a_server_through_which_everything_goes():
         ranks.message(rank, f"worker {rank}", "server 0", 10_000_000, out=True)
         ranks.message(0, f"worker {rank}", "server 0", 10_000_000, out=False)
     report = diagnosed(ranks)
-    found = next(it for it in report.diagnoses if it.name == "network-bound")
-    assert (found.evidence["busiest"], found.evidence["busiest_times"]) == ("server 0", 4)
-    assert "server 0 moves 4.00x as much as a rank" in found.says
-    assert "--strategy ring" in found.tries[0]
+    result = next(it for it in report.diagnoses if it.name == "network-bound")
+    assert (result.evidence["busiest"], result.evidence["busiest_times"]) == ("server 0", 4)
+    assert "server 0 moves 4.00x as much as a rank" in result.says
+    assert "--strategy ring" in result.tries[0]
 
 
 def test_many_small_operations():
@@ -259,9 +259,9 @@ def test_small_operations_beside_large_ones():
                 at += took
             ranks.mark(rank, "optimizer", 40 * step + 35, 40 * step + 36)
     report = diagnosed(ranks)
-    found = next(it for it in report.diagnoses if it.name == "small-buckets")
-    assert found.evidence["fixed_s"] == pytest.approx(0.0003, rel=0.01)
-    assert found.seconds == pytest.approx(20 * 0.0003, rel=0.02)
+    result = next(it for it in report.diagnoses if it.name == "small-buckets")
+    assert result.evidence["fixed_s"] == pytest.approx(0.0003, rel=0.01)
+    assert result.seconds == pytest.approx(20 * 0.0003, rel=0.02)
 
 
 def test_one_bucket_after_backward():
@@ -301,9 +301,9 @@ def test_a_few_slow_steps():
             at = ddp(ranks, rank, at, input=500 if step == 12 else 0.1, ready=(4, 9.7), done=(5, 9.9))
     report = diagnosed(ranks)
     assert names(report) == ["compute-bound", "slow-steps"]
-    found = report.diagnoses[1]
-    assert (found.evidence["steps"], found.evidence["of"], found.evidence["part"]) == (1, 21, "input")
-    assert found.share == pytest.approx(499.9 / (20 * 13.1 + 513))
+    result = report.diagnoses[1]
+    assert (result.evidence["steps"], result.evidence["of"], result.evidence["part"]) == (1, 21, "input")
+    assert result.share == pytest.approx(499.9 / (20 * 13.1 + 513))
     assert report.to_dict()["step_s"] == pytest.approx(0.0131)
     assert "a few slow steps" in report.verdict
 
@@ -340,8 +340,8 @@ def test_what_accumulates_already_is_told_to_accumulate_more():
             ranks.mark(rank, "forward", at + 0.1, at + 2)
             ranks.mark(rank, "backward", at + 2, at + 6)
             at = ddp(ranks, rank, at + 6, input=0, ready=(9,), done=(19,), backward=20)
-    told = tries(diagnosed(ranks), "network-bound")
-    assert "model.no_sync() for all but the last of 4 batches" in told
+    result = tries(diagnosed(ranks), "network-bound")
+    assert "model.no_sync() for all but the last of 4 batches" in result
     once = tries(diagnosed(training(input=0.1, ready=(9,), done=(19,), backward=20)), "network-bound")
     assert "model.no_sync() for the first of two batches" in once
 
@@ -408,9 +408,9 @@ def test_staleness_is_with_the_servers():
 @pytest.mark.parametrize("interface", Interface)
 def test_every_interface_has_its_remedies(interface):
     analysis = SimpleNamespace(interface=interface, breakdowns={}, recording=None)
-    found = [
+    values = [
         *(causes.less_often(analysis), causes.fewer_bytes(analysis)),
         *(causes.larger_buckets(interface), causes.smaller_buckets(interface, "8 MB")),
     ]
-    assert all(found)
-    assert any("DistributedDataParallel" in one for one in found) == (interface is Interface.DDP)
+    assert all(values)
+    assert any("DistributedDataParallel" in one for one in values) == (interface is Interface.DDP)

@@ -16,45 +16,45 @@ from paceline.doctor.environment_table import table
 
 
 def test_what_it_says_is_so():
-    found = json.loads(json.dumps(collect({}), allow_nan=False))
-    assert (found["format"], found["version"]) == ("paceline-environment", 1)
-    versions = found["versions"]
+    answer = json.loads(json.dumps(collect({}), allow_nan=False))
+    assert (answer["format"], answer["version"]) == ("paceline-environment", 1)
+    versions = answer["versions"]
     assert (versions["paceline"], versions["python"]) == (paceline.__version__, platform.python_version())
-    assert found["system"]["kernel"] == os.uname().release
-    assert found["cpu"]["affinity"] == len(os.sched_getaffinity(0)) <= found["cpu"]["logical"] == os.cpu_count()
-    memory = found["memory"]
+    assert answer["system"]["kernel"] == os.uname().release
+    assert answer["cpu"]["affinity"] == len(os.sched_getaffinity(0)) <= answer["cpu"]["logical"] == os.cpu_count()
+    memory = answer["memory"]
     assert memory["total_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < memory["available_bytes"] <= memory["total_bytes"]
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert found["limits"]["open files"] == {"soft": limit[0], "hard": limit[1]}
-    assert {card["name"] for card in found["interfaces"]} == {name for _, name in socket.if_nameindex()}
-    loopback = next(card for card in found["interfaces"] if card["name"] == "lo")
+    assert answer["limits"]["open files"] == {"soft": limit[0], "hard": limit[1]}
+    assert {card["name"] for card in answer["interfaces"]} == {name for _, name in socket.if_nameindex()}
+    loopback = next(card for card in answer["interfaces"] if card["name"] == "lo")
     assert loopback["ipv4"] == "127.0.0.1" and loopback["up"] and not loopback["multicast"]
-    assert found["settings"] is None and found["variables"] == {}
+    assert answer["settings"] is None and answer["variables"] == {}
 
 
 def test_transports_are_tried_out():
-    found = {it["name"]: it for it in collect({})["transports"]}
-    assert list(found) == ["shm", "tcp", "grpc", "mpi", "multicast"]
-    assert all(found[name]["available"] for name in ("shm", "tcp", "grpc"))
-    assert "127.0.0.1" in found["tcp"]["detail"]
+    values = {it["name"]: it for it in collect({})["transports"]}
+    assert list(values) == ["shm", "tcp", "grpc", "mpi", "multicast"]
+    assert all(values[name]["available"] for name in ("shm", "tcp", "grpc"))
+    assert "127.0.0.1" in values["tcp"]["detail"]
 
 
 def test_why_a_transport_is_not_there():
-    found = collect({"PACELINE_INTERFACE": "eth77", "PACELINE_MPI_LIBRARY": "/nowhere/libmpi.so.40"})
-    transports = {it["name"]: it for it in found["transports"]}
+    result = collect({"PACELINE_INTERFACE": "eth77", "PACELINE_MPI_LIBRARY": "/nowhere/libmpi.so.40"})
+    transports = {it["name"]: it for it in result["transports"]}
     for name, reason in (("tcp", "no interface 'eth77'"), ("grpc", "eth77"), ("mpi", "/nowhere/libmpi.so.40")):
         assert not transports[name]["available"]
         assert reason in transports[name]["detail"]
-    assert found["versions"]["mpi"] is None and found["cuda_aware_mpi"] is None
-    text = "\n".join(table(found, 100))
+    assert result["versions"]["mpi"] is None and result["cuda_aware_mpi"] is None
+    text = "\n".join(table(result, 100))
     assert "no: PACELINE_INTERFACE: this machine has no interface 'eth77'" in text
 
 
 def test_settings_that_would_stop_a_job_are_named():
-    found = collect({"PACELINE_STRATEGI": "ring"})
-    assert "PACELINE_STRATEGI" in found["settings"]
-    assert "These settings would stop a job" in "\n".join(table(found, 100))
+    result = collect({"PACELINE_STRATEGI": "ring"})
+    assert "PACELINE_STRATEGI" in result["settings"]
+    assert "These settings would stop a job" in "\n".join(table(result, 100))
 
 
 SECRETS = {
@@ -78,10 +78,10 @@ SECRETS = {
 def test_an_mpi_library_that_cannot_be_asked(monkeypatch, ask, why):
     monkeypatch.setattr(cuda_aware_mpi, "_ASK", ask)
     monkeypatch.setattr(cuda_aware_mpi, "LIMIT_S", 0.5)
-    found = cuda_aware_mpi.ask({})
-    assert found["takes"] is None and why in found["said"]
-    text = " ".join("\n".join(table(collect({}) | {"cuda_aware_mpi": found}, 80)).split())
-    assert f"CUDA-aware MPI unknown: it {found['said'][3:]}" in text
+    result = cuda_aware_mpi.ask({})
+    assert result["takes"] is None and why in result["said"]
+    text = " ".join("\n".join(table(collect({}) | {"cuda_aware_mpi": result}, 80)).split())
+    assert f"CUDA-aware MPI unknown: it {result['said'][3:]}" in text
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -117,9 +117,9 @@ def test_values_that_may_be_secret_are_hidden(name, value, shown):
 
 def test_messages_hide_passwords_of_addresses_and_show_the_working_directory():
     address = "http://u:pw/seg@h"
-    found = collect({"PACELINE_RENDEZVOUS": address, "PWD": "/home/u", "OLDPWD": "/home/u", "LD_PRELOAD": "/home/u/l"})
-    assert "PACELINE_RENDEZVOUS" in found["settings"] and "seg" not in found["settings"]
-    assert found["variables"]["LD_PRELOAD"] == "/home/u/l"
+    result = collect({"PACELINE_RENDEZVOUS": address, "PWD": "/home/u", "OLDPWD": "/home/u", "LD_PRELOAD": "/home/u/l"})
+    assert "PACELINE_RENDEZVOUS" in result["settings"] and "seg" not in result["settings"]
+    assert result["variables"]["LD_PRELOAD"] == "/home/u/l"
 
 
 def test_relevant_variables_alone_are_shown():
@@ -161,9 +161,9 @@ def test_limits_of_control_groups(tmp_path, monkeypatch, files, group, limits):
     (tmp_path / "cgroup").write_text(group)
     monkeypatch.setattr(environment, "_CGROUPS", tmp_path)
     monkeypatch.setattr(environment, "_OWN_CGROUP", tmp_path / "cgroup")
-    found = collect({})
-    assert (found["cpu"]["cgroup_limit"], found["memory"]["cgroup_limit_bytes"]) == limits
-    assert ("control group may use the time of" in "\n".join(table(found, 200))) == (limits[0] is not None)
+    result = collect({})
+    assert (result["cpu"]["cgroup_limit"], result["memory"]["cgroup_limit_bytes"]) == limits
+    assert ("control group may use the time of" in "\n".join(table(result, 200))) == (limits[0] is not None)
 
 
 def test_every_line_of_the_table_fits(monkeypatch):

@@ -13,8 +13,8 @@ from test_doctor_format import Ranks, ddp, diagnosed, training
 
 def parts(report, rank):
     """Of the mean step, in milliseconds."""
-    found = report.analysis.means[rank]
-    return {name: round(getattr(found, name) / 1e6, 6) for name in NAMES if getattr(found, name)}
+    result = report.analysis.means[rank]
+    return {name: round(getattr(result, name) / 1e6, 6) for name in NAMES if getattr(result, name)}
 
 
 def test_one_rank_alone():
@@ -66,8 +66,8 @@ def agreed(ranks, rank, at, *, ready, everywhere=8):
     ranks.mark(rank, "wait", at + 9, at + 16)
     ranks.mark(rank, "optimizer", at + 16, at + 20)
     number = ranks.operation(rank, at + everywhere + 3, at + everywhere + 6, name="w and 1 more")
-    for name, asked in (("v", ready - 2), ("w", ready)):
-        ranks.tensor(rank, name, (at + asked, at + everywhere + 3, at + everywhere + 6), number)
+    for name, result in (("v", ready - 2), ("w", ready)):
+        ranks.tensor(rank, name, (at + result, at + everywhere + 3, at + everywhere + 6), number)
 
 
 def test_waiting_for_agreement():
@@ -131,10 +131,10 @@ def test_steps_without_marks_are_one_stretch():
     report = diagnosed(ranks)
     assert parts(report, 0) == {"other": 48, "straggler": 25, "transfer": 15}
     assert parts(report, 1) == {"other": 68, "transfer": 15}
-    found = report.to_dict()
-    assert (found["steps"], found["step_s"], found["ranks"][0]["forward_s"]) == (0, None, None)
-    assert found["diagnoses"][0]["name"] == "straggler"
-    assert "it contains no complete step" in found["notes"][0]
+    result = report.to_dict()
+    assert (result["steps"], result["step_s"], result["ranks"][0]["forward_s"]) == (0, None, None)
+    assert result["diagnoses"][0]["name"] == "straggler"
+    assert "it contains no complete step" in result["notes"][0]
 
 
 def test_a_table_whose_rows_add_up():
@@ -163,8 +163,8 @@ def anything(draw):
             begin, end = draw(spans)
             number = ranks.operation(rank, begin, end, draw(st.integers(0, 1 << 24)), name)
             if draw(st.booleans()):
-                asked, agreed = draw(spans)
-                ranks.tensor(rank, name, (asked, agreed, max(agreed, end)), number)
+                result, agreed = draw(spans)
+                ranks.tensor(rank, name, (result, agreed, max(agreed, end)), number)
         for begin, end in draw(st.lists(spans, max_size=3)):
             ranks.coordinator(rank, draw(st.sampled_from(["sleep", "late wake-up", "report"])), begin, end)
     return ranks
@@ -185,10 +185,10 @@ def test_parts_add_up(tmp_path_factory, ranks):
             assert min(breakdown.parts.values()) >= 0
             waits = [(wait.begin, wait.end) for wait in breakdown.waits]
             assert length(union(waits)) == sum(wait.length for wait in breakdown.waits)  # they do not overlap
-    for rank, found in zip(report.analysis.ranks, report.to_dict()["ranks"], strict=True):
-        own = sum(found[f"{name}_s"] or 0 for name in NAMES)
-        assert own == pytest.approx(found["step_s"])
-        assert found["rank"] == rank
+    for rank, result in zip(report.analysis.ranks, report.to_dict()["ranks"], strict=True):
+        own = sum(result[f"{name}_s"] or 0 for name in NAMES)
+        assert own == pytest.approx(result["step_s"])
+        assert result["rank"] == rank
     assert all(it.seconds >= 0 and it.share >= 0 for it in report.diagnoses)
     assert report.text(80)
     assert diagnose(path).to_dict() == report.to_dict()

@@ -53,13 +53,13 @@ def timeline_of(script, folder):
 @pytest.mark.skipif(os.name != "posix", reason="paceline run needs process groups")
 def test_a_real_run_with_a_slow_rank(tmp_path):
     path = timeline_of(SCRIPT, tmp_path)
-    found = json.loads(doctor(path, "--json"))
-    assert (found["world_size"], found["steps"] + found["slow_steps"], found["warm_up_steps"]) == (2, 8, 2)
-    first = found["diagnoses"][0]
+    answer = json.loads(doctor(path, "--json"))
+    assert (answer["world_size"], answer["steps"] + answer["slow_steps"], answer["warm_up_steps"]) == (2, 8, 2)
+    first = answer["diagnoses"][0]
     assert first["name"] == "straggler"
     assert (first["evidence"]["rank"], first["evidence"]["cause"]) == (1, "forward")
     assert first["seconds"] > 0.05
-    assert found["ranks"][0]["straggler_s"] > 0.03 + found["ranks"][1]["straggler_s"]
+    assert answer["ranks"][0]["straggler_s"] > 0.03 + answer["ranks"][1]["straggler_s"]
     assert "waiting for rank 1" in doctor(path)
 
 
@@ -97,29 +97,29 @@ dist.destroy_process_group()
 @pytest.mark.skipif(os.name != "posix", reason="paceline run needs process groups")
 def test_a_real_run_of_fsdp_names_its_blocks(tmp_path):
     path = timeline_of(SHARDED, tmp_path)
-    found = json.loads(doctor(path, "--json"))
-    own = next(it for it in found["diagnoses"] if it["name"] == "sharded-communication")
+    answer = json.loads(doctor(path, "--json"))
+    own = next(it for it in answer["diagnoses"] if it["name"] == "sharded-communication")
     assert own["evidence"]["blocks"] == 3
     # Two gathers and a scatter of each block; the last one is kept between the passes.
     assert own["evidence"]["waits_per_step"] == pytest.approx(3 * 3, abs=1)
     assert own["evidence"]["block"] in ("0", "1", "2")
     assert own["evidence"]["all_gather_s"] > 0 and own["evidence"]["reduce_scatter_s"] > 0
-    assert "blocking-operations" not in {it["name"] for it in found["diagnoses"]}
+    assert "blocking-operations" not in {it["name"] for it in answer["diagnoses"]}
 
 
 def test_the_json(tmp_path):
     path = training(8).write(tmp_path / "run.json")
     text = doctor(path, "--json")
-    found = json.loads(text)
-    assert list(found) == [
+    answer = json.loads(text)
+    assert list(answer) == [
         *["verdict", "world_size", "steps", "warm_up_steps", "slow_steps", "step_s", "step_quartiles_s"],
         *["lis_window_share", "staleness", "ranks", "diagnoses", "notes"],
     ]
     assert all(
-        list(it) == ["name", "share", "seconds", "says", "evidence", "check", "try"] for it in found["diagnoses"]
+        list(it) == ["name", "share", "seconds", "says", "evidence", "check", "try"] for it in answer["diagnoses"]
     )
-    assert found["ranks"][0]["medians_s"]["forward"] == pytest.approx(0.002)
-    assert found["ranks"][0]["quartiles_s"]["forward"] == pytest.approx([0.002, 0.002])
+    assert answer["ranks"][0]["medians_s"]["forward"] == pytest.approx(0.002)
+    assert answer["ranks"][0]["quartiles_s"]["forward"] == pytest.approx([0.002, 0.002])
     assert doctor(path, "--json") == text
 
 

@@ -112,14 +112,14 @@ def extremes(document):
 def toml(document):
     """Return a document as TOML, which has no null."""
 
-    def value(found):
-        if isinstance(found, dict):
-            return "{" + ", ".join(f"{key} = {value(one)}" for key, one in found.items()) + "}"
-        if isinstance(found, list):
-            return "[" + ", ".join(map(value, found)) + "]"
-        return "''" if found is None else json.dumps(found)
+    def value(result):
+        if isinstance(result, dict):
+            return "{" + ", ".join(f"{key} = {value(one)}" for key, one in result.items()) + "}"
+        if isinstance(result, list):
+            return "[" + ", ".join(map(value, result)) + "]"
+        return "''" if result is None else json.dumps(result)
 
-    return "".join(f"{key} = {value(found)}\n" for key, found in document.items())
+    return "".join(f"{key} = {value(result)}\n" for key, result in document.items())
 
 
 def cases(folder, kind):
@@ -185,14 +185,14 @@ def cases(folder, kind):
             )
         ],
     }
-    found = []
+    values = []
     for document, words in kinds[kind]:
         for number, one in enumerate(extremes(document)):
             suffix = "toml" if kind in ("jobs", "report") else "json"
-            path = folder / f"{len(found)}-{number}.{suffix}"
+            path = folder / f"{len(values)}-{number}.{suffix}"
             path.write_text(toml(one) if suffix == "toml" else json.dumps(one), encoding="utf-8")
-            found.append([str(path) if word == "{}" else word for word in words])
-    return found
+            values.append([str(path) if word == "{}" else word for word in words])
+    return values
 
 
 KINDS = (

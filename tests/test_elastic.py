@@ -31,9 +31,9 @@ def expected(steps, ranks):
 def trained(ran, steps, ranks):
     """All ranks have made all steps, once, and have the weights that they would have had anyway."""
     assert ran.code == 0, ran.text
-    assert sorted(told["ends"] for told in ran.ends) == list(range(ranks)), ran.text
-    assert {(told["step"], told["done"]) for told in ran.ends} == {(steps, steps)}, ran.text
-    assert {told["digest"] for told in ran.ends} == {expected(steps, ranks)}, ran.text
+    assert sorted(result["ends"] for result in ran.ends) == list(range(ranks)), ran.text
+    assert {(result["step"], result["done"]) for result in ran.ends} == {(steps, steps)}, ran.text
+    assert {result["digest"] for result in ran.ends} == {expected(steps, ranks)}, ran.text
 
 
 def test_a_rank_is_killed_and_the_weights_are_as_without():
@@ -41,10 +41,10 @@ def test_a_rank_is_killed_and_the_weights_are_as_without():
     trained(ran, 30, 2)
     assert "slot 0 (host " in ran.text and "was killed by SIGKILL; it is replaced" in ran.text
     assert "continuing with 2 ranks from commit 1" in ran.text
-    again = [told for told in ran.worlds if told["step"]]
+    again = [result for result in ran.worlds if result["step"]]
     # The survivor, which has the commit, has become rank 0; all of its steps but the one under way are kept.
-    assert {(told["worker"], told["rank"], told["resets"]) for told in again} == {(1, 0, 1), (2, 1, 0)}
-    assert all(12 <= told["step"] <= 13 for told in again)
+    assert {(result["worker"], result["rank"], result["resets"]) for result in again} == {(1, 0, 1), (2, 1, 0)}
+    assert all(12 <= result["step"] <= 13 for result in again)
 
 
 def test_an_exception_of_the_script_ends_the_job():
@@ -60,7 +60,7 @@ def test_elastic_end_a_replacement_comes_when_training_has_ended():
     patient = {"PACELINE_START_TIMEOUT": "200"}
     ran = run("-np", "2", "--min-np", "1", env=patient, steps=5, after=25, deaths=[death])
     assert ran.code == 0, ran.text
-    assert [(told["worker"], told["size"], told["step"]) for told in ran.ends] == [(0, 1, 5)], ran.text
+    assert [(result["worker"], result["size"], result["step"]) for result in ran.ends] == [(0, 1, 5)], ran.text
     assert "it is replaced" in ran.text and "error" not in ran.text, ran.text
 
 
@@ -90,7 +90,7 @@ def test_kills_at_any_point(deaths):
 def test_commits_that_are_rare_lose_the_steps_since_the_last():
     ran = run("-np", "2", steps=30, every=5, deaths=[{"worker": 1, "at": "backward", "step": 13}])
     trained(ran, 30, 2)
-    assert {told["step"] for told in ran.worlds if told["step"]} == {10}
+    assert {result["step"] for result in ran.worlds if result["step"]} == {10}
 
 
 @pytest.mark.slow
@@ -106,9 +106,9 @@ def test_ten_kills_in_five_hundred_steps():
             with changed:
                 lines.append(line)
                 if line.startswith("{"):
-                    told = json.loads(line)
-                    if "world" in told:
-                        seen[told["pid"]] = told
+                    answer = json.loads(line)
+                    if "world" in answer:
+                        seen[answer["pid"]] = answer
                 changed.notify_all()
         with changed:
             process.over = True
@@ -128,12 +128,12 @@ def test_ten_kills_in_five_hundred_steps():
     reader.join(240)
     process.wait(60)
     text = "".join(lines)
-    told = [json.loads(line) for line in lines if line.startswith("{")]
-    ends = [each for each in told if "ends" in each]
+    answer = [json.loads(line) for line in lines if line.startswith("{")]
+    ends = [each for each in answer if "ends" in each]
     assert process.returncode == 0 and text.count("was killed by SIGKILL; it is replaced") == 10, text
     assert {(each["step"], each["done"], each["digest"]) for each in ends} == {(500, 500, expected(500, 3))}, text
-    for pid in {each["pid"] for each in told}:
-        held = [(each["files"], each["threads"]) for each in told if each["pid"] == pid and "world" in each]
+    for pid in {each["pid"] for each in answer}:
+        held = [(each["files"], each["threads"]) for each in answer if each["pid"] == pid and "world" in each]
         assert len(set(held[1:])) <= 1, (pid, held)
 
 
@@ -160,10 +160,10 @@ def test_with_fewer_at_once_and_with_all_when_the_next_has_come():
     death = {"worker": 1, "at": "backward", "step": 5}
     ran = run("-np", "2", "--min-np", "1", steps=200, pause=0.1, deaths=[death])
     assert ran.code == 0, ran.text
-    assert [told["size"] for told in ran.ends] == [2, 2], ran.text
-    assert [told["world"] for told in ran.worlds if told["worker"] == 0] == [2, 1, 2]
-    assert len({told["digest"] for told in ran.ends}) == 1
-    assert {told["done"] for told in ran.ends} == {200}, "no step was lost or made twice"
+    assert [result["size"] for result in ran.ends] == [2, 2], ran.text
+    assert [result["world"] for result in ran.worlds if result["worker"] == 0] == [2, 1, 2]
+    assert len({result["digest"] for result in ran.ends}) == 1
+    assert {result["done"] for result in ran.ends} == {200}, "no step was lost or made twice"
 
 
 @pytest.mark.slow
@@ -180,16 +180,16 @@ def test_a_discovery_script_adds_and_removes_slots(tmp_path):
     offered = tmp_path / "slots"
     offered.write_text("localhost:1")
     process = start(*("-np", "1", "--max-np", "3", "--host-discovery-script", f"cat {offered}"), steps=400, pause=0.05)
-    told = []
+    values = []
 
     def worlds_of(size):
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             line = process.stdout.readline()
-            told.append(line)
+            values.append(line)
             if f'"world": {size}' in line:
                 return
-        raise AssertionError("".join(told))
+        raise AssertionError("".join(values))
 
     worlds_of(1)
     offered.write_text("localhost:2")
@@ -197,7 +197,7 @@ def test_a_discovery_script_adds_and_removes_slots(tmp_path):
     offered.write_text("localhost:1")
     worlds_of(1)
     ran = finish(process)
-    assert ran.code == 0, "".join(told) + ran.text
+    assert ran.code == 0, "".join(values) + ran.text
     assert [(end["size"], end["done"]) for end in ran.ends] == [(1, 400)]
 
 

@@ -286,16 +286,16 @@ def test_messages_come_back_in_any_pieces():
     message = {"text": "é", "numbers": list(range(100))}
     data = encode(message) * 3
     decoder = Decoder(10_000)
-    assert [found for byte in data for found in decoder.feed(bytes([byte]))] == [message] * 3
+    assert [result for byte in data for result in decoder.feed(bytes([byte]))] == [message] * 3
     assert json.loads(data[4 : 4 + len(data) // 3 - 4]) == message
 
 
 def looked(discovery, seconds=20):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        found = discovery.look(time.monotonic())
-        if found is not None:
-            return found
+        result = discovery.look(time.monotonic())
+        if result is not None:
+            return result
         time.sleep(0.02)
     raise AssertionError("the script has not ended")
 
@@ -395,4 +395,4 @@ def test_random_bytes_are_no_message():
     for _ in range(200):
         decoder = Decoder(100)
         with contextlib.suppress(ValueError):
-            assert all(isinstance(found, dict) for found in decoder.feed(secrets.token_bytes(50)))
+            assert all(isinstance(result, dict) for result in decoder.feed(secrets.token_bytes(50)))

@@ -23,8 +23,8 @@ def possible(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def cluster():
     skip_where_forbidden()
-    with emulate.cluster(workers=2, servers=1, bandwidth_bps=500e6) as found:
-        yield found
+    with emulate.cluster(workers=2, servers=1, bandwidth_bps=500e6) as result:
+        yield result
 
 
 def said(out):

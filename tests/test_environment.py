@@ -35,8 +35,8 @@ STEP = {
 
 
 def place(environ):
-    found = rank_environment(environ)
-    return found.launcher, found.rank, found.size, found.local_rank, found.local_size
+    result = rank_environment(environ)
+    return result.launcher, result.rank, result.size, result.local_rank, result.local_size
 
 
 @pytest.mark.parametrize(
@@ -107,19 +107,19 @@ def test_contradictions_name_variable_value_and_remedy(environ, words):
 
 
 def test_where_rank_0_is():
-    found = rank_environment(TORCH | MASTER)
-    assert (found.master_address, found.master_port, found.rendezvous) == ("n1", 29500, None)
+    result = rank_environment(TORCH | MASTER)
+    assert (result.master_address, result.master_port, result.rendezvous) == ("n1", 29500, None)
     assert rank_environment(TORCH | {"PACELINE_RENDEZVOUS": "n1:5"}).rendezvous == "n1:5"
     assert rank_environment({}).master_address is None
 
 
 def test_slurm_steps_agree_on_ports_without_talking():
-    found = rank_environment(STEP)
-    assert found.master_address == "node08"
-    assert found.rendezvous == f"node08:{found.master_port + 1}"
-    assert 15_000 <= found.master_port < 31_000
-    assert rank_environment(STEP | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}).rendezvous == found.rendezvous
-    assert rank_environment(STEP | {"SLURM_STEP_ID": "3"}).rendezvous != found.rendezvous
+    result = rank_environment(STEP)
+    assert result.master_address == "node08"
+    assert result.rendezvous == f"node08:{result.master_port + 1}"
+    assert 15_000 <= result.master_port < 31_000
+    assert rank_environment(STEP | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}).rendezvous == result.rendezvous
+    assert rank_environment(STEP | {"SLURM_STEP_ID": "3"}).rendezvous != result.rendezvous
     named = rank_environment(STEP | MASTER | {"PACELINE_RENDEZVOUS": "n1:7"})
     assert (named.master_address, named.master_port, named.rendezvous) == ("n1", 29500, "n1:7")
 

@@ -71,11 +71,11 @@ def test_tokens_go_to_experts_and_back_in_both_passes():
 def test_memory_of_all_ranks_has_the_states_once():
     config = model_of(find_config("mixtral-8x7b"), 4096)
     dense = config.parameters - experts_of(config)
-    found = {ways: forecast(expert_parallel=ways, sharding="zero1").sharded.memory for ways in (1, 2, 4, 8)}
+    result = {ways: forecast(expert_parallel=ways, sharding="zero1").sharded.memory for ways in (1, 2, 4, 8)}
     # 12 bytes a parameter, whoever has them.
-    states = {ways: memory.optimizer_bytes * 64 / (12 * config.parameters) for ways, memory in found.items()}
+    states = {ways: memory.optimizer_bytes * 64 / (12 * config.parameters) for ways, memory in result.items()}
     assert all(share == pytest.approx(1, rel=1e-3) for share in states.values())
-    for ways, memory in found.items():
+    for ways, memory in result.items():
         assert memory.parameters_bytes == 2 * (dense + experts_of(config) // ways)
     sharded = forecast(expert_parallel=8, sharding="zero3").sharded.memory
     assert sharded.parameters_bytes * 64 == pytest.approx(4 * config.parameters, rel=1e-3)
@@ -159,7 +159,7 @@ def test_the_whole_gathered_ahead_is_a_block_with_its_experts():
 def test_jobs_may_divide_their_experts():
     given = {"trace": "mixtral-8x7b@h100:seq=4096", "workers": 16, "strategy": "native", "expert_parallel": 8}
     mix = spec.mix({"cluster": "dgx-h100", "iterations": 2, "job": [given | {"sharding": "zero1"}]}, "jobs.toml")
-    [found] = jobs.simulate_jobs(mix).jobs
+    [result] = jobs.simulate_jobs(mix).jobs
     alone = forecast(16, expert_parallel=8, sharding="zero1", library="none", bucket_size="25MiB")
     experts = "tokens for experts take as long as alone and put no load on shared links"
     assert mix.jobs[0].is_planned and not any(experts in note for note in mix.notes)
@@ -171,7 +171,7 @@ def test_jobs_may_divide_their_experts():
     assert twice.iteration_s[0] == pytest.approx(jobs.simulate_jobs(really).jobs[0].iteration_s)
     with pytest.raises(InvalidArgumentError, match=r"jobs\.toml: job 1 .*expert_parallel: is not modeled with hsdp"):
         spec.mix({"cluster": "dgx-h100", "job": [given | {"sharding": "hsdp:8"}]}, "jobs.toml")
-    assert found.iteration_s == pytest.approx(alone.iteration_s, rel=0.25)
+    assert result.iteration_s == pytest.approx(alone.iteration_s, rel=0.25)
 
 
 @pytest.mark.parametrize(

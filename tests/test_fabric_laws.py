@@ -137,15 +137,15 @@ def test_nccl_on_rails_is_continuous_with_the_calibrated_model(sharding, link):
 
 def test_a_link_among_many_costs_nothing_and_all_of_them_do():
     model = ("simulate", "llama-3-8b", "--gpu", "h100", "--cluster", "h100-rails")
-    found = partial(cli.printed, *model, "--strategy", "native", "--sharding", "zero3", "--gpus")
-    healthy = cli.facts(found(64))
+    result = partial(cli.printed, *model, "--strategy", "native", "--sharding", "zero3", "--gpus")
+    healthy = cli.facts(result(64))
     assert "376 Gbps per GPU" in healthy["Setup"] and "bps per node" not in healthy["Setup"]
     assert "Slow links" not in healthy
-    spread = cli.facts(found(64, "--degrade", "leaf0-spine1:0"))
+    spread = cli.facts(result(64, "--degrade", "leaf0-spine1:0"))
     assert spread["Slow links"] == "leaf0-spine1 removed: no cost (adaptive routing uses the other links)"
     # Nodes of other leaves, which fewer GPUs would not have.
-    assert "longer iterations" in cli.facts(found(384, "--degrade", "leaf0:0.01"))["Slow links"]
-    port = cli.notes(found(64, "--degrade", "worker3:0.5"))
+    assert "longer iterations" in cli.facts(result(384, "--degrade", "leaf0:0.01"))["Slow links"]
+    port = cli.notes(result(64, "--degrade", "worker3:0.5"))
     assert any("removed NIC leaves 7/8 of its node's rate, faster" in note for note in port)
 
 

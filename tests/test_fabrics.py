@@ -43,9 +43,11 @@ def test_sums_are_made_in_the_switches_of_a_fabric() -> None:
     fabrics = (LEAVES, {"kind": "fat-tree", "radix": 8, "oversubscription": 1.0})
     for fabric in fabrics:
         cluster = paceline.load_cluster(fabric=fabric, switch=able)
-        found = paceline.simulate("allreduce:100MB", cluster, strategy="sharp", workers=16, detail=True)
-        used = [one.name for one in found.busy or () if "-" in one.name and one.busy_s > 0]
-        assert used and found.iteration_s < 0.75 * paceline.simulate("allreduce:100MB", cluster, workers=16).iteration_s
+        result = paceline.simulate("allreduce:100MB", cluster, strategy="sharp", workers=16, detail=True)
+        used = [one.name for one in result.busy or () if "-" in one.name and one.busy_s > 0]
+        assert (
+            used and result.iteration_s < 0.75 * paceline.simulate("allreduce:100MB", cluster, workers=16).iteration_s
+        )
     with pytest.raises(paceline.InvalidArgumentError, match=r"ps-aggregation adds up in one switch, .*; use sharp"):
         paceline.simulate("allreduce:1MB", cluster, strategy="ps-aggregation", workers=4, servers=1)
     with pytest.raises(paceline.InvalidArgumentError, match="sharp needs aggregation in the switch"):
@@ -73,10 +75,10 @@ def test_hsdp_sums_between_nodes_in_the_switches() -> None:
             fabric=fabric, gpus_per_node=4, intra_bandwidth="400Gbps", switch={"multicast": False, "aggregation": True}
         )
         for sharding in ("hsdp", "hsdp:8", "hsdp:2"):
-            found = paceline.simulate("gpt2-small", cluster, "sharp", workers=32, sharding=sharding)
+            result = paceline.simulate("gpt2-small", cluster, "sharp", workers=32, sharding=sharding)
             # Of 8 nodes in 2 leaves, a ring passes the slow uplinks 2(N-1)/N times, switches once.
             ring = paceline.simulate("gpt2-small", cluster, "ring", workers=32, sharding=sharding)
-            assert 0 < found.iteration_s < ring.iteration_s * 1.05
+            assert 0 < result.iteration_s < ring.iteration_s * 1.05
     with pytest.raises(
         paceline.InvalidArgumentError,
         match=r"try: strategy='ring', halving-doubling, hierarchical or native, or sharding='hsdp'",

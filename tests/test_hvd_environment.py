@@ -69,11 +69,11 @@ def test_every_variable_has_its_meaning():
     ],
 )
 def test_what_cannot_be_is_refused_with_its_name_and_a_remedy(name, value):
-    with pytest.raises(InvalidArgumentError) as told:
+    with pytest.raises(InvalidArgumentError) as result:
         Knobs.from_environment({name: value})
-    text = str(told.value)
+    text = str(result.value)
     assert text.startswith(f"{name}: ") and value[:80] in text
-    assert told.value.remedy.startswith((f"{name}=", f"unset {name}", "PACELINE_"))
+    assert result.value.remedy.startswith((f"{name}=", f"unset {name}", "PACELINE_"))
 
 
 def test_a_time_that_has_no_effect_is_refused():
@@ -111,15 +111,15 @@ def test_a_timeline_grows_while_the_job_runs(tmp_path):
 
 def test_places_of_ranks():
     one = [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)]
-    found = [places(rank, one) for rank in range(5)]
-    assert [(p.local_rank, p.local_size, p.cross_rank, p.cross_size) for p in found] == [
+    values = [places(rank, one) for rank in range(5)]
+    assert [(p.local_rank, p.local_size, p.cross_rank, p.cross_size) for p in values] == [
         (0, 2, 0, 2),
         (1, 2, 0, 2),
         (0, 3, 1, 2),
         (1, 3, 1, 2),
         (2, 3, 0, 1),
     ]
-    assert not found[0].homogeneous
+    assert not values[0].homogeneous
     some = [("a", 3), ("a", 1)]  # of a world of some ranks
     assert [places(rank, some).local_rank for rank in range(2)] == [1, 0]
     assert places(1, [("a", None), ("a", 0)]).local_rank == 1

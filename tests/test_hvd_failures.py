@@ -21,9 +21,9 @@ def test_a_rank_that_dies_or_leaves_is_named_within_seconds(how):
         assert all(seconds < 5 for seconds, _ in outcomes)
         assert all("rank 2" in text and "left" in text for _, text in outcomes), outcomes
     else:
-        with pytest.raises(RankError, match="rank 2: ended with exit code -9") as told:
+        with pytest.raises(RankError, match="rank 2: ended with exit code -9") as result:
             run(3, failures.one_dies, how)
-        assert "rank 0:" not in str(told.value) and "rank 1:" not in str(told.value), told.value
+        assert "rank 0:" not in str(result.value) and "rank 1:" not in str(result.value), result.value
     assert time.monotonic() - start < 20
 
 

@@ -101,9 +101,9 @@ def test_counts_in_closed_form():
 )
 def test_published_sizes(name, total, active):
     config = built_in_configs()[name]
-    found = model_of(config, 4096)
-    assert found.parameters == config.parameters == pytest.approx(total, rel=0.01)
-    assert found.active_parameters == pytest.approx(active, rel=0.1)
+    result = model_of(config, 4096)
+    assert result.parameters == config.parameters == pytest.approx(total, rel=0.01)
+    assert result.active_parameters == pytest.approx(active, rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["mamba2-2.7b", "nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b", "deepseek-v3.2"])
@@ -157,9 +157,9 @@ GLM = {
 
 def test_no_evidence_covers_them_and_no_gpus_share_their_layers():
     options = {"gpu": "h100", "workers": 8, "seq": 2048}
-    found = paceline.simulate("mamba2-2.7b", **options)
-    assert found.interval is None
-    assert "models whose blocks have other layers than attention and MLPs" in found.evidence
+    result = paceline.simulate("mamba2-2.7b", **options)
+    assert result.interval is None
+    assert "models whose blocks have other layers than attention and MLPs" in result.evidence
     for setting in ("tensor_parallel", "context_parallel"):
         with pytest.raises(InvalidArgumentError, match=r"is not modeled for model\.layers\.0\.mixer of mamba2"):
             paceline.simulate("mamba2-2.7b", **options, **{setting: 2})
@@ -203,5 +203,5 @@ def test_a_pattern_of_letters_is_a_list_of_layers():
     ],
 )
 def test_adapters_have_the_names_of_the_family(name, modules, count):
-    found = find_workload(name, gpu="h100", seq=512, lora=f"16:{modules}")
-    assert found.model.trained_parameters == count and found.backward_s > 0
+    result = find_workload(name, gpu="h100", seq=512, lora=f"16:{modules}")
+    assert result.model.trained_parameters == count and result.backward_s > 0

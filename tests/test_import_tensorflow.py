@@ -196,8 +196,8 @@ def test_workers_have_the_order_of_their_numbers(written):
     words = timeline({f"/job:worker/replica:0/task:{task}/x": [] for task in ("10", "9" * 5000, "9")})["traceEvents"]
     names = [_task(event["args"]["name"]) for event in words]
     gradient = Operation("gradients/a", "Mul", "", 0, 1)
-    found = workers(Recording(Path("some"), [[replace(gradient, task=name) for name in names]]))
-    assert [task.rpartition(":")[2][:2] for task in found] == ["9", "10", "99"]
+    result = workers(Recording(Path("some"), [[replace(gradient, task=name) for name in names]]))
+    assert [task.rpartition(":")[2][:2] for task in result] == ["9", "10", "99"]
 
 
 @pytest.mark.parametrize(

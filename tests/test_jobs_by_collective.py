@@ -32,9 +32,9 @@ def simulated(document, monkeypatch, most):
 def worst_error(document):
     """Return by how much an iteration, alone or beside others, differs from that of all messages."""
     with pytest.MonkeyPatch.context() as patch:
-        exact, found = (simulated(document, patch, most) for most in (EVERY_MESSAGE, NONE))
-    assert found.by_collective and not exact.by_collective
-    pairs = zip(exact.jobs, found.jobs, strict=True)
+        exact, result = (simulated(document, patch, most) for most in (EVERY_MESSAGE, NONE))
+    assert result.by_collective and not exact.by_collective
+    pairs = zip(exact.jobs, result.jobs, strict=True)
     return max(
         abs(getattr(two, name) / getattr(one, name) - 1) for one, two in pairs for name in ("iteration_s", "alone_s")
     )
@@ -96,9 +96,9 @@ def test_few_nodes_are_simulated_with_every_message():
 def test_jobs_of_many_ranks_are_simulated_by_collective():
     many = {"trace": "gpt2-xl@h100", "workers": 64, "strategy": "ring"}
     mix = spec.mix({"gpus_per_node": 8, "bandwidth": "400Gbps", "network": "fluid", "job": [many]}, "jobs.toml")
-    found = model.simulate_jobs(mix)
-    assert found.by_collective and table.to_dict(found)["resolution"] == "collectives"
-    assert "each collective as a whole" in " ".join(" ".join(table.lines(found)).split())
+    result = model.simulate_jobs(mix)
+    assert result.by_collective and table.to_dict(result)["resolution"] == "collectives"
+    assert "each collective as a whole" in " ".join(" ".join(table.lines(result)).split())
     small = model.simulate_jobs(spec.mix({"job": [job("a")]}, "jobs.toml"))
     assert not small.by_collective and "resolution" not in table.to_dict(small)
 
@@ -126,11 +126,11 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch):
             pressed.append(time.monotonic())
             raise KeyboardInterrupt
 
-    found = model.simulate_jobs(mix, bar=press)
+    result = model.simulate_jobs(mix, bar=press)
     assert time.monotonic() - pressed[0] < 1
-    assert found.is_partial and table.to_dict(found)["partial"] is True
-    assert all(one.iterations > 0 and one.iteration_s > 0 for one in found.jobs)
-    lines = table.lines(found)
+    assert result.is_partial and table.to_dict(result)["partial"] is True
+    assert all(one.iterations > 0 and one.iteration_s > 0 for one in result.jobs)
+    lines = table.lines(result)
     assert "?" in "\n".join(lines) and click.unstyle(lines[0]).startswith("Interrupted: ")
 
 
@@ -182,5 +182,5 @@ def test_the_command_prints_what_there_is_after_ctrl_c(monkeypatch, tmp_path):
 
 
 def test_a_hundred_thousand_gpus_of_a_sharded_plan():
-    found = paceline.simulate("llama-3-8b", gpu="h100", workers=131_072, sharding="hsdp")
-    assert found.workers == 131_072 and found.iteration_s > 0
+    result = paceline.simulate("llama-3-8b", gpu="h100", workers=131_072, sharding="hsdp")
+    assert result.workers == 131_072 and result.iteration_s > 0

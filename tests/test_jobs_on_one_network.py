@@ -25,13 +25,13 @@ def mix(*jobs, **top):
     return spec.mix({"nodes": 8, "iterations": 3, **top, "job": list(jobs)}, "jobs.toml")
 
 
-def nodes(found):
-    return {one.name: one.nodes for one in found.jobs}
+def nodes(result):
+    return {one.name: one.nodes for one in result.jobs}
 
 
 def test_jobs_are_packed_spread_or_placed():
-    found = mix(job("b"), job("a", nodes="spread", workers=2), job("c", nodes=[7, 2], workers=2), **RACKS)
-    assert nodes(found) == {"c": (2, 7), "a": (0, 4), "b": (1, 3, 5, 6)}
+    result = mix(job("b"), job("a", nodes="spread", workers=2), job("c", nodes=[7, 2], workers=2), **RACKS)
+    assert nodes(result) == {"c": (2, 7), "a": (0, 4), "b": (1, 3, 5, 6)}
     servers = mix(job("ps", strategy="ps", servers=2, workers=2), job("ring", workers=2))
     assert [(one.nodes, one.server_nodes) for one in servers.jobs] == [((0, 1), (2, 3)), ((4, 5), ())]
     # As many nodes as the jobs need, in whole racks.
@@ -49,9 +49,9 @@ def test_jobs_are_packed_spread_or_placed():
     ],
 )
 def test_jobs_are_spread_over_the_switches_of_a_fabric(fabric, switches):
-    found = spec.mix({**fabric, "job": [job("a", nodes="spread"), job("b", nodes="packed")]}, "jobs.toml")
-    per_switch = found.cluster.nodes_per_switch
-    own, packed = nodes(found)["a"], nodes(found)["b"]
+    result = spec.mix({**fabric, "job": [job("a", nodes="spread"), job("b", nodes="packed")]}, "jobs.toml")
+    per_switch = result.cluster.nodes_per_switch
+    own, packed = nodes(result)["a"], nodes(result)["b"]
     assert own == (switches or own)
     assert len({node // per_switch for node in own}) == 4
     assert len({node // per_switch for node in packed}) < 4 or per_switch == 2
@@ -69,10 +69,10 @@ def test_a_spread_job_meets_others_where_packed_ones_do_not():
 def test_a_job_without_a_strategy_has_that_of_its_library():
     wanted = {"resnet-50": ("native", "ddp"), "allreduce:4MB/2": ("ring", "none"), "gpt2-small@a100": ("native", "ddp")}
     for trace, (strategy, library) in wanted.items():
-        found = mix(job("a", trace=trace))
-        assert found.jobs[0].scenario.strategy.name == found.jobs[0].by_itself.strategy.name == strategy
-        assert found.jobs[0].by_itself.library.name == library
-        assert any(note.startswith(f"Assumed {strategy} for a") for note in found.notes)
+        result = mix(job("a", trace=trace))
+        assert result.jobs[0].scenario.strategy.name == result.jobs[0].by_itself.strategy.name == strategy
+        assert result.jobs[0].by_itself.library.name == library
+        assert any(note.startswith(f"Assumed {strategy} for a") for note in result.notes)
         assert paceline.simulate(trace, workers=4).strategy == strategy
     assert mix(job("a", library="horovod-ddl", trace="resnet-50")).jobs[0].scenario.strategy.name == "hierarchical"
     assert not any("Assumed" in note for note in mix(job("a", strategy="tree")).notes)
@@ -86,9 +86,9 @@ def test_jobs_on_a_named_gpu_have_its_links():
     open_ = spec.mix({**ON_GPUS, "iterations": 2, "job": [one]}, "jobs.toml")
     assert "Assumed NVLink of 2.96 Tbps inside nodes, as the H100 SXM5 80 GB has in dgx-h100" in open_.notes[0]
     alone = paceline.simulate("gpt2-xl@h100", "fat-tree-k16", workers=8, gpus_per_node=8).iteration_s
-    [found] = model.simulate_jobs(open_).jobs
-    assert found.iteration_s == pytest.approx(alone, rel=1e-6)
-    assert found.bottleneck is Resource.COMPUTE and found.compute_s < found.iteration_s
+    [answer] = model.simulate_jobs(open_).jobs
+    assert answer.iteration_s == pytest.approx(alone, rel=1e-6)
+    assert answer.bottleneck is Resource.COMPUTE and answer.compute_s < answer.iteration_s
     slow = spec.mix({**ON_GPUS, "intra_bandwidth": "100Gbps", "iterations": 2, "job": [one]}, "jobs.toml")
     assert not any("inside nodes" in note for note in slow.notes)
     result = model.simulate_jobs(slow)
@@ -234,17 +234,17 @@ def test_a_planned_job_alone_takes_what_a_forecast_of_one_job_says(own):
 
     given = one(own.get("sharding")) | own
     alone = paceline.simulate(bandwidth="10Gbps", gpus_per_node=2, **given)
-    [found] = model.simulate_jobs(mix(given, bandwidth="10Gbps", gpus_per_node=2)).jobs
-    assert found.iteration_s == pytest.approx(alone.iteration_s, rel=1e-9)
-    assert found.samples_per_s == pytest.approx(alone.samples_per_s, rel=1e-9)
-    assert found.iterations >= 3 * own.get("sync_every", 1)
-    assert found.sharding == own.get("sharding", "none")
+    [result] = model.simulate_jobs(mix(given, bandwidth="10Gbps", gpus_per_node=2)).jobs
+    assert result.iteration_s == pytest.approx(alone.iteration_s, rel=1e-9)
+    assert result.samples_per_s == pytest.approx(alone.samples_per_s, rel=1e-9)
+    assert result.iterations >= 3 * own.get("sync_every", 1)
+    assert result.sharding == own.get("sharding", "none")
 
 
 def test_sharded_jobs_keep_their_strategy_where_others_use_the_switch():
     sharded = job("a", trace="gpt2-small", strategy="ring", sharding="zero3")
-    found = model.simulate_jobs(mix(sharded, job("b")))
-    noted = {labels.measure(one.measure): terms.remark(one.about) for one in found.what_if}
+    result = model.simulate_jobs(mix(sharded, job("b")))
+    noted = {labels.measure(one.measure): terms.remark(one.about) for one in result.what_if}
     assert noted["aggregation in the switch"] == "b: sharp"
     alone = model.simulate_jobs(mix(sharded))
     [aggregated] = [one for one in alone.what_if if labels.measure(one.measure).startswith("aggregation")]
@@ -256,10 +256,10 @@ def test_sharded_jobs_keep_their_strategy_where_others_use_the_switch():
 
 def test_tensor_parallel_ranks_have_as_many_gpus_as_they_need():
     given = job("a", trace="llama-2-7b@h100", workers=32, strategy="native")
-    found = spec.mix({"cluster": "dgx-h100", "job": [given | {"tensor_parallel": 4}]}, "jobs.toml")
-    [one] = found.jobs
+    result = spec.mix({"cluster": "dgx-h100", "job": [given | {"tensor_parallel": 4}]}, "jobs.toml")
+    [one] = result.jobs
     assert (one.nodes, one.ranks_per_node, one.scenario.workers) == ((0, 1, 2, 3), 2, 8)
-    assert "a: a worker here is a data-parallel rank of 4 GPUs" in found.notes
+    assert "a: a worker here is a data-parallel rank of 4 GPUs" in result.notes
     beside = {"network": "fluid", "gpus_per_node": 8, "intra_bandwidth": "200Gbps", "nodes": 4, "iterations": 2}
     other = {"name": "b", "trace": "llama-2-7b@h100", "workers": 16, "strategy": "native", "sharding": "zero3"}
     small = given | {"workers": 16, "sharding": "zero1"}
@@ -317,8 +317,8 @@ def test_half_the_oversubscription_is_tried_where_there_is_one():
     def gained(over):
         racks = {"racks": {"nodes_per_rack": 4, "oversubscription": over}}
         jobs = [job(name, nodes="spread") for name in "ab"]
-        found = model.simulate_jobs(spec.mix({"nodes": 8, "iterations": 3, **racks, "job": jobs}, "jobs.toml"))
-        return {labels.measure(one.measure): (one.mean_speedup, terms.remark(one.about)) for one in found.what_if}
+        result = model.simulate_jobs(spec.mix({"nodes": 8, "iterations": 3, **racks, "job": jobs}, "jobs.toml"))
+        return {labels.measure(one.measure): (one.mean_speedup, terms.remark(one.about)) for one in result.what_if}
 
     gain, note = gained(4.0)["half the oversubscription"]
     assert gain == pytest.approx(2, rel=0.05) and note == "2:1"
@@ -327,20 +327,20 @@ def test_half_the_oversubscription_is_tried_where_there_is_one():
 
 
 def test_two_jobs_do_not_share_a_gpu():
-    found = mix(job("a", nodes=[0, 1, 2, 3]), job("b", nodes=[3, 4, 5, 6]))
+    result = mix(job("a", nodes=[0, 1, 2, 3]), job("b", nodes=[3, 4, 5, 6]))
     with pytest.raises(InvalidArgumentError, match="b: nodes: node 3 has 1 GPUs"):
-        model.simulate_jobs(found)
+        model.simulate_jobs(result)
 
 
 def test_the_example_of_sharded_jobs():
-    found = spec.read(EXAMPLE.with_name("gpu-jobs.toml"))
-    assert {one.name: one.is_planned for one in found.jobs} == {"grouped": True, "pretraining": True, "vision": False}
+    result = spec.read(EXAMPLE.with_name("gpu-jobs.toml"))
+    assert {one.name: one.is_planned for one in result.jobs} == {"grouped": True, "pretraining": True, "vision": False}
 
 
 @pytest.mark.slow
 def test_sharded_jobs_of_the_example_slow_each_other_down():
-    found = spec.read(EXAMPLE.with_name("gpu-jobs.toml"))
-    assert model.simulate_jobs(replace(found, iterations=1)).jobs[1].slowdown > 2
+    result = spec.read(EXAMPLE.with_name("gpu-jobs.toml"))
+    assert model.simulate_jobs(replace(result, iterations=1)).jobs[1].slowdown > 2
 
 
 def test_the_command(tmp_path):
@@ -355,8 +355,8 @@ def test_the_command(tmp_path):
     assert run.startswith("vision is hit hardest: ") and "  Bottleneck   " in run
     assert (tmp_path / "jobs.png").stat().st_size > 10_000
     timeline = tmp_path / "timeline.json"
-    found = cli.call("simulate", "--jobs", small, "--json", "--timeline", timeline)
-    document = json.loads(found.stdout)
+    answer = cli.call("simulate", "--jobs", small, "--json", "--timeline", timeline)
+    document = json.loads(answer.stdout)
     assert document["schema"] == 1
     assert {one["name"] for one in document["jobs"]} == {"vision", "big model", "old code"}
     processes = {
@@ -371,9 +371,9 @@ def test_the_command(tmp_path):
 
 def test_changes_that_do_not_exist_are_left_out_with_a_note():
     def changes(**top):
-        found = model.simulate_jobs(spec.mix({**top, "job": [job("a"), job("b")]}, "jobs.toml"))
+        result = model.simulate_jobs(spec.mix({**top, "job": [job("a"), job("b")]}, "jobs.toml"))
         return {
-            labels.measure(one.measure): (one.iteration_s is None, terms.remark(one.about)) for one in found.what_if
+            labels.measure(one.measure): (one.iteration_s is None, terms.remark(one.about)) for one in result.what_if
         }
 
     of_a_fabric = changes(cluster="fat-tree-k16")
@@ -383,8 +383,8 @@ def test_changes_that_do_not_exist_are_left_out_with_a_note():
     # Servers have no switch that adds up for them there, but one that multicasts.
     with_servers = {"strategy": "ps", "servers": 1}
     jobs = [job("a"), {**job("b"), **with_servers}]
-    found = model.simulate_jobs(spec.mix({"cluster": "leaf-spine-25g", "job": jobs}, "jobs.toml")).what_if
-    notes = {labels.measure(one.measure): terms.remark(one.about) for one in found}
+    result = model.simulate_jobs(spec.mix({"cluster": "leaf-spine-25g", "job": jobs}, "jobs.toml")).what_if
+    notes = {labels.measure(one.measure): terms.remark(one.about) for one in result}
     assert notes["aggregation in the switch"] == "a: sharp"
     assert notes["multicast in the switch"] == "a: ring-multicast, b: ps-multicast"
     assert changes(bandwidth="900000Tbps")["twice the bandwidth"] == (True, "more than the highest rate of a cluster")
@@ -401,8 +401,8 @@ def test_a_cluster_with_slow_ranks_is_refused_by_file(tmp_path):
 def test_a_mesh_limits_jobs_as_it_limits_one():
     fields = {"trace": "alexnet", "workers": 16, "strategy": "hierarchical", "inside": "root"}
     alone = paceline.simulate("alexnet", "p3.16xlarge", "hierarchical", workers=16, inside="root", library="ddp")
-    [found] = model.simulate_jobs(spec.mix({"cluster": "p3.16xlarge", "job": [fields]}, "jobs.toml")).jobs
-    assert found.alone_s == pytest.approx(alone.iteration_s, rel=0.02)
+    [result] = model.simulate_jobs(spec.mix({"cluster": "p3.16xlarge", "job": [fields]}, "jobs.toml")).jobs
+    assert result.alone_s == pytest.approx(alone.iteration_s, rel=0.02)
     both = spec.mix({"cluster": "p3.16xlarge", "job": [fields, {**fields, "name": "b", "inside": "ring"}]}, "jobs.toml")
     assert "b gets only the" in both.notes[0] and "mesh leaves to alexnet" in both.notes[0]
 
@@ -432,12 +432,12 @@ ALONE = [
 @pytest.mark.parametrize("given", ALONE, ids=lambda given: " ".join(map(str, given.values())))
 def test_one_job_alone_takes_what_simulate_says_of_it(given):
     alone = paceline.simulate(**given)
-    found = model.simulate_jobs(spec.mix({"job": [given], "iterations": 2}, "jobs.toml"))
-    [one] = found.jobs
+    result = model.simulate_jobs(spec.mix({"job": [given], "iterations": 2}, "jobs.toml"))
+    [one] = result.jobs
     assert one.iteration_s == pytest.approx(alone.iteration_s, rel=1e-9)
     assert one.samples_per_s == pytest.approx(alone.samples_per_s or one.samples_per_s, rel=1e-9)
     assert one.library == alone.library
-    said = " ".join(table.to_dict(found)["notes"])
+    said = " ".join(table.to_dict(result)["notes"])
     assert "Alone, jobs take as long as in simulate" in said
     assert ("@" in given["trace"]) == (" nodes" in said)
 

@@ -169,14 +169,14 @@ def numbers(process, count):
 def test_ranks_find_their_place():
     result = run("-np", 3, "--strategy", "ring", "--chunk", "64KiB", "--timeout", "7", "--", sys.executable, "-c", SHOW)
     assert (result.returncode, result.stderr) == (0, "")
-    found = {}
+    values = {}
     for line in result.stdout.splitlines():
         prefix, _, rest = line.partition("] ")
         environ = json.loads(rest)
         assert prefix == f"[rank {environ['RANK']}"
-        found[int(environ["RANK"])] = environ
-    assert sorted(found) == [0, 1, 2]
-    for rank, environ in found.items():
+        values[int(environ["RANK"])] = environ
+    assert sorted(values) == [0, 1, 2]
+    for rank, environ in values.items():
         assert environ["LOCAL_RANK"] == str(rank)
         assert (environ["WORLD_SIZE"], environ["LOCAL_WORLD_SIZE"]) == ("3", "3")
         assert (environ["GROUP_RANK"], environ["GROUP_WORLD_SIZE"]) == ("0", "1")
@@ -187,9 +187,9 @@ def test_ranks_find_their_place():
         assert environ["PYTHONUNBUFFERED"] == "1"
         assert environ["OMP_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 3))
     same = ("PACELINE_SECRET", "PACELINE_RENDEZVOUS", "MASTER_PORT", "PACELINE_RUN_ID")
-    assert all(len({environ[name] for environ in found.values()}) == 1 for name in same)
-    assert re.fullmatch("[0-9a-f]{64}", found[0]["PACELINE_SECRET"])
-    assert found[0]["PACELINE_RENDEZVOUS"] != f"127.0.0.1:{found[0]['MASTER_PORT']}"
+    assert all(len({environ[name] for environ in values.values()}) == 1 for name in same)
+    assert re.fullmatch("[0-9a-f]{64}", values[0]["PACELINE_SECRET"])
+    assert values[0]["PACELINE_RENDEZVOUS"] != f"127.0.0.1:{values[0]['MASTER_PORT']}"
 
 
 @pytest.mark.process
@@ -321,10 +321,10 @@ def test_the_cause_is_named_and_not_those_that_followed(tmp_path):
     )
     result = run("-np", 3, "--", sys.executable, script)
     assert result.returncode == 1
-    told = [line for line in result.stderr.splitlines() if line.startswith("paceline: error: ")]
-    assert len(told) == 1, result.stderr
+    values = [line for line in result.stderr.splitlines() if line.startswith("paceline: error: ")]
+    assert len(values) == 1, result.stderr
     named = r"paceline: error: rank 1 \(host \S+, pid \d+\) exited with code 1: ValueError: a mistake in the script"
-    assert re.fullmatch(named, told[0]), result.stderr
+    assert re.fullmatch(named, values[0]), result.stderr
 
 
 @pytest.mark.process

@@ -126,9 +126,9 @@ def stage(module: str) -> int:
     """Return the stage of a module: where it is named, or else its package."""
     name = module.removeprefix("paceline.forecast.")
     of = {known: number for number, names in enumerate(STAGES.values()) for known in names.split()}
-    found = of.get(name, of.get(name.rpartition(".")[0]))
-    assert found is not None, f"{module} has no stage: name it in STAGES"
-    return found
+    result = of.get(name, of.get(name.rpartition(".")[0]))
+    assert result is not None, f"{module} has no stage: name it in STAGES"
+    return result
 
 
 def test_a_forecast_goes_one_way():

@@ -101,16 +101,16 @@ def test_conditions_of_a_model():
 def test_where_nothing_was_measured_there_is_no_interval(change, reason):
     from paceline.forecast.wording import terms
 
-    found, ground = interval(1.0, question(replace(H100, **change)))
-    assert found is None
+    result, ground = interval(1.0, question(replace(H100, **change)))
+    assert result is None
     assert ground.ground is Ground.UNMEASURED
     assert reason in terms.evidence(ground)
 
 
 def test_computed_times_have_an_interval_whether_or_not_anything_is_communicated():
     for gpus, scale in ((1, "one GPU"), (8, "one node")):
-        found, _ = interval(1.0, question(replace(H100, scale=scale), gpus))
-        assert found.low_s * found.high_s == pytest.approx(1)
+        result, _ = interval(1.0, question(replace(H100, scale=scale), gpus))
+        assert result.low_s * result.high_s == pytest.approx(1)
     recorded = Question("ddp", "nccl", "native", "rdma", 1, 1, 3.2e12, communicates=False)
     assert interval(1.0, recorded)[1].ground is Ground.SILENT
 
@@ -119,19 +119,19 @@ def test_an_interval_does_not_know_the_source_that_it_leaves_out():
     sources = {case.source for case in evidence.computed_cases()}
     whole, _ = interval(1.0, question(H100))
     for source in sources:
-        found, ground = interval(1.0, question(H100), frozenset((source,)))
+        result, ground = interval(1.0, question(H100), frozenset((source,)))
         assert source not in ground.sources
-        assert found is None or found.cases <= whole.cases
+        assert result is None or result.cases <= whole.cases
 
 
 def test_coverage_counts():
     made = [Interval(math.exp(-size), math.exp(size), LEVEL, 1, "") for size in (0.1, 0.1, 0.1, 0.1, 0.2)]
     rows = [(math.exp(off), own) for off, own in zip((0.05, -0.05, 0.1, 0.3, 0.05), made, strict=True)]
-    found = covered([*rows, (1.0, None)])
-    assert (found.inside, found.known, found.outside) == (4, 5, 1)
+    result = covered([*rows, (1.0, None)])
+    assert (result.inside, result.known, result.outside) == (4, 5, 1)
     # One width of 0.1 for all holds four of five; the mean is 0.12.
-    assert found.width == pytest.approx(1.2)
-    assert found.factor == pytest.approx(1.0)
+    assert result.width == pytest.approx(1.2)
+    assert result.factor == pytest.approx(1.0)
 
 
 def test_a_recording_is_computed_whatever_gpu_it_is_timed_on():
@@ -179,5 +179,5 @@ def test_memory_has_no_interval_where_nothing_was_measured():
 
 
 def test_intervals_of_memory_hold_as_many_as_they_say():
-    found = evidence.coverage_of_memory()
-    assert found.inside >= LEVEL * found.known
+    result = evidence.coverage_of_memory()
+    assert result.inside >= LEVEL * result.known

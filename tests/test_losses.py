@@ -21,16 +21,16 @@ def forecast(word="llama-3-8b@a100", **options):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_passes_without_gradients_take_as_long_as_a_forward_pass(loss):
     own = LOSSES[loss]
-    plain, found = forecast(), forecast(loss=loss)
+    plain, result = forecast(), forecast(loss=loss)
     times = own.policy + own.reference
-    assert found.forward_s == pytest.approx((1 + times) * plain.forward_s, rel=0.01)
-    assert found.backward_s == pytest.approx(plain.backward_s)
+    assert result.forward_s == pytest.approx((1 + times) * plain.forward_s, rel=0.01)
+    assert result.backward_s == pytest.approx(plain.backward_s)
 
 
 def test_a_reference_is_another_model_unless_adapters_are_trained():
-    plain, found = forecast().sharded.memory, forecast(loss="dpo").sharded.memory
-    assert found.parameters_bytes - plain.parameters_bytes == pytest.approx(2 * COUNT / 8, rel=1e-3)
-    assert found.optimizer_bytes == plain.optimizer_bytes
+    plain, result = forecast().sharded.memory, forecast(loss="dpo").sharded.memory
+    assert result.parameters_bytes - plain.parameters_bytes == pytest.approx(2 * COUNT / 8, rel=1e-3)
+    assert result.optimizer_bytes == plain.optimizer_bytes
     adapters = [forecast(lora="16", loss=one) for one in (None, "dpo")]
     assert adapters[0].sharded.memory.peak_bytes == adapters[1].sharded.memory.peak_bytes
     assert adapters[0].iteration_s < adapters[1].iteration_s
@@ -38,18 +38,18 @@ def test_a_reference_is_another_model_unless_adapters_are_trained():
 
 
 def test_ranks_gather_a_sharded_reference():
-    plain, found = (
+    plain, result = (
         forecast(bandwidth="1Gbps", gpus_per_node=1),
         forecast(bandwidth="1Gbps", gpus_per_node=1, loss="dpo"),
     )
-    assert found.sharded.exposed.all_gather_s > 1.3 * plain.sharded.exposed.all_gather_s
+    assert result.sharded.exposed.all_gather_s > 1.3 * plain.sharded.exposed.all_gather_s
 
 
 @pytest.mark.parametrize("share", [0.25, 0.6, 0.999])
 def test_real_tokens_are_a_share_of_all(share):
-    plain, found = forecast(), forecast(real_tokens=share)
-    assert found.iteration_s == plain.iteration_s and plain.real_tokens_per_s_per_gpu is None
-    assert found.real_tokens_per_s_per_gpu == pytest.approx(share * plain.tokens_per_s_per_gpu)
+    plain, result = forecast(), forecast(real_tokens=share)
+    assert result.iteration_s == plain.iteration_s and plain.real_tokens_per_s_per_gpu is None
+    assert result.real_tokens_per_s_per_gpu == pytest.approx(share * plain.tokens_per_s_per_gpu)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_what_contradicts_itself_is_refused(options, message):
 
 def test_a_pair_is_the_batch_by_default_and_words_say_all():
     words = "llama-3-8b@a100:loss=dpo,real_tokens=0.5,optimizer=lion,offload=cpu:activations"
-    found = find_workload(words)
-    assert (found.batch, found.loss, found.real_tokens, found.optimizer) == (2, "dpo", 0.5, "lion")
-    assert found.offload.named == ("activations",)
+    result = find_workload(words)
+    assert (result.batch, result.loss, result.real_tokens, result.optimizer) == (2, "dpo", 0.5, "lion")
+    assert result.offload.named == ("activations",)
     with pytest.raises(InvalidArgumentError, match="'2' is no share"):
         find_workload("llama-3-8b@a100:real_tokens=2")
 

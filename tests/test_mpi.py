@@ -25,9 +25,9 @@ def other(mpirun):
 
 def all_good(result, ranks):
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    told = said(result)
-    assert len(told) == ranks, result.stdout
-    return told
+    answer = said(result)
+    assert len(answer) == ranks, result.stdout
+    return answer
 
 
 # Results.
@@ -52,9 +52,9 @@ def test_every_strategy_at_once_and_at_length(mpirun, ranks):
 
 @pytest.mark.process
 def test_native_is_the_librarys_own_on_one_thread(mpirun):
-    told = all_good(mpirun.worker(3, "native"), 3)
-    assert len({rank["digest"] for rank in told}) == 1
-    for rank in told:
+    result = all_good(mpirun.worker(3, "native"), 3)
+    assert len({rank["digest"] for rank in result}) == 1
+    for rank in result:
         assert rank["about"]["library"] == str(mpirun.library)
         assert rank["about"]["abi"] == {"openmpi": "Open MPI", "mpich": "standard"}[mpirun.name]
         # The processes that Open MPI starts on it bear its name. The driver of other transports is not there.
@@ -98,10 +98,10 @@ def test_horovods_calls(mpirun, strategy):
 @pytest.mark.process
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_waiting_does_not_burn_cores(mpirun, ranks):
-    told = all_good(mpirun.worker(ranks, "waits", 3), ranks)
+    result = all_good(mpirun.worker(ranks, "waits", 3), ranks)
     # Of 3 s: more than ten times the measured value (0.04 to 0.07 s), a seventh of a core.
-    assert max(rank["waited"] for rank in told) < 0.45, told
-    assert max(rank["idle"] for rank in told) < 0.05, told
+    assert max(rank["waited"] for rank in result) < 0.45, result
+    assert max(rank["idle"] for rank in result) < 0.05, result
 
 
 # Failures.
@@ -121,11 +121,11 @@ def test_a_killed_rank_is_named(mpirun, strategy, transport):
     for _ in range(3):
         result = mpirun.worker(3, "fails", "kill", strategy, transport, options=RECOVERS[mpirun.name])
         assert result.returncode != 0
-        told = {rank["rank"]: rank for rank in said(result) if "rank" in rank}
-        if told:
+        values = {rank["rank"]: rank for rank in said(result) if "rank" in rank}
+        if values:
             break
-    assert told if mpirun.name == "mpich" else sorted(told) == [0, 2], result.stdout + result.stderr
-    for rank in told.values():
+    assert values if mpirun.name == "mpich" else sorted(values) == [0, 2], result.stdout + result.stderr
+    for rank in values.values():
         assert rank["rank"] in (0, 2), rank
         assert "rank 1 (host" in rank["error"], rank
         assert "died" in rank["error"], rank
@@ -136,17 +136,17 @@ def test_a_killed_rank_is_named(mpirun, strategy, transport):
 @pytest.mark.parametrize("strategy", ["ring", "native"])
 def test_a_stopped_rank_is_named_at_the_limit(mpirun, strategy):
     process = mpirun.start(3, sys.executable, "-m", "job_workers.mpi", "fails", "stop", strategy)
-    told, limit = [], 2
+    result, limit = [], 2
     try:
-        while len(told) < limit:
+        while len(result) < limit:
             line = process.stdout.readline()
             assert line, process.stderr.read()
             if "error" in line:
-                told.append(line)
+                result.append(line)
     finally:
         mpirun.end()
         process.communicate(timeout=20)
-    for line in told:
+    for line in result:
         assert "rank 1 (host" in line, line
         assert "stopped, or its host cannot be reached" in line, line
 
@@ -155,9 +155,9 @@ def test_a_stopped_rank_is_named_at_the_limit(mpirun, strategy):
 @pytest.mark.parametrize("strategy", ["ring", "native"])
 def test_ranks_that_call_different_things_are_told(mpirun, strategy):
     result = mpirun.worker(2, "fails", "shape", strategy, options=RECOVERS[mpirun.name])
-    told = [rank for rank in said(result) if "error" in rank]
-    assert len(told) == 2, result.stdout + result.stderr
-    for rank in told:
+    values = [rank for rank in said(result) if "error" in rank]
+    assert len(values) == 2, result.stdout + result.stderr
+    for rank in values:
         assert "999 elements" in rank["error"], rank
         assert "1000 elements" in rank["error"], rank
 
@@ -188,13 +188,13 @@ def test_mpi_that_others_have_initialized(mpirun):
     env = {"PYTHONPATH": str(site), "MPI4PY_LIBMPI": str(mpirun.library.parent / library)}
     if mpirun.name == "mpich":
         # mpi4py's wheel knows only MPICH's older interface.
-        told = all_good(mpirun.worker(2, "inside_mpi", "multiple", env=env), 2)
-        assert all("libmpi.so.12" in rank["error"] for rank in told), told
+        result = all_good(mpirun.worker(2, "inside_mpi", "multiple", env=env), 2)
+        assert all("libmpi.so.12" in rank["error"] for rank in result), result
         return
-    told = all_good(mpirun.worker(2, "inside_mpi", "multiple", env=env), 2)
-    assert told == [{"total": 3.0, "ended": 2}] * 2
-    told = all_good(mpirun.worker(2, "inside_mpi", "funneled", env=env), 2)
-    assert all("MPI_THREAD_MULTIPLE" in rank["error"] for rank in told), told
+    result = all_good(mpirun.worker(2, "inside_mpi", "multiple", env=env), 2)
+    assert result == [{"total": 3.0, "ended": 2}] * 2
+    result = all_good(mpirun.worker(2, "inside_mpi", "funneled", env=env), 2)
+    assert all("MPI_THREAD_MULTIPLE" in rank["error"] for rank in result), result
 
 
 DIFFERS = """

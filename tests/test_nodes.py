@@ -169,9 +169,9 @@ def test_a_rate_alone_is_of_one_rank_a_node_and_the_verdict_says_so():
 
 
 def test_what_is_assumed_is_said():
-    told = verdict("gpt2-small", "--gpu", "l4", "--gpus", "8")
-    assert "Assumed up to 8 GPUs per node over PCI Express of 192 Gbps and 25 Gbps between nodes: " in told
-    assert "no built-in cluster has the L4 24 GB (--gpus-per-node, --bandwidth, --cluster)" in told
+    result = verdict("gpt2-small", "--gpu", "l4", "--gpus", "8")
+    assert "Assumed up to 8 GPUs per node over PCI Express of 192 Gbps and 25 Gbps between nodes: " in result
+    assert "no built-in cluster has the L4 24 GB (--gpus-per-node, --bandwidth, --cluster)" in result
     assert "GPUs per node over NVLink" in verdict("gpt2-small", "--gpu", "h800", "--gpus", "8")
     assert "no built-in cluster" not in verdict(
         *("gpt2-small", "--gpu", "l4", "--gpus", "8", "--gpus-per-node", "4", "--bandwidth", "100Gbps")

@@ -54,10 +54,10 @@ def test_the_example_is_the_documented_one():
 
 
 def test_json():
-    found = json.loads(planned(FIVE, "--json", "--bucket-size", "5MB"))
-    assert list(found) == ["format", "version", "graph", "nodes", "edges", "bucket_size_bytes", "tensors", "buckets"]
-    assert (found["graph"], found["nodes"], found["bucket_size_bytes"]) == ("five all-reduces", 7, 5_000_000)
-    assert found["tensors"][4] == {
+    answer = json.loads(planned(FIVE, "--json", "--bucket-size", "5MB"))
+    assert list(answer) == ["format", "version", "graph", "nodes", "edges", "bucket_size_bytes", "tensors", "buckets"]
+    assert (answer["graph"], answer["nodes"], answer["bucket_size_bytes"]) == ("five all-reduces", 7, 5_000_000)
+    assert answer["tensors"][4] == {
         "id": 4,
         "name": "4",
         "dtype": "float32",
@@ -65,15 +65,15 @@ def test_json():
         "depth": 2,
         "bucket": 3,
     }
-    assert found["buckets"][3] == {"dtype": "float32", "bytes": 2_000_000, "tensors": [3, 4]}
+    assert answer["buckets"][3] == {"dtype": "float32", "bytes": 2_000_000, "tensors": [3, 4]}
 
 
 def test_nodes_edges_and_the_time_of_a_traversal():
     """The columns of Table I of the publication, of what the fetches need."""
     for words, nodes, edges in (((), 7, 4), (("--fetch", "3"), 3, 2)):
-        found = json.loads(planned(FIVE, "--json", "--time", *words))
-        assert (found["nodes"], found["edges"]) == (nodes, edges)
-        assert 0 < found["traversal_ms"] < 1000
+        answer = json.loads(planned(FIVE, "--json", "--time", *words))
+        assert (answer["nodes"], answer["edges"]) == (nodes, edges)
+        assert 0 < answer["traversal_ms"] < 1000
     assert "traversal_ms" not in json.loads(planned(FIVE, "--json"))
     text = planned(FIVE, "--time")
     assert "  Fetches      need 7 of 7 nodes\n  Edges        4\n  Traversal    " in text

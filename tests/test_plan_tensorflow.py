@@ -28,19 +28,19 @@ def summed(tf, tensor):
 
 
 def planned(*words):
-    found = cli.answer("plan", *words)
-    return [[found["tensors"][tensor]["name"] for tensor in bucket["tensors"]] for bucket in found["buckets"]], found
+    answer = cli.answer("plan", *words)
+    return [[answer["tensors"][tensor]["name"] for tensor in bucket["tensors"]] for bucket in answer["buckets"]], answer
 
 
 def test_a_graph_as_text_whose_operations_belong_to_a_library_that_is_not_here():
-    names, found = planned(HOROVOD, "--fetch", "train")
+    names, result = planned(HOROVOD, "--fetch", "train")
     assert names == [["reduce/first", "reduce/third"], ["reduce/second"]]
-    assert [(tensor["dtype"], tensor["bytes"]) for tensor in found["tensors"]] == [
+    assert [(tensor["dtype"], tensor["bytes"]) for tensor in result["tensors"]] == [
         ("float32", 48),
         ("float32", 48),
         ("float16", 24),
     ]
-    assert found["nodes"] == 8
+    assert result["nodes"] == 8
     assert planned(HOROVOD, "--fetch", "reduce/third:0")[0] == [["reduce/third"]]
 
 
@@ -66,8 +66,8 @@ def test_shapes_that_nobody_knows(tmp_path):
     (tmp_path / "open.pbtxt").write_text(text)
     error = refused(tmp_path / "open.pbtxt", "--fetch", "train")
     assert "the all-reduce 'reduce/first' has no known shape" in error and "--unknown-size" in error
-    _, found = planned(tmp_path / "open.pbtxt", "--fetch", "train", "--unknown-size", "2KB")
-    assert [tensor["bytes"] for tensor in found["tensors"]] == [2000, 2000, 2000]
+    _, result = planned(tmp_path / "open.pbtxt", "--fetch", "train", "--unknown-size", "2KB")
+    assert [tensor["bytes"] for tensor in result["tensors"]] == [2000, 2000, 2000]
 
 
 def test_a_pattern_makes_other_nodes_all_reduces():
@@ -206,9 +206,9 @@ def test_a_saved_model(tf, tmp_path):
     step = Step()
     folder = tmp_path / "step"
     tf.saved_model.save(step, str(folder), signatures={"first": step.first, "second": step.second})
-    _, found = planned(folder, "--signature", "first")
-    assert [tensor["bytes"] for tensor in found["tensors"]] == [24]
-    assert found["graph"] == "step"
+    _, result = planned(folder, "--signature", "first")
+    assert [tensor["bytes"] for tensor in result["tensors"]] == [24]
+    assert result["graph"] == "step"
     names, _ = planned(folder, "--signature", "second")
     assert [len(bucket) for bucket in names] == [1, 1]
     assert "has the signatures first, second; name one by --signature" in refused(folder)

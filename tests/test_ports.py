@@ -23,9 +23,9 @@ def range_of_system(tmp_path, monkeypatch):
 
 def test_they_are_different_and_none_that_the_system_chooses_for_a_rank(range_of_system):
     range_of_system("32768\t60999\n")
-    found = free_ports("127.0.0.1", 50)
-    assert len(set(found)) == 50
-    assert all(20_000 <= port < 30_000 for port in found)
+    result = free_ports("127.0.0.1", 50)
+    assert len(set(result)) == 50
+    assert all(20_000 <= port < 30_000 for port in result)
     range_of_system("22000\t60999\n")
     assert all(20_000 <= port < 22_000 for port in free_ports("127.0.0.1", 50))
 

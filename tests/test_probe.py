@@ -179,18 +179,18 @@ def test_inside_of_a_host(tmp_path):
     ended = launch(2, "probe", "--quick", "--most", "8MiB", "-o", path, "--json")
     assert ended.returncode == 0, ended.stderr
     assert "[1/4] inside a host" in ended.stderr
-    found = json.loads(ended.stdout)
-    assert [len(host["ranks"]) for host in found["hosts"]] == [2]
-    assert {rate["pattern"] for rate in found["rates"]} == {"inside a host"}
-    assert found["rates"][0]["rate_bps"] > 1e8
-    assert found["rates"][0]["repeats"] == QUICK.repeats
-    costs = {cost["what"]: cost["s"] for cost in found["costs"]}
+    answer = json.loads(ended.stdout)
+    assert [len(host["ranks"]) for host in answer["hosts"]] == [2]
+    assert {rate["pattern"] for rate in answer["rates"]} == {"inside a host"}
+    assert answer["rates"][0]["rate_bps"] > 1e8
+    assert answer["rates"][0]["repeats"] == QUICK.repeats
+    costs = {cost["what"]: cost["s"] for cost in answer["costs"]}
     assert 1e-7 < costs["latency inside a host"] < 0.1
     assert set(costs) == {"latency inside a host", "cost of a message"}
-    assert len(found["machines"]) == 2
-    assert all(0 <= one["taken_share"] <= 1 and one["wake_ups"] == 100 for one in found["machines"])
+    assert len(answer["machines"]) == 2
+    assert all(0 <= one["taken_share"] <= 1 and one["wake_ups"] == 100 for one in answer["machines"])
     fields = json.loads(path.read_text())
-    assert fields == found["cluster"]
+    assert fields == answer["cluster"]
     assert fields["gpus_per_node"] == 2
     assert "no network was measured" in fields["provenance"] and fields["bandwidth_measured"] is False
     assert "latency" not in fields  # between hosts: it was not measured
@@ -335,9 +335,9 @@ def test_compression_is_measured_and_forecast(tmp_path):
     costs = {one["method"]: one for one in json.loads(path.read_text(encoding="utf-8"))["compression_costs"]}
     assert set(costs) == {"powersgd:4", "topk:0.01", "int8", "fp16"}
     assert all(one["compress"]["element_s"] > 0 and "threads" not in one for one in costs.values())
-    found = paceline.simulate("resnet-50", str(path), workers=4, bandwidth="1Gbps", compression="int8")
-    assert found.notes[-1].endswith("measured on cluster")
+    result = paceline.simulate("resnet-50", str(path), workers=4, bandwidth="1Gbps", compression="int8")
+    assert result.notes[-1].endswith("measured on cluster")
     own = costs["int8"]["compress"]["element_s"] + costs["int8"]["between"].get("received_s", 0)
     # Beside 2 x 3/4 bytes an element, a scale of 4 for each 256.
-    assert found.bytes_sent_per_worker == pytest.approx(2 * 0.75 * 102.2e6 / 4 * (1 + 4 / 256), rel=0.01)
-    assert found.iteration_s > 102.2e6 / 4 * own
+    assert result.bytes_sent_per_worker == pytest.approx(2 * 0.75 * 102.2e6 / 4 * (1 + 4 / 256), rel=0.01)
+    assert result.iteration_s > 102.2e6 / 4 * own

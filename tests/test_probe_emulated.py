@@ -31,8 +31,8 @@ def possible(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def cluster():
     skip_where_forbidden()
-    with emulate.cluster(workers=3, bandwidth_bps=200e6) as found:
-        yield found
+    with emulate.cluster(workers=3, bandwidth_bps=200e6) as result:
+        yield result
 
 
 def ranks(cluster, *words, limit_s=100, **settings):
@@ -47,12 +47,12 @@ def ranks(cluster, *words, limit_s=100, **settings):
 def undisturbed(cluster, measure, good, most=5):
     """What is measured, again unless it is good; skips if the network is as bad by the cluster's own check."""
     for turn in range(most):
-        found = measure()
-        if good(found):
+        result = measure()
+        if good(result):
             break
         if turn == most - 1 and not (fidelity := cluster.check(repeats=3)).good:
             pytest.skip(f"this machine is busy: {fidelity.verdict()}")
-    return found
+    return result
 
 
 def near(rate, wanted):
@@ -63,12 +63,12 @@ def close(said):
     return all(abs(row["error"]) < 0.08 for row in said["rows"])
 
 
-def by_pattern(found):
-    return {rate["pattern"]: rate["rate_bps"] for rate in found["rates"]}
+def by_pattern(result):
+    return {rate["pattern"]: rate["rate_bps"] for rate in result["rates"]}
 
 
-def as_set(found):
-    rates = by_pattern(found)
+def as_set(result):
+    rates = by_pattern(result)
     return near(rates["ring"], 200e6) and rates["incast"] == pytest.approx(200e6, rel=0.15)
 
 
@@ -81,17 +81,17 @@ def test_the_rate_is_found(cluster, tmp_path):
         progress.append(err)
         return json.loads(out)
 
-    found = undisturbed(cluster, probe, as_set)
-    rates = by_pattern(found)
+    result = undisturbed(cluster, probe, as_set)
+    rates = by_pattern(result)
     assert set(rates) == {"ring", "one stream", "both ways", "incast", "1:N", "several connections"}
-    assert as_set(found), rates
-    assert {(pair["from"], pair["to"]) for pair in found["pairs"]} == {
+    assert as_set(result), rates
+    assert {(pair["from"], pair["to"]) for pair in result["pairs"]} == {
         (f"worker{a}", f"worker{b}") for a in range(3) for b in range(3) if a != b
     }
-    costs = {cost["what"]: cost["s"] for cost in found["costs"]}
+    costs = {cost["what"]: cost["s"] for cost in result["costs"]}
     assert 5e-6 < costs["latency between hosts"] < 2e-3
     assert costs["cost of a message"] < 2e-3
-    assert found["left_out"] == []
+    assert result["left_out"] == []
     assert "[1/9] rate between hosts" in progress[0]
     # What it writes is what `simulate` reads.
     simulated = paceline.simulate("allreduce:4MB", path, "ring", workers=3).iteration_s
@@ -104,8 +104,8 @@ def test_the_rate_is_found(cluster, tmp_path):
 
 @pytest.mark.slow
 def test_a_slow_card_is_named(tmp_path):
-    with emulate.cluster(workers=3, bandwidth_bps=500e6) as found:
-        shaped = found.popen("worker1", [sys.executable, "-c", SLOWER])
+    with emulate.cluster(workers=3, bandwidth_bps=500e6) as result:
+        shaped = result.popen("worker1", [sys.executable, "-c", SLOWER])
         assert shaped.wait(30) == 0
         slow = re.compile(r"host worker1 is slow: its NIC sends (9\d|10\d)(\.\d+)? Mbps \(others: [45]\d\d")
 
@@ -113,9 +113,9 @@ def test_a_slow_card_is_named(tmp_path):
             return slow.search(said) and said.count("is slow") == 1
 
         def probe():
-            return " ".join(ranks(found, "probe", "--quick", "--limit", "60")[0].split())
+            return " ".join(ranks(result, "probe", "--quick", "--limit", "60")[0].split())
 
-        said = undisturbed(found, probe, good)
+        said = undisturbed(result, probe, good)
     assert good(said), said
 
 
@@ -141,14 +141,16 @@ def test_forecasts_are_compared_with_what_was_probed(cluster):
 @pytest.mark.slow
 def test_several_ranks_a_host(tmp_path):
     path = tmp_path / "cluster.json"
-    with emulate.cluster(workers=2, servers=2, bandwidth_bps=500e6) as found:
+    with emulate.cluster(workers=2, servers=2, bandwidth_bps=500e6) as result:
         settings = {"ranks_per_host": 2, "strategy": "ps", "servers": 2}
-        rates = json.loads(ranks(found, "probe", "--quick", "--json", "-o", path, **settings)[0])["rates"]
+        rates = json.loads(ranks(result, "probe", "--quick", "--json", "-o", path, **settings)[0])["rates"]
         assert {"ring", "all ranks at once", "inside a host"} <= {rate["pattern"] for rate in rates}
         fields = json.loads(path.read_text())
         assert fields["gpus_per_node"] == 2
         assert {"latency", "intra_bandwidth", "intra_latency"} <= set(fields)
         words = ["--cluster", path, "--strategy", "ps,hierarchical", "--trace", "allreduce:8MB", "--json"]
-        said = undisturbed(found, lambda: json.loads(ranks(found, "validate", "--here", *words, **settings)[0]), close)
+        said = undisturbed(
+            result, lambda: json.loads(ranks(result, "validate", "--here", *words, **settings)[0]), close
+        )
     assert [(row["strategy"], row["servers"]) for row in said["rows"]] == [("ps", 2), ("hierarchical", 0)]
     assert close(said), (said["summary"], said["notes"], [row["measured_s"] for row in said["rows"]])

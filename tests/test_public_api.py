@@ -92,19 +92,19 @@ def members(name):
         yield public, value
         if inspect.isclass(value):
             for method in dir(value):
-                found = inspect.getattr_static(value, method)
-                found = found.__func__ if isinstance(found, classmethod | staticmethod) else found
-                if inspect.isfunction(found) and found.__module__.startswith("paceline"):
-                    yield f"{public}.{method}", found
+                result = inspect.getattr_static(value, method)
+                result = result.__func__ if isinstance(result, classmethod | staticmethod) else result
+                if inspect.isfunction(result) and result.__module__.startswith("paceline"):
+                    yield f"{public}.{method}", result
 
 
-def arguments(found):
+def arguments(result):
     """Names of the arguments that the docstring of a function or class has to describe."""
-    if inspect.isclass(found):
-        if dataclasses.is_dataclass(found) or "__init__" not in vars(found):
+    if inspect.isclass(result):
+        if dataclasses.is_dataclass(result) or "__init__" not in vars(result):
             return []
-        return arguments(found.__init__)
-    return [name for name in inspect.signature(found).parameters if name not in ("self", "cls")]
+        return arguments(result.__init__)
+    return [name for name in inspect.signature(result).parameters if name not in ("self", "cls")]
 
 
 def test_no_docstring_begins_with_what():
@@ -115,21 +115,21 @@ def test_no_docstring_begins_with_what():
 @pytest.mark.parametrize("name", LIGHT + TORCH + FRONTS)
 def test_docstrings_describe_every_argument(name):
     missing = []
-    for public, found in members(name):
+    for public, result in members(name):
         own = public.rpartition(".")[2]
         if own.startswith("_"):
             continue
-        text = inspect.getdoc(found) or ""
-        if inspect.isclass(found):
-            text += "\n" + (inspect.getdoc(found.__init__) or "")
+        text = inspect.getdoc(result) or ""
+        if inspect.isclass(result):
+            text += "\n" + (inspect.getdoc(result.__init__) or "")
         if not text.strip():
             missing.append(public)
         section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", text, re.MULTILINE)
         described = set(re.findall(r"^    \*{0,2}(\w+):", section.group(1), re.MULTILINE)) if section else set()
-        made_elsewhere = inspect.isclass(found) and "Made by" in text
+        made_elsewhere = inspect.isclass(result) and "Made by" in text
         if not made_elsewhere:
-            missing += [f"{public}({argument})" for argument in arguments(found) if argument not in described]
-        missing += [f"{public}: no argument {word}" for word in described - set(arguments(found))]
+            missing += [f"{public}({argument})" for argument in arguments(result) if argument not in described]
+        missing += [f"{public}: no argument {word}" for word in described - set(arguments(result))]
     assert not missing
 
 
@@ -145,11 +145,11 @@ def one_rank():
 def examples(name, given):
     finder = doctest.DocTestFinder(recurse=False)
     seen = set()
-    for public, found in members(name):
-        if id(found) in seen:  # inherited by several classes
+    for public, result in members(name):
+        if id(result) in seen:  # inherited by several classes
             continue
-        seen.add(id(found))
-        yield from finder.find(found, f"{name}.{public}", module=False, globs=dict(given))
+        seen.add(id(result))
+        yield from finder.find(result, f"{name}.{public}", module=False, globs=dict(given))
 
 
 def run_examples(name, given):

@@ -10,5 +10,5 @@ from random_scenarios import KEPT, OUTCOMES, outcomes
 def test_random_scenarios_come_out_as_they_did(count):
     """`python tests/random_scenarios.py` writes what is expected."""
     expected = json.loads(OUTCOMES.read_text(encoding="utf-8"))[:count]
-    for found, wanted in zip(outcomes(count), expected, strict=True):
-        assert found == pytest.approx(wanted, rel=1e-9), wanted["scenario"]
+    for result, wanted in zip(outcomes(count), expected, strict=True):
+        assert result == pytest.approx(wanted, rel=1e-9), wanted["scenario"]

@@ -137,16 +137,16 @@ def test_ranks_of_a_node_are_neighbors_and_count_from_zero(nodes):
     order = by_node([place(node) for node in nodes])
     assert sorted(order) == list(range(len(nodes)))
     there = world([nodes[number] for number in order])
-    told = [there.of_rank(rank) for rank in range(len(nodes))]
-    assert [int(each["RANK"]) for each in told] == list(range(len(nodes)))
+    values = [there.of_rank(rank) for rank in range(len(nodes))]
+    assert [int(each["RANK"]) for each in values] == list(range(len(nodes)))
     for node in set(nodes):
         local = [
             int(each["LOCAL_RANK"])
-            for each, number in zip(told, order, strict=True)
+            for each, number in zip(values, order, strict=True)
             if nodes[number] == node and int(each["LOCAL_WORLD_SIZE"]) == nodes.count(node)
         ]
         assert local == list(range(nodes.count(node)))
-    groups = [int(each["GROUP_RANK"]) for each in told]
+    groups = [int(each["GROUP_RANK"]) for each in values]
     assert groups == sorted(groups)
 
 
@@ -154,10 +154,14 @@ def test_the_variables_of_ranks_and_servers(monkeypatch):
     monkeypatch.setenv("PACELINE_TIMEOUT", "7")
     monkeypatch.setenv("RANK", "5")
     there = world("aab", strategy="ps", servers=2, single_copy=False, start_timeout_s=12.0)
-    told = there.of_rank(1)
-    assert (told["PACELINE_TIMEOUT"], told["PACELINE_START_TIMEOUT"], told["PACELINE_SINGLE_COPY"]) == ("7", "12", "0")
-    assert (told["RANK"], told["WORLD_SIZE"], told["PACELINE_RUN_SERVERS"]) == ("1", "3", "2")
-    assert told["PACELINE_RENDEZVOUS"] == "10.0.0.1:4000"
+    result = there.of_rank(1)
+    assert (result["PACELINE_TIMEOUT"], result["PACELINE_START_TIMEOUT"], result["PACELINE_SINGLE_COPY"]) == (
+        "7",
+        "12",
+        "0",
+    )
+    assert (result["RANK"], result["WORLD_SIZE"], result["PACELINE_RUN_SERVERS"]) == ("1", "3", "2")
+    assert result["PACELINE_RENDEZVOUS"] == "10.0.0.1:4000"
     server = there.of_server(1)
     assert server["PACELINE_RUN_SERVER"] == "1"
     assert "RANK" not in server
@@ -214,14 +218,14 @@ class TestExecutor:
 
     def test_ranks_on_two_nodes(self, nodes):
         with RayExecutor(num_workers=4) as executor:
-            told = executor.run(work.total, args=[2.0])
+            result = executor.run(work.total, args=[2.0])
             again = executor.run(work.total, kwargs={"scale": 3.0})
             assert executor.execute(lambda one: one) == [None] * 4
-        assert [rank for rank, _, _, _ in told] == [0, 1, 2, 3]
-        assert {(size, value) for _, size, value, _ in told} == {(4, 20.0)}
+        assert [rank for rank, _, _, _ in result] == [0, 1, 2, 3]
+        assert {(size, value) for _, size, value, _ in result} == {(4, 20.0)}
         assert {value for _, _, value, _ in again} == {30.0}
-        assert [each["LOCAL_RANK"] for *_, each in told] == ["0", "1", "0", "1"]
-        assert [each["GROUP_RANK"] for *_, each in told] == ["0", "0", "1", "1"]
+        assert [each["LOCAL_RANK"] for *_, each in result] == ["0", "1", "0", "1"]
+        assert [each["GROUP_RANK"] for *_, each in result] == ["0", "0", "1", "1"]
 
     def test_a_timeline_that_is_not_made_leaves_the_old_one(self, nodes, tmp_path):
         path, old = tmp_path / "run.json", '[\n{"ph": "i"}\n]\n'
@@ -245,8 +249,8 @@ class TestExecutor:
 
     def test_devices_of_the_node(self, nodes):
         with RayExecutor(num_workers=2, use_gpu=True) as executor:
-            told = executor.run(work.total, [1.0])
-        assert {each["CUDA_VISIBLE_DEVICES"] for *_, each in told} <= {"0,1", "1,0"}
+            result = executor.run(work.total, [1.0])
+        assert {each["CUDA_VISIBLE_DEVICES"] for *_, each in result} <= {"0,1", "1,0"}
 
     def test_everything_is_given_back(self, nodes):
         import ray
@@ -506,13 +510,13 @@ class TestSweeps:
         assert "Traceback" not in said.stderr
 
     def test_from_python(self, nodes):
-        asked = {"workers": [2, 4], "bandwidth": "10Gbps", "strategies": ["ring", "ps"]}
+        values = {"workers": [2, 4], "bandwidth": "10Gbps", "strategies": ["ring", "ps"]}
         done = []
-        there = paceline.sweep("resnet-50", executor="ray", progress=lambda *ended: done.append(ended), **asked)
-        assert there == paceline.sweep("resnet-50", **asked)
+        there = paceline.sweep("resnet-50", executor="ray", progress=lambda *ended: done.append(ended), **values)
+        assert there == paceline.sweep("resnet-50", **values)
         assert done[-1] == (4, 4)
         with pytest.raises(paceline.InvalidArgumentError, match="executor: 'dask' is unknown"):
-            paceline.sweep("resnet-50", executor="dask", **asked)
+            paceline.sweep("resnet-50", executor="dask", **values)
 
 
 @needs_ray
@@ -535,15 +539,15 @@ class TestElastic:
         with executor:
             return executor.run(elastic.train, [self.STEPS, path], {"pause_s": pause_s})
 
-    def check(self, told, size, at):
+    def check(self, result, size, at):
         """All ends are the same, nothing from the last commit on was done again, and the weights are as without."""
         alone = work.train_alone(size, self.STEPS)
-        assert [each for _, each, _ in told] == [size] * size
-        for _, _, weights in told:
+        assert [each for _, each, _ in result] == [size] * size
+        for _, _, weights in result:
             for name, weight in weights.items():
-                np.testing.assert_array_equal(weight, told[0][2][name])
+                np.testing.assert_array_equal(weight, result[0][2][name])
                 np.testing.assert_allclose(weight, alone[name], rtol=1e-4, atol=1e-5)
-        began = max((begins for begins, _, _ in told), key=len)
+        began = max((begins for begins, _, _ in result), key=len)
         assert began[0] == 0
         assert len(began) == 2
         assert began[1] >= at
@@ -573,11 +577,11 @@ class TestElastic:
 
         try:
             executor = ElasticRayExecutor(min_workers=3, max_workers=3, cpus_per_worker=2)
-            told = self.run(tmp_path, executor, 20, remove, 0.1)
+            result = self.run(tmp_path, executor, 20, remove, 0.1)
         finally:
             for each in added:
                 nodes.remove_node(each)
-        self.check(told, 3, 20)
+        self.check(result, 3, 20)
 
     def test_a_function_that_raises_ends_the_job(self, nodes):
         said = r"failed: LookupError: no pictures here; 1 slot left"

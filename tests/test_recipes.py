@@ -8,9 +8,9 @@ from paceline.errors import InvalidArgumentError
 
 
 def workload(word="gpt2-small@h100", **options):
-    found = find_workload(word, **options)
-    assert found is not None
-    return found
+    result = find_workload(word, **options)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ def test_without_a_recipe_it_is_that_of_the_computation():
 
 @pytest.mark.parametrize("name", COMPUTED)
 def test_a_recipe_computes_in_its_first_precision(name):
-    found = workload(precision=name)
-    assert found.precision == COMPUTED[name][0]
-    assert found.trace().dtype == found.recipe.reduction
-    assert workload(f"gpt2-small@h100:precision={name}").recipe == found.recipe
+    result = workload(precision=name)
+    assert result.precision == COMPUTED[name][0]
+    assert result.trace().dtype == result.recipe.reduction
+    assert workload(f"gpt2-small@h100:precision={name}").recipe == result.recipe
 
 
 def test_an_older_gpu_computes_in_fp16_where_the_recipe_allows_it():
@@ -108,14 +108,14 @@ def memory(**options):
     ],
 )
 def test_the_state_in_the_optimizers_step(options, bytes_each):
-    found, parameters = memory(**options), 1_414_647_808
-    step = found.parameters_bytes + found.gradients_bytes + found.optimizer_bytes
+    result, parameters = memory(**options), 1_414_647_808
+    step = result.parameters_bytes + result.gradients_bytes + result.optimizer_bytes
     # With units that are gathered, that may be less than what the backward pass needs.
     if options.get("sharding") == "zero3":
-        assert found.peak_bytes >= parameters * bytes_each
+        assert result.peak_bytes >= parameters * bytes_each
     else:
         assert step == pytest.approx(parameters * bytes_each, rel=0.02)
-        assert found.peak_bytes == pytest.approx(step, rel=0.03)
+        assert result.peak_bytes == pytest.approx(step, rel=0.03)
 
 
 def test_a_loop_over_tensors_has_temporaries_of_one():
@@ -168,12 +168,12 @@ def test_temporaries_of_a_recorded_step_are_those_of_its_operators():
 def test_what_a_process_takes_is_the_sum_of_its_parts():
     for sharding, ranks in [("none", 1), ("none", 8), ("zero1", 8), ("zero3", 8), ("hsdp", 16)]:
         for precision in ("mixed", "bf16", "amp-bf16", "o2"):
-            found = memory(precision=precision, sharding=sharding, workers=ranks, seq=512, batch=8)
-            kinds = (found.parameters_bytes, found.gradients_bytes, found.optimizer_bytes)
-            kinds += (found.gathered_bytes, found.communication_bytes, found.activations_bytes)
-            assert found.peak_bytes == sum(kinds) <= found.reserved_bytes
-            assert found.total_bytes == found.reserved_bytes + found.context_bytes + found.nccl_bytes
-            assert (found.nccl_bytes > 0) == (ranks > 1)
+            result = memory(precision=precision, sharding=sharding, workers=ranks, seq=512, batch=8)
+            kinds = (result.parameters_bytes, result.gradients_bytes, result.optimizer_bytes)
+            kinds += (result.gathered_bytes, result.communication_bytes, result.activations_bytes)
+            assert result.peak_bytes == sum(kinds) <= result.reserved_bytes
+            assert result.total_bytes == result.reserved_bytes + result.context_bytes + result.nccl_bytes
+            assert (result.nccl_bytes > 0) == (ranks > 1)
 
 
 def test_no_more_is_reserved_than_there_is_and_what_fits_leaves_room():
@@ -208,12 +208,12 @@ def test_offloaded_inputs_of_blocks_are_on_the_cpu():
     inputs = 2 * 4 * 8192 * 4096
     assert full.activations - offloaded.activations == 32 * inputs
     options = {"gpu": "h100", "workers": 8, "sharding": "zero3", "strategy": "native", "batch": 4}
-    found = [paceline.simulate("llama-3-8b", checkpointing=kind, **options) for kind in ("full", "offload")]
-    peaks = [one.sharded.memory.peak_bytes for one in found]
-    assert peaks[0] > peaks[1] and found[0].iteration_s == found[1].iteration_s
-    assert "full checkpointing, offloaded" in found[1].assumed
+    result = [paceline.simulate("llama-3-8b", checkpointing=kind, **options) for kind in ("full", "offload")]
+    peaks = [one.sharded.memory.peak_bytes for one in result]
+    assert peaks[0] > peaks[1] and result[0].iteration_s == result[1].iteration_s
+    assert "full checkpointing, offloaded" in result[1].assumed
 
 
 def test_lightnings_names_are_known():
-    found = paceline.simulate("gpt2-small", gpu="h100", workers=1, precision="bf16-mixed", sharding="none")
-    assert "recipe amp-bf16" in found.assumed
+    result = paceline.simulate("gpt2-small", gpu="h100", workers=1, precision="bf16-mixed", sharding="none")
+    assert "recipe amp-bf16" in result.assumed

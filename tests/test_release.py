@@ -58,10 +58,10 @@ def test_nobody_is_sent_to_what_is_not_ours():
     """Whoever took that address, or the name on an index, would serve code to our readers (CONTRIBUTING.md, Home)."""
     home = PYPROJECT["urls"].get("Source")
     sent = [
-        (name, found[0])
+        (name, result[0])
         for name, text in tracked()
         for pattern in (OF_OTHERS, BY_NAME)
-        for found in pattern.finditer(text)
+        for result in pattern.finditer(text)
         if not (home and name == "pyproject.toml")
     ]
     assert not sent

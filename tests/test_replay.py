@@ -204,9 +204,14 @@ def test_what_is_measured(limits, seconds):
             9,
         ),
     ]
-    found = measured([Played.from_dict(json.loads(json.dumps(rank.to_dict()))) for rank in ranks])
-    assert [one.seconds for one in found] == pytest.approx(seconds)
-    assert (found[0].involuntary_switches, found[0].cpu_s, found[0].steal_s, found[0].late_s) == (4, 1.0, 0.25, 2e-4)
+    answer = measured([Played.from_dict(json.loads(json.dumps(rank.to_dict()))) for rank in ranks])
+    assert [one.seconds for one in answer] == pytest.approx(seconds)
+    assert (answer[0].involuntary_switches, answer[0].cpu_s, answer[0].steal_s, answer[0].late_s) == (
+        4,
+        1.0,
+        0.25,
+        2e-4,
+    )
     with pytest.raises(paceline.InvalidArgumentError, match="no common clock"):
         measured([ranks[0], replace(ranks[1], clock="another")])
 
@@ -220,9 +225,9 @@ def test_workers_that_do_not_wait_for_each_other_are_measured_by_their_rates():
     fast = own(0, *((n * 10, n * 10 + 10) for n in range(41)), warmup=1)
     slow = own(1, *((n * 20, n * 20 + 20) for n in range(41)), warmup=1)
     # From 20, when the slow one is warm, to 410, when the fast one has ended, in four windows.
-    found = measured([fast, slow])
-    assert [one.seconds for one in found] == pytest.approx([2 / (1 / 10e-9 + 1 / 20e-9)] * 4)
-    for one in found:
+    result = measured([fast, slow])
+    assert [one.seconds for one in result] == pytest.approx([2 / (1 / 10e-9 + 1 / 20e-9)] * 4)
+    for one in result:
         assert (one.late_s, one.cpu_s, one.steal_s) == pytest.approx((2e-4, 1.0, 0.25))
         assert one.involuntary_switches == 4
     # An iteration counts in a window by how much of it is there.

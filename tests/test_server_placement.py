@@ -23,15 +23,15 @@ def test_shares_are_those_of_variables_in_turn():
     # a, its two averages, c, b: on servers 0, 1, 2, 0 and 1 of 3.
     averages = [Distributed("a/mean", 4), Distributed("a/variance", 4)]
     made = trace([10, 20, 70], [Distributed("a"), *averages, Distributed("c"), Distributed("b")])
-    found = paceline.simulate(made, strategy="ps", workers=2, servers=3, placement="tensorflow", library="none")
-    assert found.server_shares == pytest.approx((0.8, 0.2, 0.0))
-    assert found.to_dict()["server_shares"] == pytest.approx([0.8, 0.2, 0.0])
+    result = paceline.simulate(made, strategy="ps", workers=2, servers=3, placement="tensorflow", library="none")
+    assert result.server_shares == pytest.approx((0.8, 0.2, 0.0))
+    assert result.to_dict()["server_shares"] == pytest.approx([0.8, 0.2, 0.0])
 
 
 def test_tensors_that_no_variable_names_follow():
     made = trace([1, 2, 4, 8], [Distributed("d"), Distributed("b")])
-    found = paceline.simulate(made, strategy="ps", workers=2, servers=4, placement="tensorflow", library="none")
-    assert found.server_shares == pytest.approx([share / 15 for share in (8, 2, 1, 4)])
+    result = paceline.simulate(made, strategy="ps", workers=2, servers=4, placement="tensorflow", library="none")
+    assert result.server_shares == pytest.approx([share / 15 for share in (8, 2, 1, 4)])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -56,9 +56,9 @@ def test_it_is_the_file_with_the_same_servers(seed):
 def test_shares_of_every_strategy_with_servers(strategy):
     made = trace([3000, 1000])
     for servers in (1, 2, 3):
-        found = paceline.simulate(made, strategy=strategy, workers=2, servers=servers, library="none")
-        assert len(found.server_shares) == servers
-        assert sum(found.server_shares) == pytest.approx(1)
+        result = paceline.simulate(made, strategy=strategy, workers=2, servers=servers, library="none")
+        assert len(result.server_shares) == servers
+        assert sum(result.server_shares) == pytest.approx(1)
     even = paceline.simulate(made, strategy="ps", workers=2, servers=2, placement="even", library="none")
     assert even.server_shares == pytest.approx((0.5, 0.5))
     assert paceline.simulate(made, strategy="ring", workers=2).server_shares == ()
@@ -131,6 +131,6 @@ def test_wrong_json_is_refused(variables):
 def test_every_order_of_few_variables():
     for created in itertools.permutations("abc"):
         made = trace([1, 10, 100], [Distributed(name) for name in created])
-        found = paceline.simulate(made, strategy="ps", workers=1, servers=2, placement="tensorflow", library="none")
+        result = paceline.simulate(made, strategy="ps", workers=1, servers=2, placement="tensorflow", library="none")
         sizes = {"a": 1, "b": 10, "c": 100}
-        assert found.server_shares[1] == pytest.approx(sizes[created[1]] / 111)
+        assert result.server_shares[1] == pytest.approx(sizes[created[1]] / 111)

@@ -193,8 +193,8 @@ def test_a_file_of_names_is_refused_where_arrays_have_none(tmp_path):
 
 
 def events(path, category):
-    found = [event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == category]
-    return [event for event in found if event["ph"] in ("b", "X")]
+    answer = [event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == category]
+    return [event for event in answer if event["ph"] in ("b", "X")]
 
 
 @pytest.mark.parametrize(

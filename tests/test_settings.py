@@ -57,10 +57,10 @@ ALL = list(SETTINGS.values())
 def command(place):
     if place == "replay":
         return replay.main
-    found = main.main
+    result = main.main
     for word in place.split():
-        found = found.get_command(click.Context(found), word)
-    return found
+        result = result.get_command(click.Context(result), word)
+    return result
 
 
 @pytest.mark.parametrize("setting", [*ALL, *HOROVOD.values()], ids=lambda setting: setting.variable or setting.name)

@@ -38,16 +38,16 @@ def test_ddp_is_slowed_down_by_kernels_as_sharding_is():
 @pytest.mark.parametrize("options", [{}, {"accumulate": 3}, {"stragglers": "3:1.5"}, {"strategy": "ring"}])
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero3", "hsdp"])
 def test_exposed_communication_is_all_time_beyond_computation_alone_by_its_causes(sharding, options):
-    found = simulated(sharding=sharding, **options)
-    alone, own = simulated(sharding=sharding, workers=1, accumulate=options.get("accumulate")), found.sharded
+    result = simulated(sharding=sharding, **options)
+    alone, own = simulated(sharding=sharding, workers=1, accumulate=options.get("accumulate")), result.sharded
     # The library's calls are no computation: a worker alone, which has none, computes as long.
-    assert (found.forward_s, found.backward_s) == pytest.approx((alone.forward_s, alone.backward_s))
-    assert own.calls_s > 0 and found.exposed_communication_s == pytest.approx(found.iteration_s - found.compute_s)
+    assert (result.forward_s, result.backward_s) == pytest.approx((alone.forward_s, alone.backward_s))
+    assert own.calls_s > 0 and result.exposed_communication_s == pytest.approx(result.iteration_s - result.compute_s)
     causes = sum(vars(own.exposed).values()) + own.slowed_s + own.straggling_s + own.calls_s
-    assert causes == pytest.approx(found.exposed_communication_s)
+    assert causes == pytest.approx(result.exposed_communication_s)
     scenario = Scenario.of(paceline.load_trace("resnet-50"), paceline.load_cluster(), "native", 64)
-    [fact] = exposed(scenario, found)
-    assert fact.values[0].startswith(f"{units.duration(found.exposed_communication_s)} of communication")
+    [fact] = exposed(scenario, result)
+    assert fact.values[0].startswith(f"{units.duration(result.exposed_communication_s)} of communication")
     assert {"framework overhead", "compute slowed by NCCL kernels"} <= {name for _, name in fact.values[1:]}
 
 
@@ -65,15 +65,15 @@ def test_each_collective_of_a_plan_has_the_time_of_nccl():
     scenario = Scenario.of(
         paceline.load_trace("resnet-50"), paceline.load_cluster("dgx-h100"), "native", 64, sharding="hsdp:8"
     )
-    plan, found = native(scenario).plan(), native(scenario).collectives()
-    assert found is not None
+    plan, result = native(scenario).plan(), native(scenario).collectives()
+    assert result is not None
     wanted = {
         (it.exchanged.collective, it.exchanged.group.size, it.exchanged.group.stride)
         for it in plan.steps
         if it.exchanged is not None
     }
-    assert {(it.collective, it.size, it.stride) for it in found} == wanted
-    for it in found:
+    assert {(it.collective, it.size, it.stride) for it in result} == wanted
+    for it in result:
         kind = it.collective.replace("-", "")
         layout = {1: Group(8, 8), 8: Group(8, 1, concurrent=8)}[it.stride]
         assert it.seconds == collective_time(kind, it.bytes, layout, "dgx-h100").seconds

@@ -41,9 +41,9 @@ def model(tmp_path: Path) -> str:
 
 def test_none_is_the_forecast_without_it(model: str) -> None:
     plain = json.loads(run(model, "--gpus", "8", "--strategy", "ring", "--json"))[0]
-    found = json.loads(run(model, "--gpus", "8", "--strategy", "ring", "--sharding", "none", "--json"))[0]
-    own = found.pop("sharded")
-    assert found | {"interval": None, "evidence": ""} == plain | {"interval": None, "evidence": ""}
+    answer = json.loads(run(model, "--gpus", "8", "--strategy", "ring", "--sharding", "none", "--json"))[0]
+    own = answer.pop("sharded")
+    assert answer | {"interval": None, "evidence": ""} == plain | {"interval": None, "evidence": ""}
     parameters = (2 * BLOCKS + 2) * ELEMENTS
     assert own["memory"]["parameters_bytes"] == 4 * parameters
     assert own["memory"]["optimizer_bytes"] == 8 * parameters
@@ -64,10 +64,10 @@ def test_each_stage_takes_less_memory_and_sends_what_is_published(model: str) ->
 
 def test_aliases_and_groups(model: str) -> None:
     words = [model, "--gpus", "8", "--gpus-per-node", "4", "--bandwidth", "10Gbps", "--json"]
-    found = json.loads(run(*words, "--sharding", "fsdp,hsdp,hsdp:2"))
-    assert [one["sharded"]["sharding"] for one in found] == ["zero3", "hsdp:4", "hsdp:2"]
-    assert [one["sharded"]["shard_ranks"] for one in found] == [8, 4, 2]
-    assert {one["strategy"] for one in found} == {"native"}
+    answer = json.loads(run(*words, "--sharding", "fsdp,hsdp,hsdp:2"))
+    assert [one["sharded"]["sharding"] for one in answer] == ["zero3", "hsdp:4", "hsdp:2"]
+    assert [one["sharded"]["shard_ranks"] for one in answer] == [8, 4, 2]
+    assert {one["strategy"] for one in answer} == {"native"}
 
 
 def test_who_names_halving_doubling_is_told_that_ranks_do_not_keep_step(model: str) -> None:
@@ -78,10 +78,10 @@ def test_who_names_halving_doubling_is_told_that_ranks_do_not_keep_step(model: s
 
 def test_optimizer_states_in_groups_of_ranks(model: str) -> None:
     words = [model, "--gpus", "8", "--gpus-per-node", "4", "--bandwidth", "10Gbps", "--json"]
-    found = [one["sharded"] for one in json.loads(run(*words, "--sharding", "zero1,zero1:4,zero2:4,zero1:8"))]
-    assert [one["sharding"] for one in found] == ["zero1", "zero1:4", "zero2:4", "zero1"]
-    assert [one["shard_ranks"] for one in found] == [8, 4, 4, 8]
-    states = [one["memory"]["optimizer_bytes"] for one in found]
+    answer = [one["sharded"] for one in json.loads(run(*words, "--sharding", "zero1,zero1:4,zero2:4,zero1:8"))]
+    assert [one["sharding"] for one in answer] == ["zero1", "zero1:4", "zero2:4", "zero1"]
+    assert [one["shard_ranks"] for one in answer] == [8, 4, 4, 8]
+    states = [one["memory"]["optimizer_bytes"] for one in answer]
     assert states[1] == states[2] == 2 * states[0]
     results = paceline.sweep(model, workers=8, gpus_per_node=4, strategy="ring", sharding=["zero1:4", "hsdp:4"])
     all_bytes = 4 * (2 * BLOCKS + 2) * ELEMENTS
@@ -103,8 +103,8 @@ def test_a_job_that_does_not_fit_names_the_remedy(model: str) -> None:
     assert "--sharding zero3" in cli.facts(text)["Fits with"] and "\nIf it fit: " in text
     parts = "83.9 MB gradients 83.9 MB optimizer states 41.9 MB parameters 4 kB activations"
     assert cli.facts(text)["Memory"] == f"0.45 GB CUDA context {parts}"
-    found = json.loads(run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "580MB", "--json"))
-    assert [one["sharded"]["fits"] for one in found] == [False, True]
+    answer = json.loads(run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "580MB", "--json"))
+    assert [one["sharded"]["fits"] for one in answer] == [False, True]
     text = " ".join(run(model, "--gpus", "8", "--sharding", "zero1,zero3", "--memory", "1GB").split())
     assert "does not fit" not in text
     assert "zero3" in text
@@ -157,8 +157,8 @@ def test_the_plan_of_servers_is_the_one_that_is_executed(model: str, tmp_path: P
 def test_a_model_pulls_as_asked_and_otherwise_as_its_library_does() -> None:
     words = ("gpt2-small", "--gpu", "a100", "--gpus", "8", "--strategy", "ps", "--json")
     pulls = (), ("--pull", "layer"), ("--pull", "step")
-    found = [json.loads(cli.call("simulate", *words, *more).stdout)[0] for more in pulls]
-    default, layer, step = (one["iteration_s"] for one in found)
+    answer = [json.loads(cli.call("simulate", *words, *more).stdout)[0] for more in pulls]
+    default, layer, step = (one["iteration_s"] for one in answer)
     assert layer < default == step
 
 
@@ -267,13 +267,13 @@ def test_efficiency_over_100_per_cent_is_explained(model: str) -> None:
 
 def test_explain_names_the_sharding_and_keeps_its_sentences(model: str) -> None:
     words = (model, "--gpus", "8", "--sharding", "zero2,zero3", "--memory", "1GB", "--explain")
-    told = [one["explanation"] for one in json.loads(run(*words, "--json")) if "explanation" in one]
-    assert [it["sharding"] for it in told] in (["zero2"], ["zero3"])
+    answer = [one["explanation"] for one in json.loads(run(*words, "--json")) if "explanation" in one]
+    assert [it["sharding"] for it in answer] in (["zero2"], ["zero3"])
     text = said(*words)
-    name = told[0]["sharding"]
+    name = answer[0]["sharding"]
     assert name in text.partition(":")[0]
     assert "Exposed" in text and "Memory" in text and "optimizer states" in text
-    assert not {"multicast in the switch", "aggregation in the switch"} & {one["what"] for one in told[0]["changes"]}
+    assert not {"multicast in the switch", "aggregation in the switch"} & {one["what"] for one in answer[0]["changes"]}
 
 
 def test_parallel_ranks_are_counted_in_gpus() -> None:
@@ -311,8 +311,8 @@ def test_without_sharding_every_strategy_can_be_named(model: str) -> None:
 
 def test_libraries_that_shard_nothing_are_refused(model: str) -> None:
     words = [model, "--gpus", "8", "--bandwidth", "10Gbps"]
-    told = run(*words, "--library", "horovod", "--sharding", "none,zero3", code=2)
-    assert "--library: horovod shards nothing" in told
+    result = run(*words, "--library", "horovod", "--sharding", "none,zero3", code=2)
+    assert "--library: horovod shards nothing" in result
     assert run(*words, "--library", "horovod", "--sharding", "none").startswith("blocks, Horovod (NCCL), 8 GPUs: ")
 
 

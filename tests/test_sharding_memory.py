@@ -137,11 +137,11 @@ def profiled(profiler, path):
 
 def freed_at(allocations):
     """Return when the address of each event is in the next one."""
-    following, found = {}, []
+    following, result = {}, []
     for event in reversed(allocations):
-        found.append(following.get(event["args"]["Addr"], float("inf")))
+        result.append(following.get(event["args"]["Addr"], float("inf")))
         following[event["args"]["Addr"]] = event["ts"]
-    return found[::-1]
+    return result[::-1]
 
 
 def unchanged(_, bucket):

@@ -27,14 +27,14 @@ def results():
 @pytest.mark.parametrize("name", NAMES)
 def test_json(results, name):
     done = cli.printed("study", name, "--json")
-    told = json.loads(done)
-    assert told == results[name].to_dict(), "a second run differs"
-    assert told["rows"] and told["claims"] and told["forecasts"]
-    for row in told["rows"]:
+    answer = json.loads(done)
+    assert answer == results[name].to_dict(), "a second run differs"
+    assert answer["rows"] and answer["claims"] and answer["forecasts"]
+    for row in answer["rows"]:
         assert row["error"] == pytest.approx(row["simulated"] / row["published"] - 1)
-    assert {claim["verdict"] for claim in told["claims"]} <= {"holds here", "does not hold here"}
-    assert all(claim["figures"] for claim in told["claims"])
-    assert all(value["simulated"] > 0 for value in told["forecasts"])
+    assert {claim["verdict"] for claim in answer["claims"]} <= {"holds here", "does not hold here"}
+    assert all(claim["figures"] for claim in answer["claims"])
+    assert all(value["simulated"] > 0 for value in answer["forecasts"])
 
 
 @pytest.mark.parametrize("name", NAMES)

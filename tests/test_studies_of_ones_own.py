@@ -27,10 +27,10 @@ def own(*words):
 
 
 def test_a_study_with_own_values_forecasts_its_systems(tmp_path):
-    found = own("network-operator", "--workers", "4,8", "--bandwidth", "10Gbps", "--trace", "netop-vgg-16")
-    assert found["rows"] == [] and found["claims"] == []
-    times = {(it["row"], it["model"]): it["simulated"] for it in found["forecasts"] if it["unit"] == "s"}
-    gains = {(it["row"], it["model"]): it["simulated"] for it in found["forecasts"] if it["unit"] == "x"}
+    result = own("network-operator", "--workers", "4,8", "--bandwidth", "10Gbps", "--trace", "netop-vgg-16")
+    assert result["rows"] == [] and result["claims"] == []
+    times = {(it["row"], it["model"]): it["simulated"] for it in result["forecasts"] if it["unit"] == "s"}
+    gains = {(it["row"], it["model"]): it["simulated"] for it in result["forecasts"] if it["unit"] == "x"}
     assert len(times) == len(gains) == 8 * 2
     alone = paceline.simulate("netop-vgg-16", None, "ps-multicast", workers=8, library="none", bandwidth="10Gbps")
     assert times["multicast", "8 GPUs"] == alone.iteration_s
@@ -61,9 +61,9 @@ def test_the_studys_own_workers_give_the_studys_own_tables():
 
 
 def test_coordinators_with_own_workers_are_those_of_the_study():
-    found = own("load-imbalance", "--workers", "6", "--trace", "resnet-50,alexnet")["forecasts"]
-    assert len(found) == 2 * 2 * 5
-    for it in found:
+    result = own("load-imbalance", "--workers", "6", "--trace", "resnet-50,alexnet")["forecasts"]
+    assert len(result) == 2 * 2 * 5
+    for it in result:
         trace, _, table = it["table"].partition(": ")
         if table == "iteration time":
             assert it["simulated"] == result_of(run_of(Point(trace, it["row"], 6))).iteration_s

@@ -15,8 +15,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def needs(framework):
-    found = importlib.util.find_spec(framework) is not None
-    return pytest.mark.skipif(not found, reason=f"{framework} is not installed; make test-all installs it")
+    result = importlib.util.find_spec(framework) is not None
+    return pytest.mark.skipif(not result, reason=f"{framework} is not installed; make test-all installs it")
 
 
 def on_ranks(framework):
@@ -55,8 +55,8 @@ def test_ranks_train_like_one_process_with_the_whole_batch(tmp_path):
 @on_ranks("tensorflow")
 def test_a_dead_rank_is_an_error_of_the_graph():
     said = run(2, "dying", code=1)
-    ((seconds, told),) = re.findall(r"step 3 after (\d+) s: (.*)", said)
-    assert "rank 1" in told and int(seconds) < 30
+    ((seconds, match),) = re.findall(r"step 3 after (\d+) s: (.*)", said)
+    assert "rank 1" in match and int(seconds) < 30
 
 
 @on_ranks("tensorflow")
@@ -73,10 +73,10 @@ def test_the_examples_learn(tmp_path):
     said = run(2, EXAMPLES / "tensorflow2_mnist.py", options=("--timeline", tmp_path / "run.json"))
     assert re.search(r"(9\d|100)% of 500 training pictures", said)
     doctor = [sys.executable, "-m", "paceline", "doctor", str(tmp_path / "run.json"), "--json"]
-    told = json.loads(cli.ended(*doctor, check=True, env=clean()).stdout)
+    answer = json.loads(cli.ended(*doctor, check=True, env=clean()).stdout)
     # Steps of both ranks, whose waits are exposed communication.
-    assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
-    assert told["steps"] >= 50
+    assert [rank["rank"] for rank in answer["ranks"]] == [0, 1]
+    assert answer["steps"] >= 50
     said = run(2, EXAMPLES / "keras_mnist.py")
     assert re.search(r"Test accuracy: (9\d|100)%", said)
     assert "Epoch 2: finished gradual learning rate warmup to 0.1." in said

@@ -82,9 +82,9 @@ def test_trainers_give_what_they_give_with_gloo(script, tmp_path):
     weights = {}
     for as_gloo, kind in (("1", "Paceline"), ("0", "ProcessGroup")):
         text = said(*TORCHRUN, SCRIPTS / script, tmp_path, as_gloo=as_gloo)
-        found = re.findall(r"weights (\S+) .*by (\w+)", text)
-        assert len(found) == 2 and all(by.startswith(kind) for _, by in found), text
-        weights[kind] = {value for value, _ in found}
+        match = re.findall(r"weights (\S+) .*by (\w+)", text)
+        assert len(match) == 2 and all(by.startswith(kind) for _, by in match), text
+        weights[kind] = {value for value, _ in match}
     assert weights["Paceline"] == weights["ProcessGroup"] and len(weights["Paceline"]) == 1, weights
 
 

@@ -12,19 +12,19 @@ from torch.utils.checkpoint import checkpoint
 
 def agree(model, loss):
     """The graph, after its prediction has been verified."""
-    found = autograd_graph(loss, model)
+    result = autograd_graph(loss, model)
     with observed_order(model) as observed:
         loss.backward()
-    assert list(found.order) == observed
+    assert list(result.order) == observed
     wanted = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert set(found.order) | set(found.unused) == wanted and len(wanted) == len(found.order) + len(found.unused)
-    planned = plan_graph(found.graph, bucket_size="1MB")
-    assert sorted(tensor.name for tensor in planned.tensors) == sorted(found.order)
-    by_time = plan_graph(found.graph, bucket_size="1MB", ids="listed")
+    assert set(result.order) | set(result.unused) == wanted and len(wanted) == len(result.order) + len(result.unused)
+    planned = plan_graph(result.graph, bucket_size="1MB")
+    assert sorted(tensor.name for tensor in planned.tensors) == sorted(result.order)
+    by_time = plan_graph(result.graph, bucket_size="1MB", ids="listed")
     assert [tensor.name for tensor in by_time.tensors] == observed
     sizes = {name: parameter.numel() * parameter.element_size() for name, parameter in model.named_parameters()}
     assert all(tensor.bytes == sizes[tensor.name] for tensor in planned.tensors)
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ class Branches(nn.Module):
 @pytest.mark.parametrize("reentrant", [None, False])
 def test_unused_shared_and_checkpointed_parameters(reentrant):
     model = Branches(reentrant)
-    found = agree(model, model(torch.randn(4, 8)))
-    assert found.unused == ("unused.weight", "unused.bias")
-    dtypes = {tensor.dtype for tensor in plan_graph(found.graph).tensors}
+    result = agree(model, model(torch.randn(4, 8)))
+    assert result.unused == ("unused.weight", "unused.bias")
+    dtypes = {tensor.dtype for tensor in plan_graph(result.graph).tensors}
     assert dtypes == {"float32", "float64"}
 
 
@@ -99,10 +99,10 @@ def test_reentrant_checkpoints_hide_their_graph():
 def test_several_losses():
     model = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
     losses = [layer(torch.randn(2, 4)).sum() for layer in model]
-    found = autograd_graph(losses, model)
+    result = autograd_graph(losses, model)
     with observed_order(model) as observed:
         torch.autograd.backward(losses)
-    assert list(found.order) == observed
+    assert list(result.order) == observed
 
 
 def test_a_loss_without_a_graph():

@@ -174,6 +174,6 @@ def test_a_timeline_has_clipping_and_averaged_metrics(tmp_path):
         strict=True,
     ):
         assert backward[1] <= clip[0] <= clip[1] <= step[0]
-    found = json.loads(doctor(path, "--json"))
+    answer = json.loads(doctor(path, "--json"))
     # On a busy machine a step may take three times as long as the others, and is then counted apart.
-    assert found["steps"] + found["slow_steps"] + found["warm_up_steps"] == 6
+    assert answer["steps"] + answer["slow_steps"] + answer["warm_up_steps"] == 6

@@ -222,9 +222,9 @@ def test_the_store_of_a_job_listens_on_the_address_of_its_ranks_alone(options):
     command = [sys.executable, "-m", "paceline", "run", *options, "-np", "2", "--", sys.executable, "-c", LISTENS]
     done = cli.ended(*command, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = done.stdout.split()
+    result = done.stdout.split()
     # gloo listens on loopback, too.
-    assert found and set(found) <= {"[rank", "0]", "0100007F", "0200007F"}, done.stdout
+    assert result and set(result) <= {"[rank", "0]", "0100007F", "0200007F"}, done.stdout
 
 
 WORKERS = """

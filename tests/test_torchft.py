@@ -63,11 +63,11 @@ def test_training_goes_on_at_the_next_step_and_a_replica_comes_back(tmp_path):
         for process in running:
             process.kill()
         lighthouse.shutdown()
-    found = [
+    values = [
         re.findall(r"step (\d+), \d+ repeated, weights (\w+)", (tmp_path / name).read_text())
         for name in ("0.txt", "1.txt")
     ]
-    assert found[0] == found[1] and len(found[0]) == 1, found
+    assert values[0] == values[1] and len(values[0]) == 1, values
 
 
 def test_the_collectives_of_torchfts_own_tests():

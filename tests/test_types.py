@@ -15,9 +15,9 @@ def errors(tmp_path, text):
     file.write_text(text)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(file)]
     done = cli.ended(*command, cwd=tmp_path)
-    found = re.findall(r"^script\.py:(\d+): error: (.*)$", done.stdout, re.MULTILINE)
-    assert bool(found) == (done.returncode == 1) and done.returncode < 2, done.stdout + done.stderr
-    return [(int(line), message) for line, message in found]
+    match = re.findall(r"^script\.py:(\d+): error: (.*)$", done.stdout, re.MULTILINE)
+    assert bool(match) == (done.returncode == 1) and done.returncode < 2, done.stdout + done.stderr
+    return [(int(line), message) for line, message in match]
 
 
 @pytest.mark.slow
@@ -35,9 +35,9 @@ def test_a_misspelled_name_is_an_error(tmp_path):
         "rank: str = job.join().rank",
         "paceline.UserError, paceline.__version__.upper(), paceline.sweep, paceline.plot",
     ]
-    found = errors(tmp_path, "\n".join(lines) + "\n")
-    assert [line for line, _ in found] == [2, 3, 4, 5, 8, 10], found
-    assert '"simulat"; maybe "simulate"' in found[0][1], found
+    result = errors(tmp_path, "\n".join(lines) + "\n")
+    assert [line for line, _ in result] == [2, 3, 4, 5, 8, 10], result
+    assert '"simulat"; maybe "simulate"' in result[0][1], result
 
 
 HOROVODS = """
@@ -72,10 +72,10 @@ from paceline.torch.elastic.sampler import Sampler
 @pytest.mark.slow
 def test_horovods_modules_have_types(tmp_path):
     pytest.importorskip("torch")
-    found = errors(tmp_path, HOROVODS)
+    result = errors(tmp_path, HOROVODS)
     wrong = [
         number
         for number, line in enumerate(HOROVODS.splitlines(), 1)
         if line.startswith(("number", "m.", "paceline.t"))
     ]
-    assert [line for line, _ in found] == [*wrong, len(HOROVODS.splitlines())], found
+    assert [line for line, _ in result] == [*wrong, len(HOROVODS.splitlines())], result

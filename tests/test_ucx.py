@@ -63,8 +63,8 @@ def test_settings_that_cannot_be_are_refused(settings, said):
 
 
 def test_the_native_module_is_told_where_the_package_is():
-    told = json.loads(Settings.from_environment({}, transport="grpc+ucx").to_json())
-    assert told["transport"] == "grpc+ucx" and told["ucx_package"] == ucx_package()
+    answer = json.loads(Settings.from_environment({}, transport="grpc+ucx").to_json())
+    assert answer["transport"] == "grpc+ucx" and answer["ucx_package"] == ucx_package()
     assert "ucx_package" not in json.loads(Settings.from_environment({}).to_json())
 
 

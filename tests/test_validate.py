@@ -51,10 +51,10 @@ def run(*words):
 
 @pytest.mark.parametrize(("tier", "least", "most"), [("QUICK", 10, 12), ("DEFAULT", 55, 80), ("FULL", 300, 700)])
 def test_tiers_have_their_sizes_and_every_strategy(tier, least, most):
-    found = cells(getattr(all_cells, tier), NETWORK)
-    assert least <= len(found) <= most
-    assert len(set(found)) == len(found)
-    assert {cell.strategy.name for cell in found} == {
+    result = cells(getattr(all_cells, tier), NETWORK)
+    assert least <= len(result) <= most
+    assert len(set(result)) == len(result)
+    assert {cell.strategy.name for cell in result} == {
         entry.name for entry in paceline.all_strategies() if not entry.is_offloaded
     }
 
@@ -77,10 +77,10 @@ def test_times_are_multiplied_where_many_ranks_share_a_core(monkeypatch):
 
 
 def test_sharded_cells_fuse_and_name_their_groups():
-    found = cells([Selection(("resnet-50",), ("all",), (2, 4), shardings=("zero1", "hsdp"))], NETWORK)
+    result = cells([Selection(("resnet-50",), ("all",), (2, 4), shardings=("zero1", "hsdp"))], NETWORK)
     able = {"ring", "halving-doubling", "hierarchical"}
-    assert {cell.strategy.name for cell in found} <= able and "ring" in {cell.strategy.name for cell in found}
-    ring = [cell for cell in found if cell.strategy.name == "ring"]
+    assert {cell.strategy.name for cell in result} <= able and "ring" in {cell.strategy.name for cell in result}
+    ring = [cell for cell in result if cell.strategy.name == "ring"]
     assert [(cell.workers, cell.sharding, cell.ranks_per_host) for cell in ring] == [
         (2, "zero1", 1),
         (2, "hsdp:1", 1),
@@ -120,18 +120,20 @@ def compressed(*methods, strategies=("all",), traces=("resnet-50",), network=NET
 
 
 def test_what_is_compressed_decides_strategies_buckets_and_bytes():
-    found = compressed("none", "fp16", "int8", "powersgd:4")
-    able = {method: {cell.strategy.name for cell in found if cell.compression == method} for method in ("fp16", "int8")}
+    result = compressed("none", "fp16", "int8", "powersgd:4")
+    able = {
+        method: {cell.strategy.name for cell in result if cell.compression == method} for method in ("fp16", "int8")
+    }
     assert able["int8"] == {"ring", "halving-doubling", "hierarchical"}
-    assert able["fp16"] == {cell.strategy.name for cell in found if cell.compression == "none"} > able["int8"]
-    assert not any(cell.servers or cell.needs_switch for cell in found)
-    ring = {cell.compression: cell for cell in found if cell.strategy.name == "ring"}
+    assert able["fp16"] == {cell.strategy.name for cell in result if cell.compression == "none"} > able["int8"]
+    assert not any(cell.servers or cell.needs_switch for cell in result)
+    ring = {cell.compression: cell for cell in result if cell.strategy.name == "ring"}
     assert {method: cell.bucket_size for method, cell in ring.items()} == {
         **dict.fromkeys(("none", "fp16", "int8"), f"{int(25 * 2**20 / ring['fp16'].shrink)}B"),
         "powersgd:4": f"{25 * 2**20}B",
     }
     assert ring["powersgd:4"].shrink == 1 < ring["int8"].shrink
-    assert {(cell.sharding, cell.planned_sharding) for cell in found} == {(None, "none")}
+    assert {(cell.sharding, cell.planned_sharding) for cell in result} == {(None, "none")}
 
 
 @pytest.mark.parametrize(
@@ -249,10 +251,10 @@ def test_multicasts_have_a_group():
 
 def test_cells_are_grouped_by_hosts():
     emulator = Invented()
-    asked = some("ring", 2) + some("ring", 4) + some("ps", 4, 2) + some("hierarchical", 4)
-    result = compare(asked, emulator, ComparisonOptions(repeats=2), quietly)
+    answer = some("ring", 2) + some("ring", 4) + some("ps", 4, 2) + some("hierarchical", 4)
+    result = compare(answer, emulator, ComparisonOptions(repeats=2), quietly)
     assert [(wanted["workers"], wanted["servers"]) for wanted in emulator.clusters] == [(4, 2), (2, 0)]
-    assert [row.cell for row in result.rows] == asked
+    assert [row.cell for row in result.rows] == answer
     assert [one[2]["strategy"] for one in emulator.runs] == ["ring", "ps", "ring", "hierarchical"]
     assert emulator.runs[1][2]["servers"] == 2
     assert emulator.runs[3][1] == 2
@@ -425,18 +427,18 @@ def test_timelines_are_laid_over_each_other():
         event("e", "late", 175.0, id="0.2", cat="message"),
     ]
     simulated = [process, event("X", "backward", 0.0, cat="backward", dur=5)]
-    found = both(real, simulated, 1)
-    names = [one["args"]["name"] for one in found if one["name"] == "process_name"]
+    result = both(real, simulated, 1)
+    names = [one["args"]["name"] for one in result if one["name"] == "process_name"]
     assert names == ["worker 0, measured", "worker 0, simulated"]
-    assert [(one["name"], one["ts"]) for one in found if one["ph"] != "M"] == [
+    assert [(one["name"], one["ts"]) for one in result if one["ph"] != "M"] == [
         ("iteration 1", 0.0),
         ("late", 5.0),
         ("late", 15.0),
         ("backward", 0.0),
     ]
-    orders = [one["args"]["sort_index"] for one in found if one["name"] == "process_sort_index"]
+    orders = [one["args"]["sort_index"] for one in result if one["name"] == "process_sort_index"]
     assert orders == [0, 1]
-    assert len({one["pid"] for one in found}) == 2
+    assert len({one["pid"] for one in result}) == 2
 
 
 @pytest.mark.process

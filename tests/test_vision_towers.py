@@ -71,9 +71,9 @@ def test_parameters_are_those_of_transformers(kind):
 
 def test_a_published_count():
     # Qwen/Qwen3-VL-2B-Instruct: 2,127,532,032 parameters.
-    found = model(QWEN3_VL_2B, 4096)
-    assert found.parameters == 2_127_532_032
-    assert "1,024 of a sample's 4,096 tokens are of images" in str(found.notes)
+    result = model(QWEN3_VL_2B, 4096)
+    assert result.parameters == 2_127_532_032
+    assert "1,024 of a sample's 4,096 tokens are of images" in str(result.notes)
 
 
 @pytest.mark.parametrize(("tokens", "of_image"), [(64, 32), (1024, 512), (2048, 1024), (16384, 1024)])
@@ -107,8 +107,8 @@ def test_patterns_of_frozen_layers_hold_together(tmp_path):
 def test_no_evidence_covers_models_of_images_and_text(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(QWEN3_VL_2B), encoding="utf-8")
-    found = paceline.simulate(str(file), gpu="a100", workers=8, seq=2048)
-    assert found.interval is None and "models of images and text" in found.evidence
+    result = paceline.simulate(str(file), gpu="a100", workers=8, seq=2048)
+    assert result.interval is None and "models of images and text" in result.evidence
 
 
 @pytest.mark.parametrize(

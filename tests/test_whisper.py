@@ -34,13 +34,13 @@ def test_published_counts():
 
 
 def test_the_decoder_attends_to_all_positions_of_the_encoder():
-    found = model_of(built_in_configs()["whisper-small"], 128)
-    layers = {layer.name: layer for layer in found.layers}
+    result = model_of(built_in_configs()["whisper-small"], 128)
+    layers = {layer.name: layer for layer in result.layers}
     assert layers["model.encoder.layers.0.attention"].attention.keys == 1500
     assert layers["model.decoder.layers.0.attention"].attention.keys == 128
     cross = layers["model.decoder.layers.0.cross_attention"].attention
     assert (cross.queries, cross.keys, cross.causal) == (128, 1500, False)
-    assert "1,500 positions (30 s)" in str(found.notes)
+    assert "1,500 positions (30 s)" in str(result.notes)
     with pytest.raises(InvalidArgumentError, match="learned positions for 448 tokens"):
         model_of(built_in_configs()["whisper-small"], 512)
 

@@ -190,9 +190,9 @@ def memory_bound(bench: Bench) -> Iterator[Case]:
             yield Case("memory", name, shape, "bfloat16", loss, 0, moved)
             yield Case("memory", f"{name}, backward", shape, "bfloat16", _backward(loss(), (logits,)), 0, 2 * moved)
         table = bench.some(vocabulary, 1024 if not bench.tiny else 16, grad=True)
-        found = functional.embedding(labels, table)
+        result = functional.embedding(labels, table)
         size = (0.0, 2.0 * table.numel())
-        yield Case("memory", "embedding, backward", shape, "bfloat16", _backward(found, (table,)), *size)
+        yield Case("memory", "embedding, backward", shape, "bfloat16", _backward(result, (table,)), *size)
 
 
 def convolutions(bench: Bench) -> Iterator[Case]:

@@ -112,9 +112,9 @@ def main(shardings: str, backend: str = "paceline", steps: str = "15") -> None:
         torch.cuda.set_device(device)
     torch.use_deterministic_algorithms(True)
     for sharding in shardings.split(","):
-        found = train(sharding, device, int(steps))
+        result = train(sharding, device, int(steps))
         if dist.get_rank() == 0:
-            print(json.dumps(found), flush=True)
+            print(json.dumps(result), flush=True)
     dist.destroy_process_group()
 
 

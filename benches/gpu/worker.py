@@ -203,8 +203,8 @@ def main(what: str, backend: str = "paceline", calls: str = "all_reduce", sizes:
 
 def status() -> dict[str, object]:
     """Return what Paceline counts of devices."""
-    found = json.loads(dist.group.WORLD._job.engine.status())
-    return {key: found[key] for key in ("cuda", "cuda_ipc", "cuda_mpi", "mpi") if key in found}
+    answer = json.loads(dist.group.WORLD._job.engine.status())
+    return {key: answer[key] for key in ("cuda", "cuda_ipc", "cuda_mpi", "mpi") if key in answer}
 
 
 if __name__ == "__main__":

@@ -66,14 +66,14 @@ def _words(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 def available(names: Sequence[str]) -> list[System]:
     """The systems that can be measured here; says why the others cannot."""
-    found = []
+    values = []
     for name in names:
         try:
             systems.prepare(systems.SYSTEMS[name])
-            found.append(systems.SYSTEMS[name])
+            values.append(systems.SYSTEMS[name])
         except systems.SkippedError as reason:
             say(f"skipped: {reason}")
-    return found
+    return values
 
 
 def measure(chosen: Sequence[System], ranks: int, sizes: Sequence[int], rounds: int, seconds: float) -> dict[str, Any]:
@@ -136,9 +136,9 @@ def show(measured: Mapping[int, Mapping[str, Any]], named: Sequence[str] = (), *
     """Print a table for each comparison and number of ranks, and one of the systems that were named."""
     for comparison in (*COMPARISONS, ("All-reduce", "", named, (), "")):
         for ranks, of_ranks in measured.items():
-            if (found := table(comparison, of_ranks)) is None:
+            if (result := table(comparison, of_ranks)) is None:
                 continue
-            header, rows = found
+            header, rows = result
             lines = ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
             if not markdown:
                 columns = [Column(name, left=not place) for place, name in enumerate(header)]

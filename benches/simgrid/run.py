@@ -27,21 +27,21 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[256, 1024])
     parser.add_argument("--size", type=int, default=100_000_000, help="bytes")
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    libraries = [str(path) for path in (asked.prefix / "lib").glob("**/") if any(path.glob("lib*.so*"))]
+    result = parser.parse_args()
+    libraries = [str(path) for path in (result.prefix / "lib").glob("**/") if any(path.glob("lib*.so*"))]
     environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
     with tempfile.TemporaryDirectory() as folder:
         program = str(Path(folder) / "ring")
-        found = [f"-L{path}" for path in libraries]
-        build = ["g++", "-O2", "-std=c++17", str(SOURCE), f"-I{asked.prefix}/include", *found, "-lsimgrid"]
+        values = [f"-L{path}" for path in libraries]
+        build = ["g++", "-O2", "-std=c++17", str(SOURCE), f"-I{result.prefix}/include", *values, "-lsimgrid"]
         build += ["-o", program]
         subprocess.run([*build, "-Wl,--allow-shlib-undefined"], check=True, env=environment)
         print("workers  paceline s  simgrid s  ratio  simulated s (paceline, simgrid)")
-        for workers in asked.workers:
+        for workers in result.workers:
             ours, theirs, ratios = [], [], []
-            for _ in range(asked.rounds):
+            for _ in range(result.rounds):
                 start = time.perf_counter()
-                command = ["simulate", f"allreduce:{asked.size}B", "--workers", str(workers), "--strategy", "ring"]
+                command = ["simulate", f"allreduce:{result.size}B", "--workers", str(workers), "--strategy", "ring"]
                 answer = subprocess.run(
                     [sys.executable, "-m", "paceline.cli", *command, "--network", "fluid", "--json"],
                     check=True,
@@ -49,7 +49,7 @@ def main() -> None:
                 )
                 ours.append(time.perf_counter() - start)
                 simulated = json.loads(answer.stdout)[0]["iteration_s"]
-                run = [program, str(workers), str(asked.size)]
+                run = [program, str(workers), str(result.size)]
                 line = subprocess.run(run, check=True, capture_output=True, text=True, env=environment).stdout.split()
                 theirs.append(float(line[1]))
                 ratios.append(theirs[-1] / ours[-1])

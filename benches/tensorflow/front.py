@@ -44,9 +44,9 @@ def main() -> None:
             loss = tf.add_n([tf.reduce_sum(weight * weight) for weight in weights])
         if not distributed:
             return tape.gradient(loss, weights)
-        found = hvd.DistributedGradientTape(tape)
-        found._reducer.alone = lambda: False  # of one rank, which would leave gradients as they are
-        return found.gradient(loss, weights)
+        result = hvd.DistributedGradientTape(tape)
+        result._reducer.alone = lambda: False  # of one rank, which would leave gradients as they are
+        return result.gradient(loss, weights)
 
     reduce = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
     copy = tf.function(lambda x: x + 1.0)

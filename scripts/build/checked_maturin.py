@@ -43,9 +43,9 @@ def missing() -> str | None:
 
 def _in(file: str, pattern: str) -> tuple[int, int]:
     with open(os.path.join(ROOT, file), encoding="utf-8") as text:  # noqa: PTH118, PTH123
-        found = re.search(pattern, text.read())
-    assert found is not None, (file, pattern)
-    return int(found[1]), int(found[2])
+        match = re.search(pattern, text.read())
+    assert match is not None, (file, pattern)
+    return int(match[1]), int(match[2])
 
 
 def _dotted(version: tuple[int, int]) -> str:

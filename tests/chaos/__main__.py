@@ -55,7 +55,7 @@ def main() -> int:
     runs = sum(sum(section.counts.values()) for section in done)
     print(f"chaos: {runs} runs, {wrong} wrong, --seed {seed}")
     if given.json is not None:
-        told = [
+        values = [
             {
                 "name": section.name,
                 "seconds": round(section.seconds, 1),
@@ -65,7 +65,7 @@ def main() -> int:
             }
             for section in done
         ]
-        given.json.write_text(json.dumps({"seed": seed, "minutes": given.minutes, "sections": told}, indent=2) + "\n")
+        given.json.write_text(json.dumps({"seed": seed, "minutes": given.minutes, "sections": values}, indent=2) + "\n")
     return int(wrong > 0)
 
 

@@ -90,24 +90,24 @@ def on_hosts(cluster: emulate.Cluster) -> dict[str, Any]:
 
 def one(section: Section, trial: dict[str, Any], number: int, **where: Any) -> None:
     """Run one job, and check what every rank says."""
-    asked = trial["asked"]
-    how = "async" if asked["async_"] else "blocking"
+    result = trial["asked"]
+    how = "async" if result["async_"] else "blocking"
     network = f"{trial['mbps']} Mbit/s" if trial["mbps"] else trial["transport"]
-    ending = asked["fault"] or ("leaves" if asked["leaves"] else "stays")
-    names = ", ".join(asked["calls"]) if len(asked["calls"]) < 4 else "all calls"
-    what = f"run {number}: {names}, {how}, {ending}, {trial['size']} ranks of {asked['length']} elements, {network}"
-    for call in asked["calls"]:
+    ending = result["fault"] or ("leaves" if result["leaves"] else "stays")
+    names = ", ".join(result["calls"]) if len(result["calls"]) < 4 else "all calls"
+    what = f"run {number}: {names}, {how}, {ending}, {trial['size']} ranks of {result['length']} elements, {network}"
+    for call in result["calls"]:
         section.ran(f"{call} {how} {ending}")
     env = {"PACELINE_TIMEOUT": f"{LIMIT_S:g}", "PACELINE_TRANSPORT": trial["transport"], **where.pop("env", {})}
     try:
-        with Ranks(section.folder, trial["size"], "chaos", json.dumps(asked), env=env, **where) as ranks:
+        with Ranks(section.folder, trial["size"], "chaos", json.dumps(result), env=env, **where) as ranks:
             waits = 3 * LIMIT_S + 20 if trial["mbps"] else 20
-            operations = asked["operations"] or 0
+            operations = result["operations"] or 0
             transfer_s = (
-                32 * asked["length"] * trial["size"] * operations / (trial["mbps"] * 1e6) if trial["mbps"] else 0
+                32 * result["length"] * trial["size"] * operations / (trial["mbps"] * 1e6) if trial["mbps"] else 0
             )
-            if asked["fault"] == "SIGSTOP":
-                _kill_when_others_know(ranks, asked["victim"], waits)
+            if result["fault"] == "SIGSTOP":
+                _kill_when_others_know(ranks, result["victim"], waits)
             outcomes = ranks.outcomes(_START_S + waits + 4 * transfer_s)
         for words in wrong(trial, outcomes):
             section.violated(what, words)
@@ -128,9 +128,9 @@ def _kill_when_others_know(ranks: Ranks, victim: int, within: float) -> None:
 
 def wrong(trial: dict[str, Any], outcomes: dict[int, Any]) -> Iterator[str]:
     """Return what is wrong with what the ranks have said."""
-    asked = trial["asked"]
-    victim = asked["victim"] if asked["fault"] else None
-    struck = [said["ends_at"] for said in outcomes[asked["victim"]].said if "ends_at" in said]
+    result = trial["asked"]
+    victim = result["victim"] if result["fault"] else None
+    struck = [said["ends_at"] for said in outcomes[result["victim"]].said if "ends_at" in said]
     for rank, outcome in outcomes.items():
         if "killed: did not end" in outcome.err and rank != victim:
             yield f"rank {rank} hangs: {outcome.err[-300:]}"
@@ -156,7 +156,7 @@ def wrong(trial: dict[str, Any], outcomes: dict[int, Any]) -> Iterator[str]:
             if named is None or int(named[1]) != victim:
                 yield f"rank {rank} names {named[0] if named else 'nobody'} and not {victim}: {error['error']}"
             late = error["at"] - struck[0]
-            allowed = (2 * LIMIT_S + 15) if trial["mbps"] else (LIMIT_S + 4 if asked["fault"] == "SIGSTOP" else 3.0)
+            allowed = (2 * LIMIT_S + 15) if trial["mbps"] else (LIMIT_S + 4 if result["fault"] == "SIGSTOP" else 3.0)
             if late > allowed:
                 yield f"rank {rank} noticed after {late:.1f} s, and {allowed:g} s are allowed: {error['error']}"
         for said in outcome.said:

@@ -44,7 +44,7 @@ class Watched:
 
     def worlds(self) -> int:
         """Return how many ranks have begun to train in a world."""
-        return sum("world" in told for told in self.told)
+        return sum("world" in result for result in self.told)
 
 
 def run(section: Section) -> None:
@@ -72,8 +72,8 @@ def one(section: Section, number: int) -> None:
             with job.changed:
                 job.changed.wait_for(lambda n=before: job.worlds() >= n + (2 if n == 0 else 0) or _over(job), 120)
             time.sleep(source.uniform(0.0, 4.0))
-            living = sorted({told["pid"] for told in job.told if "world" in told} - set(struck))
-            ended = {told["pid"] for told in job.told if "ends" in told}
+            living = sorted({result["pid"] for result in job.told if "world" in result} - set(struck))
+            ended = {result["pid"] for result in job.told if "ends" in result}
             living = [pid for pid in living if pid not in ended]
             if not living or process.poll() is not None or (least == 2 and len(living) < 2):
                 break
@@ -100,13 +100,13 @@ def one(section: Section, number: int) -> None:
 
 
 def _over(job: Watched) -> bool:
-    return not job.reader.is_alive() or any("ends" in told for told in job.told)
+    return not job.reader.is_alive() or any("ends" in result for result in job.told)
 
 
 def judge(section: Section, what: str, least: int, job: Watched) -> None:
     """Check how a job has ended."""
     text = "".join(job.lines)
-    ends = [told for told in job.told if "ends" in told]
+    ends = [result for result in job.told if "ends" in result]
     if job.process.returncode != 0:
         # A rank may be struck after it has finished, and all that hold the state may be.
         if "other ranks had finished" in text or "as other ranks finished" in text:
@@ -116,9 +116,9 @@ def judge(section: Section, what: str, least: int, job: Watched) -> None:
         else:
             section.violated(what, f"exit code {job.process.returncode}:\n{text[-2000:]}")
         return
-    if not ends or {(told["step"], told["done"]) for told in ends} != {(_STEPS, _STEPS)}:
+    if not ends or {(result["step"], result["done"]) for result in ends} != {(_STEPS, _STEPS)}:
         section.violated(what, f"steps were lost or made twice: {ends}\n{text[-1500:]}")
-    if len({told["digest"] for told in ends}) > 1:
+    if len({result["digest"] for result in ends}) > 1:
         section.violated(what, f"ranks end with different weights: {ends}")
-    if least == 2 and {told["digest"] for told in ends} != {model.expected(_STEPS, 2)}:
+    if least == 2 and {result["digest"] for result in ends} != {model.expected(_STEPS, 2)}:
         section.violated(what, f"the weights are not those of a run without faults: {ends}")

@@ -84,7 +84,7 @@ class Teller:
 
     def count(self, *kinds: str) -> int:
         """Return how many tests have gone that way."""
-        return sum(found in kinds for found in self.found)
+        return sum(result in kinds for result in self.found)
 
     def __call__(self, record: Record) -> None:
         """Take note of a test."""

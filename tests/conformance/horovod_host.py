@@ -110,8 +110,8 @@ def torch() -> types.ModuleType:
     vars(sys.modules["horovod"]).update(torch=hvd, tensorflow=hvd)
     sys.modules["horovod.torch"] = sys.modules["horovod.tensorflow"] = hvd
     for name in ("elastic", "mpi_ops", "sync_batch_norm"):
-        found = getattr(hvd, name, hvd)
-        sys.modules[f"horovod.torch.{name}"] = found if isinstance(found, types.ModuleType) else hvd
+        result = getattr(hvd, name, hvd)
+        sys.modules[f"horovod.torch.{name}"] = result if isinstance(result, types.ModuleType) else hvd
     # The numbers of process sets, which Horovod's tests ask of its inner workings.
     sets = types.SimpleNamespace(_get_process_set_ids_and_ranks=_process_sets)
     vars(hvd)["mpi_ops"] = types.SimpleNamespace(_basics=sets)
@@ -156,14 +156,14 @@ def load(path: Path) -> types.ModuleType:
 
 def tests_in(made: types.ModuleType) -> dict[str, unittest.TestCase]:
     """Return the tests of a file by name: methods of its test cases, and functions."""
-    found: dict[str, unittest.TestCase] = {}
+    values: dict[str, unittest.TestCase] = {}
     for name, value in vars(made).items():
         if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == made.__name__:
             value.setUpClass()
-            found |= {method: value(method) for method in unittest.TestLoader().getTestCaseNames(value)}
+            values |= {method: value(method) for method in unittest.TestLoader().getTestCaseNames(value)}
         elif isinstance(value, types.FunctionType) and name.startswith("test") and value.__module__ == made.__name__:
-            found[name] = unittest.FunctionTestCase(value)
-    return found
+            values[name] = unittest.FunctionTestCase(value)
+    return values
 
 
 class InStep:

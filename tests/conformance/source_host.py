@@ -48,10 +48,14 @@ def cases(module: types.ModuleType) -> Iterator[unittest.TestCase]:
     """Yield the tests whose ranks are processes with a group each, not those of threads and those without ranks."""
     from torch.testing._internal.common_distributed import MultiProcessTestCase
 
-    for found in vars(module).values():
-        if isinstance(found, type) and issubclass(found, MultiProcessTestCase) and found.__module__ == module.__name__:
-            for name in unittest.TestLoader().getTestCaseNames(found):
-                yield found(name)
+    for result in vars(module).values():
+        if (
+            isinstance(result, type)
+            and issubclass(result, MultiProcessTestCase)
+            and result.__module__ == module.__name__
+        ):
+            for name in unittest.TestLoader().getTestCaseNames(result):
+                yield result(name)
 
 
 def main() -> None:

@@ -118,7 +118,7 @@ SUITES = [
 
 
 def run(
-    suite: Suite, backend: str, only: Sequence[str] | None, alone: Collection[str], told: Callable[[Record], None]
+    suite: Suite, backend: str, only: Sequence[str] | None, alone: Collection[str], result: Callable[[Record], None]
 ) -> list[Record]:
     """Run the tests of a suite; `told` gets each record as soon as there is one.
 
@@ -132,12 +132,12 @@ def run(
         records = _torch(suite, backend, only)
     else:
         records = _source(suite, backend, only)
-    return list(_told(records, told))
+    return list(_told(records, result))
 
 
-def _told(records: Iterator[Record], told: Callable[[Record], None]) -> Iterator[Record]:
+def _told(records: Iterator[Record], result: Callable[[Record], None]) -> Iterator[Record]:
     for record in records:
-        told(record)
+        result(record)
         yield record
 
 
@@ -155,9 +155,9 @@ def _source(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[
     installed torch: what does not fit it fails with any backend.
     """
     for file in suite.files():
-        found: dict[str, Record] = {}
+        values: dict[str, Record] = {}
         for on_cpu in (False, True):
-            done = [name for name, record in found.items() if record["outcome"] != "skipped"]
+            done = [name for name, record in values.items() if record["outcome"] != "skipped"]
             records = list(_file(suite, file, backend, only, done, on_cpu=on_cpu))
             failed = [record["test"] for record in records if record["outcome"] == "failed"]
             again = _file(suite, file, "gloo", failed, (), on_cpu=on_cpu) if failed and backend != "gloo" else iter(())
@@ -165,10 +165,10 @@ def _source(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[
             for record in records:
                 gloo = by_gloo.get(record["test"])
                 same = {"outcome": "skipped", "message": f"fails with gloo, too: {gloo['message']}"} if gloo else {}
-                found[record["test"]] = record if gloo is None or gloo["outcome"] == "passed" else record | same
+                values[record["test"]] = record if gloo is None or gloo["outcome"] == "passed" else record | same
             if records and all(record["outcome"] != "skipped" for record in records):
                 break
-        yield from found.values()
+        yield from values.values()
 
 
 def _file(
@@ -220,13 +220,13 @@ def _torch(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[R
 
 def _horovod(suite: Suite, only: Sequence[str] | None, alone: Collection[str]) -> Iterator[Record]:
     """Run tests of Horovod's, on ranks that are begun again after each test that fails."""
-    names, found = _ranks(suite, only, alone)
-    yield from found
-    together = [name for name in names if name not in alone][len(found) :]
+    names, result = _ranks(suite, only, alone)
+    yield from result
+    together = [name for name in names if name not in alone][len(result) :]
     while together:
-        _, found = _ranks(suite, together, ())
-        yield from found
-        together = together[len(found) :]
+        _, result = _ranks(suite, together, ())
+        yield from result
+        together = together[len(result) :]
     for name in names:
         if name in alone:
             yield from _ranks(suite, [name], ())[1]

@@ -100,8 +100,8 @@ def environment(where: Path, *, beneath: Path | None = None) -> Path:
     paths = [str(ROOT / "python"), *([str(site_packages(beneath))] if beneath is not None else [])]
     (packages / "paceline-checkout.pth").write_text("\n".join(paths) + "\n")
     # Its entry points, by which torch finds the backend.
-    for found in Path(sysconfig.get_path("purelib")).glob("paceline-*.dist-info"):
-        shutil.copytree(found, packages / found.name, dirs_exist_ok=True)
+    for result in Path(sysconfig.get_path("purelib")).glob("paceline-*.dist-info"):
+        shutil.copytree(result, packages / result.name, dirs_exist_ok=True)
     return python
 
 
@@ -192,11 +192,11 @@ def versions(*pythons: Path) -> str:
         "import importlib.metadata as m, json, sys\n"
         "print(json.dumps({d.name: d.version for d in m.distributions() if d.name in sys.argv[1:]}))"
     )
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for python in pythons:
         done = subprocess.run([python, "-c", code, *SHOWN], check=True, capture_output=True, text=True)
-        found |= json.loads(done.stdout)
-    return ", ".join(f"{name} {found[name]}" for name in SHOWN if name in found)
+        values |= json.loads(done.stdout)
+    return ", ".join(f"{name} {values[name]}" for name in SHOWN if name in values)
 
 
 def say(text: str) -> None:

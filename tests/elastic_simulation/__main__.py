@@ -58,12 +58,12 @@ class Found:
 
 def search(scenarios: Iterable[Scenario], seconds: float = float("inf"), most: int | None = None) -> Found:
     """Run scenarios until the time is over, or so many have violated an invariant."""
-    found, until = Found(), time.monotonic() + seconds
+    result, until = Found(), time.monotonic() + seconds
     for scenario in scenarios:
-        found.add(run(scenario))
-        if time.monotonic() >= until or (most is not None and len(found.bad) >= most):
+        result.add(run(scenario))
+        if time.monotonic() >= until or (most is not None and len(result.bad) >= most):
             break
-    return found
+    return result
 
 
 def seeds(first: int, step: int = 1) -> Iterator[Scenario]:
@@ -96,35 +96,35 @@ def main() -> int:
         print(f"exhaustive: {reached.states} states, {reached.steps} steps, {len(reached.violations)} violations")
         for violation in reached.violations[:_MOST_SHOWN]:
             print("\n".join(["", *violation]))
-        found = search(two_ranks())
+        answer = search(two_ranks())
         wrong = len(reached.violations)
     else:
         first = int(time.time()) * 1000 if given.seed is None else given.seed
         print(f"elastic: seeds from {first} on, {given.seconds:g} s, {given.jobs} at a time")
         parts = [(first + part, given.jobs, given.seconds) for part in range(given.jobs)]
-        found, wrong = Found(), 0
+        answer, wrong = Found(), 0
         if given.jobs == 1:
-            found = _part(parts[0])
+            answer = _part(parts[0])
         else:
             with multiprocessing.Pool(given.jobs) as pool:
                 for each in pool.map(_part, parts):
-                    found.merge(each)
+                    answer.merge(each)
     took = time.monotonic() - begin
     figures = {
-        "schedules": found.schedules,
-        "schedules_per_s": round(found.schedules / took, 1),
-        "turns": found.turns,
-        "states": len(found.states),
-        "texts": len(found.texts),
-        "exit_codes": found.codes,
-        "violations": len(found.bad) + wrong,
+        "schedules": answer.schedules,
+        "schedules_per_s": round(answer.schedules / took, 1),
+        "turns": answer.turns,
+        "states": len(answer.states),
+        "texts": len(answer.texts),
+        "exit_codes": answer.codes,
+        "violations": len(answer.bad) + wrong,
         "seconds": round(took, 1),
     }
     print(
-        f"elastic: {found.schedules} schedules, {figures['schedules_per_s']} a second, {found.turns} events, "
-        f"{len(found.states)} states of the driver, {len(found.texts)} messages, {figures['violations']} violations"
+        f"elastic: {answer.schedules} schedules, {figures['schedules_per_s']} a second, {answer.turns} events, "
+        f"{len(answer.states)} states of the driver, {len(answer.texts)} messages, {figures['violations']} violations"
     )
-    for scenario in found.bad[:_MOST_SHOWN]:
+    for scenario in answer.bad[:_MOST_SHOWN]:
         _show(scenario)
     if given.json is not None:
         given.json.write_text(json.dumps(figures, indent=2) + "\n")

@@ -388,11 +388,11 @@ def _through(state: State, number: int, rank: Rank) -> State:
     assert place is not None
     members = state.members[place.generation]
     if rank.phase == "sync":
-        told = state.sent[place.generation]
-        if state.committed is not None and told[: len(state.committed)] != state.committed:
-            following.violation = f"worker {number} trains from {told}, and {state.committed} was committed by all"
+        result = state.sent[place.generation]
+        if state.committed is not None and result[: len(state.committed)] != state.committed:
+            following.violation = f"worker {number} trains from {result}, and {state.committed} was committed by all"
         following.ranks[number] = replace(
-            rank, phase="synced", state=told, commits=((place.commit or 0, told),), out=(*rank.out, ("synced",))
+            rank, phase="synced", state=result, commits=((place.commit or 0, result),), out=(*rank.out, ("synced",))
         )
     elif rank.phase == "check":
         if state.committed is None or len(rank.state) > len(state.committed):

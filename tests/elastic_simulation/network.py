@@ -83,12 +83,12 @@ class Selector(File):
         # A clock that stands still would not get over a rounding error, as a real one does.
         until = None if timeout is None else self.world.now + (max(timeout, 1e-6) if timeout > 0 else 0.0)
         while True:
-            found = [(key, events) for file, key in self._keys.items() if (events := file.ready() & key.events)]
-            if found or (until is not None and self.world.now >= until):
+            values = [(key, events) for file, key in self._keys.items() if (events := file.ready() & key.events)]
+            if values or (until is not None and self.world.now >= until):
                 self.task.spun()
-                if not self.world.calm and len(found) > 1:
-                    self.world.random.shuffle(found)
-                return found
+                if not self.world.calm and len(values) > 1:
+                    self.world.random.shuffle(values)
+                return values
             self.task.wait(until)
 
     def close(self) -> None:

@@ -226,9 +226,9 @@ class Process:
         def join() -> None:
             place = self.member.place
             assert place is not None
-            told = self.member.exchange(f"address of {place.rank}".encode())
-            if told != [f"address of {rank}".encode() for rank in range(place.size)]:
-                self.ledger.violated(f"{self.name} got the addresses {told}")
+            result = self.member.exchange(f"address of {place.rank}".encode())
+            if result != [f"address of {rank}".encode() for rank in range(place.size)]:
+                self.ledger.violated(f"{self.name} got the addresses {result}")
             self.here.meeting(place).join(place.rank, self)
 
         elastic_loop.join_world(self.member, join)
@@ -271,10 +271,10 @@ class Process:
         self.check()
 
     def check(self) -> None:
-        told = self._call("check", (self.member.updated(), self.state))
+        answer = self._call("check", (self.member.updated(), self.state))
         self.here.has_committed(self)
         self.ledger.committed = max(self.ledger.committed or (), self.state, key=len)
-        if any(updated for updated, _ in told):
+        if any(updated for updated, _ in answer):
             raise WorldChange
 
     def wait_for_all(self) -> None:

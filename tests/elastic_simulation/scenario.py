@@ -521,28 +521,28 @@ def _kind(result: Result) -> str:
 def _smaller(scenario: Scenario) -> list[Scenario]:
     """Return simpler neighbors, the simplest first."""
     change: Callable[..., Scenario] = lambda **fields: dataclasses.replace(scenario, **fields)  # noqa: E731
-    found: list[Scenario] = []
+    values: list[Scenario] = []
     faults = scenario.faults
     for at in range(len(faults)):
-        found.append(change(faults=faults[:at] + faults[at + 1 :]))
+        values.append(change(faults=faults[:at] + faults[at + 1 :]))
     if not scenario.calm:
-        found += [change(calm=True), *(change(calm=True, seed=seed) for seed in range(2))]
+        values += [change(calm=True), *(change(calm=True, seed=seed) for seed in range(2))]
     for at in range(len(scenario.late)):
-        found.append(change(late=scenario.late[:at] + scenario.late[at + 1 :]))
+        values.append(change(late=scenario.late[:at] + scenario.late[at + 1 :]))
     if sum(scenario.hosts) > 1:
         fewer = (*scenario.hosts[:-1], scenario.hosts[-1] - 1) if scenario.hosts[-1] > 1 else scenario.hosts[:-1]
         slots = sum(fewer)
-        found.append(change(hosts=fewer, most=min(scenario.most, slots), least=min(scenario.least, slots)))
+        values.append(change(hosts=fewer, most=min(scenario.most, slots), least=min(scenario.least, slots)))
     if len(scenario.hosts) > 1:
-        found.append(change(hosts=(sum(scenario.hosts),)))
+        values.append(change(hosts=(sum(scenario.hosts),)))
     if scenario.discovery and not any(fault.kind in ("offer", "flap") for fault in faults):
-        found.append(change(discovery=False))
+        values.append(change(discovery=False))
     if scenario.steps > 1:
-        found.append(change(steps=scenario.steps // 2))
+        values.append(change(steps=scenario.steps // 2))
     for at, fault in enumerate(faults):
         for other in (dataclasses.replace(fault, at=fault.at // 2), dataclasses.replace(fault, at=fault.at - 1)):
             if other.at >= 0 and other != fault:
-                found.append(change(faults=(*faults[:at], other, *faults[at + 1 :])))
+                values.append(change(faults=(*faults[:at], other, *faults[at + 1 :])))
     with contextlib.suppress(ValueError):
-        found.remove(scenario)
-    return found
+        values.remove(scenario)
+    return values

@@ -93,19 +93,19 @@ def _report(entry: Entry, output: Output, words: bool, shown: int) -> bool:
     if not entry.path.exists():
         print(f"{entry.label}: new: {entry.command}")
         return True
-    found = [it for it in differences(files.read(entry), output) if words or not it.is_wording]
-    if not found:
+    values = [it for it in differences(files.read(entry), output) if words or not it.is_wording]
+    if not values:
         return False
     print(f"{entry.label}: {entry.command}")
-    for difference in found[:shown]:
+    for difference in values[:shown]:
         print(f"  {difference}")
-    if len(found) > shown:
-        print(f"  and {len(found) - shown} more{_greatest(found)}")
+    if len(values) > shown:
+        print(f"  and {len(values) - shown} more{_greatest(values)}")
     return True
 
 
-def _greatest(found: Sequence[Difference]) -> str:
-    sizes = [abs(it.relative) for it in found if it.relative is not None]
+def _greatest(result: Sequence[Difference]) -> str:
+    sizes = [abs(it.relative) for it in result if it.relative is not None]
     return f"; the greatest relative difference is {max(sizes):.2e}" if sizes else ""
 
 
@@ -113,18 +113,18 @@ def _unlisted(listed: Sequence[Entry], *, remove: bool) -> int:
     """Print, and remove, golden files that belong to no entry; return how many there are."""
     themes = {entry.theme for entry in listed}
     known = {entry.path for entry in listed}
-    found = [
+    values = [
         path
         for folder in FOLDER.iterdir()
         if folder.is_dir() and folder.name not in {"commands", "inputs", "__pycache__"}
         for path in sorted(folder.iterdir())
         if path not in known or folder.name not in themes
     ]
-    for path in found:
+    for path in values:
         print(f"{path.relative_to(FOLDER)}: {'removed, because' if remove else ''} no entry has it")
         if remove:
             path.unlink()
-    return len(found)
+    return len(values)
 
 
 def _times(chosen: Sequence[Entry], seconds: dict[str, float], *, slowest: bool) -> None:

@@ -110,8 +110,8 @@ def _files(before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) ->
             yield Difference(f"file {name}", old, new)
             continue
         counted = [{key: value for key, value in one.items() if key != "digest"} for one in (old, new)]
-        found = list(_values(f"file {name}", *counted))
-        yield from found or _wording(f"file {name}, words", old.get("digest"), new.get("digest"))
+        values = list(_values(f"file {name}", *counted))
+        yield from values or _wording(f"file {name}, words", old.get("digest"), new.get("digest"))
 
 
 def _wording(where: str, before: Any, now: Any) -> Iterator[Difference]:

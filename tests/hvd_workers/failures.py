@@ -23,10 +23,10 @@ def as_horovod_refuses(rank, size):
 
 
 def _told(call, *words):
-    with pytest.raises(hvd.HorovodInternalError) as told:
+    with pytest.raises(hvd.HorovodInternalError) as result:
         call()
     for word in words:
-        assert word in str(told.value), f"'{word}' is missing in: {told.value}"
+        assert word in str(result.value), f"'{word}' is missing in: {result.value}"
 
 
 def differing(rank, size):
@@ -95,12 +95,12 @@ def twice(rank, size):
             with pytest.raises(ValueError, match=r"^Duplicate tensor name 'grouped_allreduce\.group_1of2'"):
                 hvd.grouped_allreduce_async([tensor, tensor], name="group")
             hvd.barrier()
-        found = {name: hvd.synchronize(handle) for name, handle in handles.items()}
-        assert found["allreduce"].tolist() == tensor.tolist()
-        assert found["allgather"].tolist() == tensor.tolist() * size
-        assert found["broadcast"].tolist() == tensor.tolist()
-        assert found["alltoall"][0].tolist() == [rank] * size
-        assert found["reducescatter"].tolist() == [rank]
+        values = {name: hvd.synchronize(handle) for name, handle in handles.items()}
+        assert values["allreduce"].tolist() == tensor.tolist()
+        assert values["allgather"].tolist() == tensor.tolist() * size
+        assert values["broadcast"].tolist() == tensor.tolist()
+        assert values["alltoall"][0].tolist() == [rank] * size
+        assert values["reducescatter"].tolist() == [rank]
         assert [each.tolist() for each in hvd.synchronize(grouped)] == [tensor.tolist()] * 2
 
 
@@ -153,12 +153,12 @@ def one_dies(rank, size, how):
             return None
         os.kill(os.getpid(), signal.SIGKILL)
     start = time.monotonic()
-    with pytest.raises(hvd.HorovodInternalError) as told:
+    with pytest.raises(hvd.HorovodInternalError) as result:
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
     with pytest.raises(hvd.HorovodInternalError):
         hvd.allreduce(torch.ones(1))
-    return time.monotonic() - start, str(told.value)
+    return time.monotonic() - start, str(result.value)
 
 
 def one_is_missing(rank, size):

@@ -42,8 +42,8 @@ def rows(step, rank, count=ROWS):
 
 def counts():
     """Messages between ranks other than tensors: votes, reports and decisions are control messages."""
-    found = members_of(hvd.global_process_set).coordinator.counts()
-    return found | {"control": found["votes"] + found["reports"] + found["decisions"]}
+    result = members_of(hvd.global_process_set).coordinator.counts()
+    return result | {"control": result["votes"] + result["reports"] + result["decisions"]}
 
 
 class Pair:

@@ -94,11 +94,11 @@ def factors(rank, size):
 
 def older_argument(rank, size):
     tensors = _mine(torch.float32, (3,), size, 11)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as result:
         warnings.simplefilter("always")
         values.assert_reduced(hvd.allreduce(tensors[rank], average=False), "sum", tensors)
         values.assert_reduced(hvd.allreduce(tensors[rank], True), "avg", tensors)
-    assert [warning.category for warning in told] == [DeprecationWarning] * 2
+    assert [warning.category for warning in result] == [DeprecationWarning] * 2
     with pytest.raises(ValueError, match="op and average"):
         hvd.allreduce(tensors[rank], average=True, op=hvd.Sum)
 

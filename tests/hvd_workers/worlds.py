@@ -32,9 +32,9 @@ def before_and_after(rank, size):
             lambda: hvd.add_process_set([0]),
             lambda: hvd.broadcast_object(1),
         ):
-            with pytest.raises(ValueError, match=r"has not been initialized; use hvd\.init\(\)") as told:
+            with pytest.raises(ValueError, match=r"has not been initialized; use hvd\.init\(\)") as result:
                 call()
-            assert isinstance(told.value, hvd.NotInitializedError)
+            assert isinstance(result.value, hvd.NotInitializedError)
         hvd.init()
         hvd.init()
         assert hvd.is_initialized() and (hvd.rank(), hvd.size()) == (rank, size)

@@ -88,23 +88,23 @@ def strike(fault):
     os.kill(os.getpid(), getattr(signal, fault))
 
 
-def main(asked):
-    how = {"async_": True} if asked["async_"] else {}
+def main(result):
+    how = {"async_": True} if result["async_"] else {}
     number, call = -1, "join"
     try:
         job = paceline.job.join()
         me = job.rank
-        if me == asked["victim"] and asked["fault"]:
-            threading.Timer(asked["delay_s"], strike, [asked["fault"]]).start()
-        time.sleep(asked["lag_s"][me])
-        for number in count() if asked["operations"] is None else range(asked["operations"]):
-            call = asked["calls"][number % len(asked["calls"])]
-            handle, good = begin(job, call, asked["length"], number, how)
-            got = handle.wait() if asked["async_"] and handle is not None else handle
+        if me == result["victim"] and result["fault"]:
+            threading.Timer(result["delay_s"], strike, [result["fault"]]).start()
+        time.sleep(result["lag_s"][me])
+        for number in count() if result["operations"] is None else range(result["operations"]):
+            call = result["calls"][number % len(result["calls"])]
+            handle, good = begin(job, call, result["length"], number, how)
+            got = handle.wait() if result["async_"] and handle is not None else handle
             if not good(got):
                 tell(wrong=call)
                 return
-        if not asked["leaves"]:
+        if not result["leaves"]:
             job.barrier()
         tell(done=True)
     except JobError as error:

@@ -87,7 +87,7 @@ class Ranks:
     def outcomes(self, limit_s=LIMIT_S):
         """Every rank's exit code and output. A rank that does not end in time is killed."""
         end = time.monotonic() + limit_s
-        found = {}
+        values = {}
         for process in self.processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.01, end - time.monotonic()))
@@ -97,8 +97,8 @@ class Ranks:
                 process.kill()
                 process.wait()
             note = f"\nkilled: did not end within {limit_s} s" if late else ""
-            found[rank] = Outcome(process.returncode, self._file(rank, "out").read_text(), self.err(rank) + note)
-        return found
+            values[rank] = Outcome(process.returncode, self._file(rank, "out").read_text(), self.err(rank) + note)
+        return values
 
     def __enter__(self):
         return self
@@ -116,9 +116,9 @@ def left_over(mark, within=2.0):
     """Processes that were started with this mark and still exist."""
     end = time.monotonic() + within
     while True:
-        found = [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark.encode())]
-        if not found or time.monotonic() >= end:
-            return found
+        values = [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark.encode())]
+        if not values or time.monotonic() >= end:
+            return values
         time.sleep(0.02)
 
 

@@ -15,20 +15,20 @@ ALL = sum(range(1, SIZE + 1))
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 
 
-def same(found, wanted):
-    np.testing.assert_allclose(np.asarray(tf.cast(found, tf.float64)), np.asarray(wanted, float), rtol=1e-3)
+def same(result, wanted):
+    np.testing.assert_allclose(np.asarray(tf.cast(result, tf.float64)), np.asarray(wanted, float), rtol=1e-3)
 
 
 def both(function, *tensors):
     """What a function gives eagerly, which is what its graph gives at the first call and at the third."""
-    found = tf.nest.flatten(function(*tensors))
+    result = tf.nest.flatten(function(*tensors))
     graph = tf.function(function)
     for again in (graph(*tensors), graph(*tensors), graph(*tensors)):
-        for one, other in zip(found, tf.nest.flatten(again), strict=True):
+        for one, other in zip(result, tf.nest.flatten(again), strict=True):
             assert one.dtype == other.dtype
             assert other.shape == one.shape
             np.testing.assert_array_equal(one.numpy(), other.numpy())
-    return found if len(found) > 1 else found[0]
+    return result if len(result) > 1 else result[0]
 
 
 def reductions():
@@ -46,9 +46,9 @@ def reductions():
     assert hvd.allreduce(x, compression=hvd.Compression.bf16).dtype == tf.float32
     for dtype in DTYPES:
         values = tf.cast([RANK + 1, 2, 0], dtype)
-        found = both(lambda values: hvd.allreduce(values, op=hvd.Sum), values)
-        assert found.dtype == values.dtype
-        same(found, [ALL, 2 * SIZE, 0])
+        result = both(lambda values: hvd.allreduce(values, op=hvd.Sum), values)
+        assert result.dtype == values.dtype
+        same(result, [ALL, 2 * SIZE, 0])
         same(
             hvd.allreduce(tf.cast([7 * RANK, 1, 0], dtype)),
             [int(7 * (ALL - SIZE) / SIZE) if "int" in dtype else 7 * (ALL - SIZE) / SIZE, 1, 0],
@@ -57,8 +57,8 @@ def reductions():
         True,
         False,
     ]
-    found = both(lambda x: hvd.allreduce(x, op=hvd.Sum), tf.complex([1.0, 2.0], [float(RANK), 0.0]))
-    assert found.numpy().tolist() == [SIZE + (ALL - SIZE) * 1j, 2.0 * SIZE]
+    result = both(lambda x: hvd.allreduce(x, op=hvd.Sum), tf.complex([1.0, 2.0], [float(RANK), 0.0]))
+    assert result.numpy().tolist() == [SIZE + (ALL - SIZE) * 1j, 2.0 * SIZE]
     several = both(lambda x, y: hvd.grouped_allreduce([x, y], op=hvd.Sum), x, tf.ones([3], tf.float64))
     same(several[0], [ALL, -2 * ALL])
     same(several[1], [SIZE] * 3)
@@ -77,9 +77,9 @@ def reductions():
 def movements():
     for dtype in (*DTYPES, "bool", "complex64"):
         rows = tf.cast(tf.reshape(tf.range(2 * (RANK + 1)), [RANK + 1, 2]) % 2, dtype)
-        found = both(hvd.allgather, rows)
-        assert found.dtype == rows.dtype
-        assert found.shape == (ALL, 2)
+        result = both(hvd.allgather, rows)
+        assert result.dtype == rows.dtype
+        assert result.shape == (ALL, 2)
         root = both(lambda values: hvd.broadcast(values, SIZE - 1), tf.cast([RANK, 1], dtype))
         same(tf.cast(root, tf.float32), [1 if dtype == "bool" else SIZE - 1, 1])
     same(both(hvd.allgather, tf.constant(RANK)), range(SIZE))
@@ -182,8 +182,8 @@ def process_sets():
         weight = tf.Variable(2.0)
         with tf.GradientTape() as tape:
             loss = weight * RANK
-        found = hvd.DistributedGradientTape(tape, process_set=ends).gradient(loss, [weight])[0]
-        same(found, sum(members) / len(members))
+        result = hvd.DistributedGradientTape(tape, process_set=ends).gradient(loss, [weight])[0]
+        same(result, sum(members) / len(members))
     else:
         with pytest.raises(ValueError, match="is not in ProcessSet"):
             hvd.allreduce(tf.ones(1), process_set=ends)
@@ -192,9 +192,9 @@ def process_sets():
 
 def errors():
     """Each is told, and the job goes on."""
-    with pytest.raises(hvd.HorovodInternalError, match="uneven") as told:
+    with pytest.raises(hvd.HorovodInternalError, match="uneven") as result:
         hvd.allreduce(tf.ones([RANK + 1]), name="uneven")
-    assert isinstance(told.value, tf.errors.FailedPreconditionError)
+    assert isinstance(result.value, tf.errors.FailedPreconditionError)
     with pytest.raises(tf.errors.OpError, match="uneven"):
         tf.function(lambda x: hvd.allreduce(x, name="uneven"))(tf.ones([RANK + 1]))
     with pytest.raises(TypeError, match="Min of complex64 is not defined; sum and average are"):

@@ -79,11 +79,11 @@ def loss_scaling():
                 model.compile(optimizer=order(), loss="mse", jit_compile=False, run_eagerly=eagerly)
                 model.fit(x, Y[OWN], batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=several)
                 assert all(np.isfinite(weight).all() for weight in model.get_weights())
-                told = [float(model.optimizer.dynamic_scale), int(model.optimizer.iterations)]
-                told += [float(np.abs(weight).sum()) for weight in model.get_weights()]
-                assert all(one == told for one in hvd.allgather_object(told)), hvd.allgather_object(told)
+                values = [float(model.optimizer.dynamic_scale), int(model.optimizer.iterations)]
+                values += [float(np.abs(weight).sum()) for weight in model.get_weights()]
+                assert all(one == values for one in hvd.allgather_object(values)), hvd.allgather_object(values)
                 # Two of the batches, one in each epoch.
-                assert int(model.optimizer.iterations) == 2 * len(x) // 8 - 2, told
+                assert int(model.optimizer.iterations) == 2 * len(x) // 8 - 2, values
     finally:
         keras.mixed_precision.set_global_policy("float32")
 

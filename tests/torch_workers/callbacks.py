@@ -183,14 +183,14 @@ def results_that_tensors_take_or_refuse(rank, size):
 
 def out_of_order(rank, size):
     """A callback that begins an operation after another thread did gets an error, so that ranks do not mix tensors."""
-    begun, told = threading.Event(), []
+    begun, result = threading.Event(), []
 
     def late(future):
         begun.wait(SOON_S)
         try:
             _reduced()
         except JobError as error:
-            told.append(f"{error}; {error.remedy}")
+            result.append(f"{error}; {error.remedy}")
 
     def begin():
         first = _reduced().then(late if rank == 0 else lambda future: None)
@@ -201,7 +201,7 @@ def out_of_order(rank, size):
     first, second = _after_rank_0(dist.new_group(range(size)), begin, rank)
     assert second.wait()[0][0] == 5.0 * size
     first.wait()
-    assert rank != 0 or (len(told) == 1 and "in_order" in told[0]), told
+    assert rank != 0 or (len(result) == 1 and "in_order" in result[0]), result
 
 
 def everything(rank, size):
@@ -223,14 +223,14 @@ def everything(rank, size):
 def the_end(store, rank, size):
     """Waits in callbacks when the job ends raise an error, as do later requests for a future."""
     dist.init_process_group("paceline", store=store, rank=rank, world_size=size)
-    told = []
+    values = []
     never = dist.irecv(torch.empty(1), 1 - rank)
 
     def waits(future):
         try:
             never.get_future().wait()
         except Exception as error:
-            told.append(str(error))
+            values.append(str(error))
 
     callback = waits if rank == 0 else lambda future: None
     result = _after_rank_0(dist.new_group(range(size)), lambda: _reduced().then(callback), rank)
@@ -240,5 +240,5 @@ def the_end(store, rank, size):
     dist.destroy_process_group()
     result.wait()
     raises(Exception, "has left the job", never.get_future().wait)
-    assert len(told) == (rank == 0), told
+    assert len(values) == (rank == 0), values
     assert time.monotonic() - started < 5

@@ -53,7 +53,7 @@ def batches(rank, steps=STEPS):
 
 def losses(model, optimizer, rank, steps=STEPS):
     """The ranks' mean loss of each step."""
-    found = []
+    values = []
     for inputs, wanted in batches(rank, steps):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(inputs), wanted)
@@ -61,8 +61,8 @@ def losses(model, optimizer, rank, steps=STEPS):
         optimizer.step()
         mean = loss.detach().clone()
         dist.all_reduce(mean, dist.ReduceOp.AVG)
-        found.append(mean.item())
-    return found
+        values.append(mean.item())
+    return values
 
 
 def same(model, size):
@@ -77,11 +77,11 @@ def losses_fall_and_ranks_agree(rank, size):
     for name in NAMES:
         model = DistributedDataParallel(net(), bucket_cap_mb=0.01)
         register(model, name)
-        found = losses(model, torch.optim.SGD(model.parameters(), lr=0.1), rank)
+        result = losses(model, torch.optim.SGD(model.parameters(), lr=0.1), rank)
         assert same(model, size), name
-        assert found[-1] < 0.8 * found[0], (name, found)
-        plain = plain or found
-        assert abs(found[-1] - plain[-1]) < 0.2 * plain[0], (name, found, plain)
+        assert result[-1] < 0.8 * result[0], (name, result)
+        plain = plain or result
+        assert abs(result[-1] - plain[-1]) < 0.2 * plain[0], (name, result, plain)
 
 
 def all_values_are_the_plain_average(rank, size):
@@ -193,10 +193,10 @@ def diloco_trains_with_every_compression(rank, size):
         model = net()
         optimizer = DiLoCo(torch.optim.SGD(model.parameters(), lr=0.1), sync_every=3, compression=name)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
-        found = losses(model, optimizer, rank)
+        result = losses(model, optimizer, rank)
         scheduler.step()
         assert same(model, size), name
-        assert found[-1] < 0.8 * found[0], (name, found)
+        assert result[-1] < 0.8 * result[0], (name, result)
 
 
 def diloco_continues_from_its_state(rank, size):

@@ -178,19 +178,19 @@ def combined(op, parts):
 def operators(dtype):
     """The names of the reductions that a dtype has, and torch's operators."""
     kinds = dist.ReduceOp
-    found = {"sum": kinds.SUM}
+    values = {"sum": kinds.SUM}
     if dtype is torch.bool:
-        return found | {
+        return values | {
             "min": kinds.MIN,
             "max": kinds.MAX,
             "product": kinds.PRODUCT,
             "band": kinds.BAND,
             "bor": kinds.BOR,
         }
-    found |= {"avg": kinds.AVG, "premul_sum": dist._make_nccl_premul_sum(FACTOR)}
+    values |= {"avg": kinds.AVG, "premul_sum": dist._make_nccl_premul_sum(FACTOR)}
     if dtype.is_complex:
-        return found
-    return found | {"min": kinds.MIN, "max": kinds.MAX, "product": kinds.PRODUCT}
+        return values
+    return values | {"min": kinds.MIN, "max": kinds.MAX, "product": kinds.PRODUCT}
 
 
 # Calls that reduce: each makes its tensors by `call`, and compares what it gets.

@@ -32,6 +32,6 @@ def trained(name, *options, size=2):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     said = run(size, play, port, name, options, default=None)[0]
-    found = re.findall(rf"weights ([0-9a-f]{{16}}), the same on {size} ranks", said)
-    assert len(found) == 1, said
-    return found[0]
+    match = re.findall(rf"weights ([0-9a-f]{{16}}), the same on {size} ranks", said)
+    assert len(match) == 1, said
+    return match[0]
