@@ -14,6 +14,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.jobs import model as jobs
 from paceline.forecast.jobs import spec
 from paceline.forecast.kinds import Measure
+from paceline.operators.constants import constant
 
 LINKS = Links(8, 44e9)
 JOB = {"gpu": "h100", "seq": 4096, "strategy": "native"}
@@ -51,7 +52,7 @@ def test_tokens_go_to_experts_and_back_in_both_passes():
     made = mixture(expert_parallel=8, batch=2)
     h100 = find_hardware("h100")
     # Two experts a token, 2 bytes an element.
-    moved = 2 * 4096 * 2 * 4096 * 2
+    moved = 2 * 4096 * 2 * 4096 * 2 * constant("experts.imbalance")
     one = all_to_all_s(h100, moved, 8, LINKS)
     assert one == pytest.approx(7 * 3.4e-6 + moved * 7 / 8 / 360e9)
     assert made.expert_parallel_s == pytest.approx(32 * 4 * one)

@@ -333,8 +333,9 @@ def test_transformer_engine_is_as_fast_as_published(row):
 
 def test_small_models_are_bound_by_launches():
     tiny = Workload(model_of(Config("tiny", "here", LLAMA)), find_hardware("h100"), 1)
+    machine = Machine(tiny.hardware)
     host = [
-        sum(dispatch_s(one) for one in operators_of(layer, tiny.setting).forward)
+        sum(dispatch_s(one, machine) for one in operators_of(layer, tiny.setting).forward)
         for layer in tiny.model.layers
         if layer.block
     ]

@@ -9,15 +9,19 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from paceline.catalog.adapters import is_quantized
 from paceline.catalog.models.config import Config, find_config
+from paceline.catalog.models.exchanges import Links
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.modules import Setting, before_of, operators_of
 from paceline.catalog.models.spec import workload_of
 from paceline.catalog.models.updates import update_of
 from paceline.catalog.recipes import recipe_of
-from paceline.operators.operator import Operator, Tensor, is_attention
+from paceline.operators.constants import constant
+from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, is_attention
 from paceline.operators.queues import Program, Queues
 
+LINKS = Links(8, 44e9)
 RECORDED = Path(__file__).parent / "data" / "operators-of-models.json.xz"
 """Made by `scripts/record_operators.py` with torch 2.15 and transformers 5.17."""
 FORWARD, BACKWARD = "forward", "backward"
@@ -167,3 +171,44 @@ def test_steps_take_as_long_as_on_a_device(name, batch, tokens, measured_ms):
         find_config(name), "h200", tokens, batch, precision="bf16", optimizer_impl="fused", kernels="eager"
     )
     assert math.isclose(1e3 * made.compute_s, measured_ms, rel_tol=0.05)
+
+
+def test_experts_are_launched_one_by_one_and_waited_for():
+    """Megatron's host waits once a forward pass, and launches a product for each expert that a GPU has."""
+    made = workload_of(find_config("qwen3-30b-a3b"), "h100", 4096, links=LINKS, expert_parallel=8, tensor_parallel=2)
+    layer = next(one for one in made.own.layers if one.routed)
+    listed = operators_of(layer, made.setting)
+    assert [one.name for one in listed.forward].count(SYNCHRONIZE) == 1
+    assert not any(one.name == SYNCHRONIZE for one in listed.backward)
+    products = [one for one in (*listed.forward, *listed.backward) if one.name == "_grouped_mm"]
+    assert [one.launches for one in products] == [128 // 8] * 6
+    # All of its rows come from other GPUs, a few more than an equal part.
+    rows = 4096 // 2 * 8
+    assert products[0].inputs[0].shape[0] == round(rows * constant("experts.imbalance"))
+    assert [one.name for one in listed.forward].count("sort_chunks") == 2
+    # transformers' grouped products are one kernel.
+    eager = operators_of(layer, replace(made.setting, kernels="eager", expert=1, tensor=1))
+    assert {one.launches for one in eager.forward} == {1}
+
+
+def test_a_frozen_model_in_fp32_has_its_residual_stream_in_fp32():
+    """PEFT's preparation of 4-bit weights: what is not quantized is FP32, and each product converts its rows."""
+    options = {"lora": "16", "quantize": "nf4", "kernels": "eager"}
+    short = {
+        name: workload_of(find_config("llama-3.2-1b"), "a100", 512, precision=name, **options)
+        for name in ("amp-bf16", "upcast-bf16")
+    }
+    adds = {}
+    for name, made in short.items():
+        layer = next(one for one in made.model.layers if one.name == "model.layers.1.mlp")
+        listed = operators_of(layer, made.setting).forward
+        adds[name] = listed[-1]
+        assert all(one.inputs[0].dtype == "bfloat16" for one in listed if one.name == "mm")
+    assert {name: one.outputs[0].dtype for name, one in adds.items()} == {
+        "amp-bf16": "bfloat16",
+        "upcast-bf16": "float32",
+    }
+    narrow, wide = (short[name] for name in ("amp-bf16", "upcast-bf16"))
+    assert wide.compute_s > narrow.compute_s
+    rest = sum(it.size for it in wide.model.tensors() if not it.trains and not is_quantized(it))
+    assert wide.memory().parameters - narrow.memory().parameters == 2 * rest

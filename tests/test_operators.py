@@ -234,17 +234,28 @@ def test_small_kernels_are_bound_by_the_host():
     queues, add = Queues(), of("add", contiguous((4,), "float32"), out=contiguous((4,), "float32"))
     work = work_of(add, H200)
     for _ in range(1000):
-        queues.dispatch(work.kernels, dispatch_s(add))
-    assert queues.device_s == pytest.approx(1000 * dispatch_s(add), rel=0.01)
+        queues.dispatch(work.kernels, dispatch_s(add, H200))
+    assert queues.device_s == pytest.approx(1000 * dispatch_s(add, H200), rel=0.01)
     long = Queues()
     for _ in range(10):
-        long.dispatch([1e-3], dispatch_s(add))
+        long.dispatch([1e-3], dispatch_s(add, H200))
     assert long.device_s == pytest.approx(10e-3, rel=0.01)
     waits = Queues()
     for _ in range(10):
-        waits.dispatch([1e-3], dispatch_s(add))
-        waits.dispatch([1e-6], dispatch_s(Operator(SYNCHRONIZE)), waits=True)
+        waits.dispatch([1e-3], dispatch_s(add, H200))
+        waits.dispatch([1e-6], dispatch_s(Operator(SYNCHRONIZE), H200), waits=True)
     assert waits.device_s > long.device_s
+
+
+def test_the_host_takes_its_time_for_each_kernel_that_it_launches():
+    add = of("add", contiguous((4,), "float32"), out=contiguous((4,), "float32"))
+    alone = dispatch_s(add, H200)
+    assert alone == constant("host.operator")
+    assert dispatch_s(replace(add, launches=16), H200) == pytest.approx(16 * alone)
+    assert dispatch_s(replace(add, host=2.7), H200) == pytest.approx(2.7 * alone)
+    # A Grace is slower, and what torch.compile has made is launched by C++.
+    assert dispatch_s(add, Machine(find_hardware("gb200"))) == pytest.approx(alone * constant("host.grace"))
+    assert dispatch_s(replace(add, compiled=True), H200) < alone / 2
 
 
 def test_scaled_products_have_their_scales_last():

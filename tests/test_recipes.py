@@ -24,6 +24,7 @@ def workload(word="gpt2-small@h100", **options):
         ("bf16", "bf16", (2, 2, 2), False),
         ("amp-bf16", "bf16", (4, 4, 4), False),
         ("amp-fp16", "fp16", (4, 4, 4), False),
+        ("upcast-bf16", "bf16", (4, 4, 4), False),
         ("fp32", "tf32", (4, 4, 4), False),
     ],
 )

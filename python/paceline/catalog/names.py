@@ -68,7 +68,19 @@ Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32"]
 Attention = Literal["flash", "flash-1", "flash-2", "unfused"]
 Checkpointing = Literal["none", "selective", "full", "reentrant", "offload"]
 Kernels = Literal["eager", "fused", "compiled", "transformer-engine"]
-Recipe = Literal["mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16", "amp-bf16", "amp-fp16", "fp32"]
+Recipe = Literal[
+    "mixed",
+    "o2",
+    "megatron",
+    "fp8",
+    "fsdp-mixed",
+    "bf16",
+    "amp-bf16",
+    "amp-fp16",
+    "upcast-bf16",
+    "upcast-fp16",
+    "fp32",
+]
 OptimizerImpl = Literal["fused", "foreach", "loop", "in-backward"]
 Optimizer = Literal[
     "adam",

@@ -9,6 +9,7 @@
 | `fsdp-mixed` | FSDP2's MixedPrecisionPolicy as torchtitan sets it: FP32 shards, gathered in 16 bits, reduced in FP32 |
 | `bf16` | trainers' pure bfloat16: parameters, gradients and moments, without masters |
 | `amp-bf16`, `amp-fp16` | torch.autocast over FP32 parameters: weights are converted at each use |
+| `upcast-bf16`, `upcast-fp16` | the same beside adapters: frozen parameters that are not quantized are FP32, too |
 | `fp32` | FP32 throughout; products may be TF32 |
 
 Sources: P. Micikevicius et al., "Mixed Precision Training", 2018; S. Rajbhandari et al., "ZeRO", 2020, section 3.1;
@@ -37,6 +38,8 @@ COMPUTED: dict[str, Sequence[str]] = {
     "bf16": ("bf16",),
     "amp-bf16": ("bf16",),
     "amp-fp16": ("fp16",),
+    "upcast-bf16": ("bf16",),
+    "upcast-fp16": ("fp16",),
     "fp32": ("fp32", "tf32"),
 }
 """Precisions in which each recipe computes; the first that the GPU has is the default."""
@@ -73,6 +76,14 @@ class Recipe:
     def is_usual(self) -> bool:
         """Whether it is the recipe that its computation has by default."""
         return self.name in ("mixed", "fp8", "fp32")
+
+    @property
+    def is_upcast(self) -> bool:
+        """Whether frozen parameters that are not quantized are FP32, too.
+
+        PEFT's `prepare_model_for_kbit_training` converts them (peft/utils/other.py).
+        """
+        return self.name.startswith("upcast-")
 
     @property
     def sharded(self) -> Recipe:
@@ -152,4 +163,4 @@ def recipe_of(name: names.Recipe | None, precision: str) -> Recipe:
         return Recipe(name, half, computation, False, full, full, full, True)
     if name == "bf16":
         return Recipe(name, half, computation, False, half, half, half, False)
-    return Recipe(name, full, computation, name.startswith("amp-"), full, full, full, False)
+    return Recipe(name, full, computation, name.startswith(("amp-", "upcast-")), full, full, full, False)

@@ -64,6 +64,10 @@ _UNITS = {
     "attention.flash.cdna": "times the share on Ampere",
     "attention.efficient": "times flash attention's rate",
     "attention.dropout": "times",
+    "experts.imbalance": "times the mean",
+    "host.operator": "seconds",
+    "host.grace": "times the time of an x86 host",
+    "host.engine": "times the time of torch's operator",
 }
 
 

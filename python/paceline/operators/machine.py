@@ -42,6 +42,17 @@ class Machine:
         """The clock at which peaks are stated."""
         return self.hardware.clock_hz
 
+    def dispatch_s(self, phase: str) -> float:
+        """Return the host's time of an operator that it dispatches: torch's dispatcher, autograd and the launch.
+
+        Args:
+            phase: `forward`, `backward` or `update`, by which it was measured if the device was calibrated.
+        """
+        calibration = self.hardware.calibration
+        if calibration is not None and phase in calibration.dispatch_s:
+            return calibration.dispatch_s[phase]
+        return constant("host.operator") * (constant("host.grace") if self.hardware.host_link == "c2c" else 1.0)
+
     def product_rate(self, dtype: str, *, tf32: bool = False) -> float:
         """Return the FLOP/s that large products of this dtype sustain.
 

@@ -104,6 +104,10 @@ class Operator:
     """For each input, the place in the list of the operator that wrote it last; -1 if none did."""
     tf32: bool = False
     """Whether products in FP32 may use TF32."""
+    launches: int = 1
+    """Kernels that a library launches one by one, such as a product for each expert."""
+    host: float = 1.0
+    """The host's time to dispatch it, relative to an operator of torch."""
 
     @cached_property
     def read(self) -> int:

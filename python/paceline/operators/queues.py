@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.operators.machine import Machine
 from paceline.operators.operator import Operator
 
-_DISPATCH_S = 7e-6
-"""Host time of an operator that is dispatched one by one: torch's dispatcher, autograd and the launch."""
-_COMPILED, _FUSED = 0.4, 0.3
-"""Shares of it in what torch.compile has made: operators that it calls, and kernels of its own."""
+_COMPILED, _FUSED = 0.2, 0.15
+"""Shares of an operator's host time in what torch.compile has made: operators that it calls, and kernels of its own."""
 _TENSOR_S = {"_fused_": 0.5e-6, "multi_tensor_": 0.5e-6, "_foreach_": 1e-6}
 """Host time of each tensor of an optimizer's operator, by the beginning of its name."""
 _LAUNCH_DELAY_S = 3e-6
@@ -55,19 +54,20 @@ class OneThread(Queues):
         self.host_s += host_s + sum(kernels)
 
 
-def dispatch_s(operator: Operator, *, fused: bool = False, measured: Mapping[str, float] | None = None) -> float:
+def dispatch_s(operator: Operator, machine: Machine, *, fused: bool = False) -> float:
     """Return the host's time to dispatch an operator.
 
     Args:
         operator: What is dispatched.
+        machine: To where.
         fused: Whether it ends a chain of fused operators, and stands for all of them.
-        measured: The times that were measured by phase, if any.
     """
-    alone = (measured or {}).get(operator.phase, _DISPATCH_S)
+    alone = machine.dispatch_s(operator.phase)
     if fused:
         return alone * _FUSED
     tensors = next((each for name, each in _TENSOR_S.items() if operator.name.startswith(name)), 0.0)
-    return alone * (_COMPILED if operator.compiled else 1.0) + tensors * len(operator.inputs)
+    share = _COMPILED if operator.compiled else operator.host * operator.launches
+    return alone * share + tensors * len(operator.inputs)
 
 
 @dataclass(frozen=True)

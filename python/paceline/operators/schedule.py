@@ -22,8 +22,6 @@ class Schedule:
         self.done_s: list[float] = [0.0]
         """When the device is done with so many operators, in seconds since the start."""
         self._queues = OneThread() if machine.hardware.is_cpu else Queues()
-        calibration = machine.hardware.calibration
-        self._dispatch_s = None if calibration is None else calibration.dispatch_s
 
     def extend(self, operators: Sequence[Operator]) -> None:
         """Time what has no time yet: the ends of whole steps, because a fused operator's cost depends on its readers.
@@ -38,6 +36,6 @@ class Schedule:
         self.works.extend(works)
         for place in range(begin, end):
             operator, work = operators[place], self.works[place]
-            host = host_of(operator, work, fused=place in fused, measured=self._dispatch_s)
+            host = host_of(operator, work, self.machine, fused=place in fused)
             self._queues.dispatch(work.kernels, host, waits=operator.name == SYNCHRONIZE)
             self.done_s.append(self._queues.done_s)

@@ -115,6 +115,10 @@ class Tape:
     phase: str = "forward"
     is_frozen: bool = False
     """Whether parameters have no gradient."""
+    host: float = 1.0
+    """The host's time to dispatch an operator, relative to one of torch."""
+    launches: int = 1
+    """Kernels that an operator launches one by one."""
     _kept: dict[int, Storage] = field(default_factory=dict)
     _nodes: list[tuple[tuple[Value, ...], Callable[..., None]]] = field(default_factory=list)
     _gradients: dict[int, Value] = field(default_factory=dict)
@@ -135,6 +139,8 @@ class Tape:
                 phase=self.phase,
                 sources=tuple(value.source for value in inputs),
                 tf32=self.tf32,
+                launches=self.launches,
+                host=self.host,
             )
         )
         trains = not inputs or any(value.trains for value in inputs)

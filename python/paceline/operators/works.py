@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.operators.fused import Fusion
@@ -40,27 +40,26 @@ def works_of(operators: Sequence[Operator], machine: Machine, begin: int = 0) ->
     return works, fused
 
 
-def host_of(operator: Operator, work: Work, *, fused: bool, measured: Mapping[str, float] | None = None) -> float:
+def host_of(operator: Operator, work: Work, machine: Machine, *, fused: bool) -> float:
     """Return the host's time to dispatch an operator; of a chain, the last one has that of all.
 
     Args:
         operator: What is dispatched.
         work: Its cost.
+        machine: The GPU.
         fused: Whether it is in a chain.
-        measured: The times that were measured by phase, if any.
     """
-    return dispatch_s(operator, fused=fused, measured=measured) if work.kernels or not fused else 0.0
+    return dispatch_s(operator, machine, fused=fused) if work.kernels or not fused else 0.0
 
 
 def program_of(
     operators: Sequence[Operator], works: Sequence[Work], fused: Sequence[bool], machine: Machine
 ) -> Program:
     """Return what operators add to the times of host and device; on a CPU, its thread runs the kernels itself."""
-    calibration, is_cpu = machine.hardware.calibration, machine.hardware.is_cpu
-    measured = None if calibration is None else calibration.dispatch_s
+    is_cpu = machine.hardware.is_cpu
     program = Program()
     for operator, work, is_fused in zip(operators, works, fused, strict=True):
-        host_s = host_of(operator, work, fused=is_fused, measured=measured)
+        host_s = host_of(operator, work, machine, fused=is_fused)
         if is_cpu:
             program = program.then(Program.of((), host_s + work.seconds))
         else:

@@ -843,7 +843,10 @@ ATTENTION = choice(("flash", "flash-1", "flash-2", "unfused"), literal="Attentio
 CHECKPOINTING = choice(("none", "selective", "full", "reentrant", "offload"), literal="Checkpointing")
 KERNELS = choice(("eager", "fused", "compiled", "transformer-engine"), literal="Kernels")
 RECIPE = choice(
-    ("mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16", "amp-bf16", "amp-fp16", "fp32"),
+    (
+        *("mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16"),
+        *("amp-bf16", "amp-fp16", "upcast-bf16", "upcast-fp16", "fp32"),
+    ),
     # Lightning's names.
     {"bf16-mixed": "amp-bf16", "16-mixed": "amp-fp16", "bf16-true": "bf16", "32-true": "fp32"},
     literal="Recipe",

@@ -496,7 +496,8 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="precision",
         kind=kinds.RECIPE,
-        help="Recipe of precision: bf16, amp-bf16, amp-fp16, fsdp-mixed, megatron, o2, mixed, fp8, fp32.",
+        help="Recipe of precision: bf16, amp-bf16, amp-fp16, upcast-bf16, upcast-fp16, fsdp-mixed, megatron, o2, "
+        "mixed, fp8, fp32.",
         default_words="mixed; of --dtype fp8: fp8, of fp32: fp32; with --lora: amp-bf16",
         part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),

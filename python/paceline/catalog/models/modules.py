@@ -23,6 +23,7 @@ from paceline.catalog.models.layers import Tensor as Parameter
 from paceline.catalog.models.steps import Add, Attend, Batched, Convolve, Norm, Pointwise, Product, Scan, Step, Weight
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE, Block, Experts, Latent
 from paceline.operators.backend import Backend, backend_of, capability
+from paceline.operators.constants import constant
 from paceline.operators.operator import ITEM_BYTES, SYNCHRONIZE, Operator, Tensor, contiguous
 from paceline.operators.tape import Storage, Tape, Value, dense_like
 
@@ -121,6 +122,7 @@ class _Module:
         self.layer, self.setting = layer, setting
         low = setting.dtype if setting.autocast else ""
         self.tape = Tape(compiled=setting.kernels == "compiled", tf32=setting.tf32, autocast=low)
+        self.tape.host = constant("host.engine") if setting.kernels == TRANSFORMER_ENGINE else 1.0
         self.saved = {module_of(layer, one).removesuffix(f".{SAVED}") for one in layer.trained if one.is_saved}
         """Modules of a block that are trained wholly beside adapters."""
         tensors = (*layer.tensors, *layer.shared)
@@ -281,7 +283,7 @@ class _Module:
         bitsandbytes' `matmul_4bit` and `MatMul8bitLt`, which multiplies forward in 8 bits, and quantizes rows for that.
         AutoGPTQ converts by torch's operators, and autograd keeps the result.
         """
-        tape, setting = self.tape, self.setting
+        tape, setting, kind = self.tape, self.setting, value.dtype
         value = tape.cast(value, setting.dtype)
         if setting.quantization == "int8":
             # The largest element of each row is sought, and the product converted.
@@ -295,6 +297,8 @@ class _Module:
 
         is_kept = setting.quantization == "gptq-int4"
         out = tape.linear(value, outer, bias=bias, read=read, is_kept=is_kept)
+        if out.dtype != kind:
+            return tape.cast(out, kind)
         # int32 becomes 16 bits; a result in 4 bits is copied (`Linear4bit.forward` in peft/tuners/lora/bnb.py).
         return tape.copied(out) if setting.quantization != "gptq-int4" else out
 
@@ -710,7 +714,11 @@ class _Module:
         return tape.multiply(half, tape.shift(tape.activation("tanh", inner)))
 
     def _experts(self, value: Value, block: Block, experts: Experts) -> Value:
-        """Route rows to experts (transformers/integrations/moe.py, grouped_mm_experts_forward)."""
+        """Route rows to experts (transformers/integrations/moe.py, grouped_mm_experts_forward).
+
+        Megatron's host waits for the numbers of rows (`_maybe_dtoh_and_synchronize` in its token_dispatcher.py). Rows
+        that have come from other GPUs are put in the order of experts, and back (`sort_chunks_by_idxs`).
+        """
         tape, setting = self.tape, self.setting
         hidden, batch = block.hidden, value.shape[0]
         flat = tape.reshape(value, batch * value.shape[1], hidden)
@@ -721,18 +729,27 @@ class _Module:
         few = contiguous((rows, experts.routed), "float32")
         weights = tape.run("topk", (shares,), few, contiguous((rows, experts.routed), "int64"))
         weights = tape.node(weights, lambda g: tape.give(shares, tape.run("scatter", (g,), shares.tensor)))
+        if setting.is_fused:
+            tape.run(SYNCHRONIZE, ())
         places = contiguous((copies,), "int64")
         order = tape.run("sort", (Value(places, weights.source),), places, places)
         if experts.latent:
             flat, hidden = tape.linear(flat, experts.latent, bias=block.mlp_bias), experts.latent
         routed = self._indexed(flat, (copies, hidden), order)
-        groups = max(1, experts.count // (setting.expert // setting.tensor if setting.expert > setting.tensor else 1))
+        groups = max(1, experts.count // setting.expert)
         # Where experts are divided among GPUs, each has whole ones; otherwise a part of each.
         whole = setting.expert > 1
         ffn = block.ffn if whole else max(1, block.ffn // setting.tensor)
         if not whole and setting.tensor > 1:
             tall = contiguous((copies * setting.tensor, hidden), routed.dtype)
             routed = tape.view(routed, tall, lambda g: Value(contiguous((copies, hidden), g.dtype), g.source))
+        if whole:
+            # That of the GPU that has most rows; the others wait for it.
+            most = contiguous((round(copies * constant("experts.imbalance")), hidden), routed.dtype)
+            routed = tape.view(routed, most, lambda g: Value(contiguous((copies, hidden), g.dtype), g.source))
+        is_sorted = setting.is_fused and whole and groups > 1
+        if is_sorted:
+            routed = tape.fused("sort_chunks", (routed,), routed.tensor, kept=())
         wide = self._grouped(routed, groups, (2 if block.gated else 1) * ffn)
         if not block.gated:
             inner = self._activated(wide, block)
@@ -742,6 +759,8 @@ class _Module:
             gate, up = tape.split(wide, ffn, ffn)
             inner = tape.multiply(self._activated(gate, block), up)
         out = self._grouped(inner, groups, hidden)
+        if is_sorted:
+            out = tape.fused("sort_chunks", (out,), out.tensor, kept=())
         if out.shape[0] != copies:
             made = contiguous((copies, hidden), out.dtype)
             tall = out.tensor
@@ -784,8 +803,11 @@ class _Module:
         return tape.node(out, back)
 
     def _grouped(self, rows: Value, groups: int, outer: int) -> Value:
-        """Multiply rows by the weights of their experts."""
-        tape = self.tape
+        """Multiply rows by the weights of their experts.
+
+        Transformer Engine and grouped_gemm launch a product of cuBLAS for each expert, on several streams.
+        """
+        tape, kind = self.tape, rows.dtype
         rows = tape.lowered(rows)
         count, inner = rows.shape
         name = "_scaled_grouped_mm" if self.setting.eight_bits else "_grouped_mm"
@@ -804,20 +826,26 @@ class _Module:
             tape.run("amax", (value,), contiguous((), "float32"))
             return tape.run("_to_copy", (value,), dense_like(value.tensor, value.shape, dtype))
 
-        out = tape.run(name, (small(rows), small(turned), ends), contiguous((count, outer), rows.dtype))
+        def run(left: Value, right: Value, made: Tensor) -> Value:
+            tape.launches = groups if self.setting.is_fused else 1
+            product = tape.run(name, (left, right, ends), made)
+            tape.launches = 1
+            return product
+
+        out = run(small(rows), small(turned), contiguous((count, outer), rows.dtype))
 
         def back(gradient: Value) -> None:
             given = small(gradient)
             if weight.trains:
                 left = Value(Tensor((outer, count), given.dtype, (1, outer)), given.source)
-                made = contiguous((groups, outer, inner), rows.dtype)
-                tape.give(weight, tape.run(name, (left, small(rows), ends), made))
+                tape.give(weight, run(left, small(rows), contiguous((groups, outer, inner), rows.dtype)))
             if rows.trains:
                 again = self._converted(weight.tensor) if is_converted else weight
-                tape.give(rows, tape.run(name, (given, small(again), ends), contiguous((count, inner), rows.dtype)))
+                tape.give(rows, run(given, small(again), contiguous((count, inner), rows.dtype)))
 
         needed = [*([rows] if weight.trains else []), *([weight] if rows.trains and not is_converted else [])]
-        return tape.node(out, back, *needed)
+        out = tape.node(out, back, *needed)
+        return tape.cast(out, kind) if is_converted else out
 
     # Layers by steps.
 

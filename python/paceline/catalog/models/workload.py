@@ -42,6 +42,7 @@ from paceline.catalog.offload import PARAMETERS, STATES, Offload
 from paceline.catalog.optimizers import IN_BACKWARD, States, states_each, states_of
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
+from paceline.operators.constants import constant as operator_constant
 from paceline.operators.queues import Program, Queues
 
 
@@ -283,7 +284,7 @@ class Workload:
     @property
     def _has_wide_stream(self) -> bool:
         """Whether the residual stream is in FP32: that of embeddings in FP32, with autocast."""
-        return self.recipe.autocast and self.adapter is None
+        return self.recipe.autocast and (self.adapter is None or self.recipe.is_upcast)
 
     @property
     def _has_main_gradients(self) -> bool:
@@ -372,7 +373,7 @@ class Workload:
         """
         if layer.routed and self.expert > 1:
             assert self.links is not None
-            share = self.batch / self.context / self.tensor
+            share = self.batch / self.context / self.tensor * operator_constant("experts.imbalance")
             routed = share * layer.routed * layer.hidden * element_bytes(self.precision)
             return 2 * all_to_all_s(self.hardware, routed, self.expert, self.links)
         moved = self.batch / self.context * layer.tokens * layer.hidden * element_bytes(self.precision)
@@ -408,7 +409,8 @@ class Workload:
     @property
     def _frozen_bytes(self) -> int:
         """Bytes of a parameter beside adapters that is not quantized."""
-        return 4 if self.recipe.name == "fsdp-mixed" else element_bytes(self.precision)
+        is_wide = self.recipe.is_upcast or self.recipe.name == "fsdp-mixed"
+        return 4 if is_wide else element_bytes(self.precision)
 
     def _of_saved(self, recipe: Recipe) -> Recipe:
         """Return the types of modules that are trained wholly beside adapters of a recipe."""

@@ -120,8 +120,12 @@ def _fms_adapters(it: Measurement) -> str:
     """Return the recipe of adapters, under autocast unless the source says that there is none.
 
     Adapters are in FP32 (`get_peft_model` with its `autocast_adapter_dtype`): memory at the end of training has 13
-    bytes for each of their parameters (`mem_torch_mem_alloc_in_bytes` in its tables).
+    bytes for each of their parameters (`mem_torch_mem_alloc_in_bytes` in its tables). Its own preparation of 4-bit
+    weights leaves the others in 16 bits (`_prepare_model_for_kbit_training` in framework_plugin_bnb.py). The
+    baseline has PEFT's, which converts them to FP32, unless FSDP needs one type.
     """
+    if "baseline-peft-bnb" in it.framework and not it.strategy.startswith("FSDP"):
+        return "upcast-bf16"
     return "mixed" if "no autocast" in it.precision else autocast(it)
 
 
