@@ -48,7 +48,7 @@ def _ray(it: Measurement) -> Reading:
 def _flash_attention(it: Measurement) -> Reading:
     """The repository's GPT under PyTorch Lightning's autocast."""
     reading = trainer(it, tokens=it.tokens, kernels="fused", precision="amp-bf16", implementation="fused")
-    reading.add("--attention", "flash-1", "--loss-chunks", "1")
+    reading.add("--attention", "flash-1")
     return reading
 
 

@@ -63,7 +63,9 @@ _MODELS = {
     "qwen3-30b-a3b-base": "qwen3-30b-a3b",
     "qwen3-14b-fp8": "qwen3-14b",
     **{name: name for name in ("llama-7b", "llama-13b", "llama-3.2-1b", "mistral-7b-v0.3", "falcon-7b", "falcon-40b")},
-    **{name: name for name in ("gemma-7b", "gemma-2-9b", "gpt3-125m", "gpt3-350m", "gpt3-760m", "gpt3-1.3b")},
+    **{name: name for name in ("gemma-7b", "gemma-2-9b")},
+    # FlashAttention's GPT pads its vocabulary to a multiple of 8.
+    **{f"gpt3-{size}": f"configs/gpt3-{size}-50264.json" for size in ("125m", "350m", "760m", "1.3b")},
     **{name: name for name in ("qwen2.5-3b", "qwen2.5-32b", "phi-4", "seed-oss-36b", "nemotron-3-nano-30b-a3b")},
     **{name: name for name in ("deepseek-v3", "kimi-k2")},
     **{name: f"configs/{name}.json" for name in ("gemma-2b", "stablelm-base-alpha-3b", "gpt-181b")},
