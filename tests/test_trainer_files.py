@@ -124,6 +124,16 @@ TRAINING_ARGUMENTS = {
     "optim": "adamw_torch_fused",
     "output_dir": "out",
 }
+LLAMAFACTORY_V1 = """\
+model: Qwen/Qwen3-8B
+peft_config: {name: lora, r: 16, lora_dropout: 0.05, target_modules: all}
+dist_config: {name: fsdp2, dcp_path: null}
+quant_config: {name: bnb, quantization_bit: 4}
+kernel_config: {name: auto}
+train_dataset: data/v1_sft_demo.yaml
+micro_batch_size: 2
+cutoff_len: 1024
+"""
 FUSED = {"optimizer": "adamw", "optimizer_impl": "fused"}
 FILES = {
     "ds_config.json": (
@@ -167,6 +177,14 @@ FILES = {
             **{"batch": 1, "accumulate": 8, "seq": 2048, "dtype": "bf16", "precision": "o2", "checkpointing": "full"},
             **{"sharding": "zero3", "offload": "cpu:states", "kernels": "eager"},
             **FUSED,
+        },
+    ),
+    "sft_v1.yaml": (
+        LLAMAFACTORY_V1,
+        "LLaMA-Factory",
+        {
+            **{"lora": "16:all-linear", "quantize": "nf4-double", "batch": 2, "seq": 1024, "sharding": "zero3"},
+            **{"dtype": "bf16", "checkpointing": "full", "kernels": "eager"},
         },
     ),
     "train.sh": (
@@ -367,6 +385,15 @@ def test_what_is_missing_names_its_option(tmp_path):
         ("train.sh", "--micro-batch-size 1", "--micro-batch-size x", "--micro-batch-size: must be"),
         ("smol.yaml", "zero_stage: 1", "zero_stage: 3", "optimizer.zero_stage: nanotron has the stages"),
         ("accelerate.yaml", "FSDP  ", "FSDB  ", "distributed_type: FSDB is not known"),
+        ("lora.yml", "load_in_4bit: true", "load_in_8bit: false", "load_in_4bit: qlora needs weights in 4 bits"),
+        (
+            "lora.yml",
+            "lora_r: 32",
+            'lora_target_modules: ["q_proj", ""]',
+            "lora_target_modules: has an item that is no",
+        ),
+        ("lora.yml", "lora_r: 32", "fsdp: 3", "fsdp: 3 is not known"),
+        ("lora.yml", "optimizer: paged_adamw_8bit", "optimizer: [a, b]", "optimizer: must be one word, not [a, b]"),
         ("lora.yml", "Meta-Llama-3-8B-Instruct", "unheard-of-8B", "base_model: 'NousResearch/unheard-of-8B'"),
     ],
 )
@@ -376,6 +403,108 @@ def test_wrong_values_name_file_and_field(tmp_path, name, old, new, said):
     own = MODEL if name in ("ds_config.json", "accelerate.yaml") else ()
     shown = " ".join(cli.refused("simulate", path, "--gpu", "h100", "--gpus", "16", *own).split())
     assert said in shown and name in shown and "try:" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.yaml", b"", "is empty"),
+        ("a.sh", b"\n", "is empty"),
+        ("a.toml", b"\x00\x01", "is not TOML"),
+        ("a.yml", bytes(range(256)), "is not UTF-8"),
+        ("a.json", b'{"bf16": 1, "bf16": 2}', "bf16 is there twice"),
+        ("a.json", b"[1, 2]", "is no file of a trainer that Paceline reads"),
+        ("a.json", b"[" * 50_000, "nested too deep"),
+        ("a.yaml", b"[" * 50_000, "nesting depth"),
+        ("a.toml", b"a = 1\na = 2", "Cannot overwrite a value"),
+        ("a.yaml", b"x: 1\n" * 300_000, "at most 1 MB are read"),
+        ("gone.json", None, "no such file"),
+        ("gone.yaml", None, "no such file"),
+    ],
+)
+def test_malformed_files(tmp_path, name, content, said):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    shown = " ".join(cli.refused("simulate", tmp_path / name, "--gpu", "h100", "--gpus", "8", *MODEL).split())
+    assert said in shown and name in shown and "try:" in shown
+
+
+def test_of_a_field_that_is_there_twice_the_last_counts(tmp_path):
+    reading = trainers.read(written(tmp_path, "lora.yml", AXOLOTL + "micro_batch_size: 4\nlora_r: 32\n"), {})
+    assert reading.options["batch"] == 4
+    [one] = [one.words for one in reading.assumptions if "twice" in one.words]
+    assert "micro_batch_size" in one
+
+
+def test_merge_keys_of_yaml_do_not_multiply(tmp_path):
+    lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}], y{n}: 1}}" for n in range(1, 60))]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines) + "\n" + AXOLOTL)
+    try:
+        assert trainers.read(tmp_path / "bomb.yaml", {}).options["batch"] == 2
+    except InvalidArgumentError as error:
+        assert "values" in str(error)
+
+
+def test_modules_of_adapters(tmp_path):
+    def lora(more, name="lora.yml"):
+        text = AXOLOTL.replace("lora_target_linear: true\n", "") + more
+        return trainers.read(written(tmp_path, name, text), {})
+
+    assert lora("lora_target_modules: [q_proj, v_proj]\n").options["lora"] == "32:q_proj,v_proj"
+    assert (
+        lora("lora_target_modules: '.*self_attn.(q|k|v|o)_proj'\n").options["lora"] == "32:q_proj,k_proj,v_proj,o_proj"
+    )
+    unknown = lora("lora_target_modules: '.*attn.+'\n")
+    assert unknown.options["lora"] == "32:q_proj,v_proj" and fates(unknown)["lora_target_modules"][0] == "not forecast"
+    saved = lora("lora_modules_to_save: [embed_tokens, lm_head]\n")
+    assert saved.options["modules_to_save"] == "embed_tokens,lm_head"
+    assert lora("unfrozen_parameters: ['^lm_head.weight$']\n").options["modules_to_save"] == "lm_head"
+    assert fates(lora("lora_dropout: 0.05\n"))["lora_dropout"] == ("not forecast", "dropout of adapters")
+    assert fates(lora("lora_dropout: 0.0\n"))["lora_dropout"] == ("no effect", "the default")
+
+
+def test_float8_needs_its_converter(tmp_path):
+    section = '[float8]\nrecipe_name = "rowwise"\nenable_fsdp_float8_all_gather = true\n'
+    alone = trainers.read(written(tmp_path, "titan.toml", TORCHTITAN + section), {})
+    assert alone.options["dtype"] == "bf16" and fates(alone)["float8.recipe_name"][0] == "no effect"
+    text = TORCHTITAN.replace("[training]", 'converters = ["quantize.linear.float8"]\n[training]') + section
+    assert options(tmp_path, "titan.toml", text)["dtype"] == "fp8"
+
+
+def test_gpus_of_degrees(tmp_path):
+    text = MEGATRON.replace("--nproc_per_node ${GPUS_PER_NODE} --nnodes 4", "").replace("GPUS_PER_NODE=8", "")
+    assert options(tmp_path, "train.sh", text)["workers"] == 4
+    sharded = AXOLOTL + "dp_shard_size: 4\ndp_replicate_size: 2\ntensor_parallel_size: 2\nfsdp_version: 2\n"
+    found = options(tmp_path, "lora.yml", sharded + "fsdp_config: {reshard_after_forward: true}\n")
+    assert (found["workers"], found["sharding"], found["tensor_parallel"]) == (16, "hsdp:4", 2)
+
+
+def test_slurm_scripts(tmp_path):
+    (tmp_path / "job.slurm").write_text(r"""#!/bin/bash
+#SBATCH --nodes=4
+#SBATCH --gres=gpu:a100:4
+if [ -z "$1" ]; then echo "usage: --model NAME"; fi
+cat > other.json <<EOF
+--bf16 is no argument
+EOF
+srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 4 train.py --per_device_train_batch_size 1 --fp16
+""")
+    found = trainers.read(tmp_path / "job.slurm", {}).options
+    assert (found["workers"], found["gpus_per_node"], found["dtype"]) == (16, 4, "fp16")
+
+
+def test_defaults_of_trl(tmp_path):
+    text = {"model_name_or_path": "mistralai/Mistral-7B-v0.1", "dataset_text_field": "text", "output_dir": "o"}
+    found = options(
+        tmp_path,
+        "args.json",
+        json.dumps({**text, "learning_rate": 1e-5, "gradient_accumulation_steps": 2, "optim": "sgd"}),
+    )
+    assert (found["seq"], found["batch"], found["dtype"]) == (1024, 8, "bf16")
+    assert (found["checkpointing"], found["loss_chunks"]) == ("full", 32)
+    plain = {**text, "per_device_train_batch_size": 1, "loss_type": "nll", "max_length": 2048, "use_peft": True}
+    found = options(tmp_path, "args.json", json.dumps(plain))
+    assert "loss_chunks" not in found and found["lora"] == "16:q_proj,v_proj" and "loss" not in found
 
 
 def test_unknown_fields_are_named(tmp_path):

@@ -10,7 +10,7 @@
 | words | names of optimizers, types and modules that trainers share |
 | models | the model that a file names or describes |
 | fsdp, deepspeed, hf_trainer | what several trainers take from these |
-| accelerate, axolotl, llama_factory, megatron, nanotron, nemo, torchtitan | one trainer each |
+| accelerate, axolotl, llama_factory, llama_factory_v1, megatron, nanotron, nemo, torchtitan | one trainer each |
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from paceline.interop.trainers.deepspeed import DEEPSPEED
 from paceline.interop.trainers.document import LARGEST, SUFFIXES, Values, document
 from paceline.interop.trainers.hf_trainer import HF_TRAINER, LAUNCHED
 from paceline.interop.trainers.llama_factory import LLAMA_FACTORY
+from paceline.interop.trainers.llama_factory_v1 import LLAMA_FACTORY_V1
 from paceline.interop.trainers.megatron import MEGATRON
 from paceline.interop.trainers.nanotron import NANOTRON
 from paceline.interop.trainers.nemo import NEMO
@@ -38,7 +39,8 @@ from paceline.interop.trainers.torchtitan import TORCHTITAN
 __all__ = ["NAMES", "Assumption", "Reading", "Row", "is_candidate", "read"]
 
 _TRAINERS: tuple[Trainer, ...] = (
-    AXOLOTL, LLAMA_FACTORY, ACCELERATE, TORCHTITAN, NANOTRON, MEGATRON, NEMO, HF_TRAINER, DEEPSPEED, *LAUNCHED,
+    *(AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_V1, ACCELERATE, TORCHTITAN, NANOTRON, MEGATRON, NEMO, HF_TRAINER),
+    *(DEEPSPEED, *LAUNCHED),
 )  # fmt: skip
 """In the order in which they are tried: LLaMA-Factory's files have fields of transformers' Trainer, too."""
 NAMES = tuple(sorted({one.name for one in _TRAINERS}, key=str.lower))

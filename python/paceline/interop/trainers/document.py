@@ -7,7 +7,6 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,8 @@ _DEEPEST = 32
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".args")
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", *SCRIPTS)
 _OPTION = re.compile(r"(?<!\S)--[a-z]+[-_][a-z-]+")
+TWICE = "(there twice)"
+"""The field that lists those that a YAML file has twice."""
 _OPEN = "???"
 """OmegaConf's value that is to be given."""
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
@@ -94,29 +95,32 @@ def _twice(names: list[str]) -> str:
 
 
 def yaml_of(text: str) -> object:
-    """Return a YAML document. Raises ValueError with the line that is wrong."""
+    """Return a YAML document; of a key that a mapping has twice, the last value, as PyYAML has it.
+
+    Keys with two values are listed under `TWICE`. Raises ValueError with the line that is wrong.
+    """
     import yaml
 
+    twice: list[str] = []
     try:
-        return yaml.load(text, Loader=_yaml_loader())
+        made = yaml.load(text, Loader=_yaml_loader(twice))
+        return {**made, TWICE: list(dict.fromkeys(twice))} if twice and isinstance(made, dict) else made
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
         raise ValueError(f"{where}{getattr(error, 'problem', None) or 'is not YAML'}") from None
 
 
-@cache
-def _yaml_loader() -> Any:  # noqa: ANN401 - a class of PyYAML's, which has no types
-    """Return PyYAML's safe loader, which refuses a key that a mapping has twice, and too many merged ones (`<<`)."""
+def _yaml_loader(twice: list[str]) -> Any:  # noqa: ANN401 - a class of PyYAML's, which has no types
+    """Return PyYAML's safe loader, which takes down keys that a mapping has twice and limits merged ones (`<<`)."""
     import yaml
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def flatten_mapping(self, node: Any) -> None:  # noqa: ANN401
-            names = [key.value for key, _ in node.value if isinstance(key.value, str) and key.value != "<<"]
-            if len(set(names)) < len(names) and not hasattr(node, "merged"):
-                where = node.start_mark
-                raise yaml.MarkedYAMLError(problem=f"{_twice(names):.80} is there twice", problem_mark=where)
-            node.merged = True
+            if not hasattr(node, "own"):
+                node.own = [(key.value, value) for key, value in node.value if isinstance(key.value, str)]
+                last = dict(node.own)
+                twice.extend(name for name, value in node.own if last[name].value != value.value and name != "<<")
             super().flatten_mapping(node)
             if len(node.value) > _MOST:
                 raise ValueError(f"has more than {_MOST:,} values")

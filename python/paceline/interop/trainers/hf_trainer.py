@@ -114,10 +114,10 @@ def sharding(reading: Reading) -> None:
         return
     deepspeed.include(reading, "deepspeed", "deepspeed_config", "deepspeed_config_file")
     launch.take(reading)
-    stage = reading.choice(deepspeed.STAGES, "zero_stage")
+    stage = reading.choice(deepspeed.STAGES, "zero_stage", "deepspeed_stage")
     if "sharding" not in reading.options and stage is not None:
         # Of DeepSpeed's own examples, which write their configuration themselves.
-        reading.take("sharding", stage, "zero_stage")
+        reading.take("sharding", stage, "zero_stage", "deepspeed_stage")
     if "sharding" not in reading.options:
         reading.default("sharding", "none", "DDP, as neither FSDP nor DeepSpeed is named", "--sharding zero3")
 

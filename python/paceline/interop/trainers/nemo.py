@@ -7,7 +7,7 @@ NeMo 2 (`nemo llm`, recipes as YAML): `trainer.strategy.…`, `data.micro_batch_
 from __future__ import annotations
 
 from paceline.interop.trainers import megatron
-from paceline.interop.trainers.document import Values
+from paceline.interop.trainers.document import TWICE, Values
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
 
 _SECTIONS = (
@@ -57,6 +57,9 @@ def arguments(values: Values) -> tuple[Values, dict[str, str]]:
     found: Values = {}
     fields: dict[str, str] = {}
     for field, value in values.items():
+        if field == TWICE:
+            found[field] = value
+            continue
         section, _, name = field.removeprefix("MODEL_ARGS.").rpartition(".")
         if name.startswith("--"):
             option = f"--{name[2:].replace('_', '-')}"
@@ -75,6 +78,50 @@ def arguments(values: Values) -> tuple[Values, dict[str, str]]:
 def _derive(reading: Reading) -> None:
     _translate(reading)
     megatron.derive(reading)
+    if reading.flag("--fsdp"):
+        strategy = "--fsdp-sharding-strategy"
+        sharding, kept = reading.choice(_STRATEGIES, strategy) or ("zero3", None)
+        reading.take("sharding", sharding, "--fsdp", strategy)
+        reading.take("reshard_after_forward", kept, strategy)
+    _adapter(reading)
+
+
+_STRATEGIES = {"full": ("zero3", None), "grad": ("zero3", "no")}
+"""Of `model.fsdp_sharding_strategy`: nemo/collections/nlp/parts/nlp_overrides.py (`NLPFSDPStrategy`)."""
+_TARGETS = {
+    "attention_qkv": "q_proj,k_proj,v_proj",
+    "attention_dense": "o_proj",
+    "mlp_fc1": "gate_proj,up_proj",
+    "mlp_fc2": "down_proj",
+    "attention": "attention",
+    "mlp": "mlp",
+    "all": "all-linear",
+    "linear_qkv": "q_proj,k_proj,v_proj",
+    "linear_proj": "o_proj",
+    "linear_fc1": "gate_proj,up_proj",
+    "linear_fc2": "down_proj",
+}
+"""Targets of NeMo's and Megatron Bridge's adapters, as modules of `--lora`."""
+
+
+def _adapter(reading: Reading) -> None:
+    """Take LoRA of NeMo 1 (`model.peft`) or Megatron Bridge (`peft`)."""
+    scheme, rank = "model.peft.peft_scheme", "model.peft.lora_tuning.adapter_dim"
+    targets = "model.peft.lora_tuning.target_modules"
+    word = reading.text(scheme).lower()
+    if word not in ("lora", "qlora"):
+        rank, targets = "peft.dim", "peft.target_modules"
+        if not reading.has(rank):
+            return
+    words = reading.words(targets) or ["attention_qkv" if rank.startswith("model") else "all"]
+    unknown = [one for one in words if one not in _TARGETS]
+    if unknown:
+        reading.leave(targets, f"adapters of {', '.join(unknown)[:60]}; --lora RANK:MODULES says which")
+    modules = ",".join(dict.fromkeys(_TARGETS[one] for one in words if one in _TARGETS)) or "all-linear"
+    reading.take("lora", f"{reading.whole(rank) or 32}:{modules}", scheme, rank, targets)
+    if word == "qlora":
+        reading.take("quantize", "nf4", scheme)
+    reading.forget("precision")
 
 
 def _translate(reading: Reading) -> None:

@@ -17,7 +17,7 @@ from paceline._internal.nearest import nearest
 from paceline.catalog.models.config import Config
 from paceline.errors import InvalidArgumentError
 from paceline.interop.trainers import fields
-from paceline.interop.trainers.document import Value, Values
+from paceline.interop.trainers.document import TWICE, Value, Values
 from paceline.interop.trainers.models import found_config, same_sizes
 
 Fate = Literal["read", "no effect", "not forecast", "not understood"]
@@ -106,12 +106,15 @@ class Reading:
             self.values, translated = trainer.translate(values)
             self.labels = {name: names.get(own, own) for name, own in translated.items()}
         self.labels |= {name: own for name, own in names.items() if name in self.values and name not in self.labels}
+        twice = self.values.pop(TWICE, None)
         self._stand_ins: dict[str, str] = {}
         self.options: dict[str, Any] = {}
         """Values by setting, as text or numbers; those in `given`, too."""
         self.fields_of: dict[str, tuple[str, ...]] = {}
         """The fields that a setting comes from."""
         self._assumptions: dict[str, Assumption] = {}
+        for name in twice or ():
+            self.assume(f"the last value of {name:.80}, which is there twice")
         self.model: str | Config | None = None
         """The model by its name, or by its sizes; None if the file says neither."""
         self.model_fields: tuple[str, ...] = ()
@@ -467,7 +470,8 @@ class Reading:
             return Row(name, shown, "no effect", self._idle[name])
         if (why := self._unforecast.get(name)) is not None:
             return Row(name, shown, "not forecast", why)
-        if (why := _first(fields.unforecast(self.trainer.tables), name)) is not None:
+        unforecast = fields.unforecast(self.trainer.tables)
+        if (why := _first(unforecast, name) or _first(unforecast, self.label(name))) is not None:
             # A switch that is off, or an empty value, changes nothing.
             if not value or value in ("none", "None", AUTO):
                 return Row(name, shown, "no effect", "the default")
@@ -478,8 +482,9 @@ class Reading:
             return Row(
                 name, shown, "read", self._consulted[name] or ("by the trainer" if value == AUTO else "the default")
             )
+        names = (name, name.removeprefix(self.trainer.prefix), self.label(name))
         for why, patterns in fields.idle(self.trainer.tables):
-            if any(fnmatchcase(name, one) or fnmatchcase(name, f"{self.trainer.prefix}{one}") for one in patterns):
+            if any(fnmatchcase(own, one) for one in patterns for own in names):
                 return Row(name, shown, "no effect", why)
         near = nearest(name, sorted(self._readable))
         if near and self.label(name).startswith("--"):
