@@ -33,6 +33,8 @@ _VALUES: list[tuple[Mapping[str, Any], str, Any]] = [
     (_PLAIN, "optimizer", "adamw-8bit"),
     (_ADAPTED, "optimizer", "lion"),
     (_PLAIN, "optimizer_impl", "loop"),
+    (_PLAIN, "moment_dtype", "bf16"),
+    (_ADAPTED, "moment_dtype", "bf16"),
     (_PLAIN, "offload", "cpu:states"),
     (_PLAIN, "offload", "cpu:activations"),
     (_PLAIN, "loss", "dpo"),

@@ -218,3 +218,31 @@ def test_offloaded_inputs_of_blocks_are_on_the_cpu():
 def test_lightnings_names_are_known():
     result = paceline.simulate("gpt2-small", gpu="h100", workers=1, precision="bf16-mixed", sharding="none")
     assert "recipe amp-bf16" in result.assumed
+
+
+@pytest.mark.parametrize(("optimizer", "moments"), [("adam", 2), ("momentum", 1), ("muon", 2)])
+@pytest.mark.parametrize("precision", ["megatron", "amp-bf16", "o2"])
+def test_moments_of_16_bits_are_half_of_those_of_32(optimizer: str, moments: int, precision: str) -> None:
+    wide, narrow = (
+        workload("qwen3-0.6b@h100", optimizer=optimizer, precision=precision, moment_dtype=it) for it in (None, "bf16")
+    )
+    assert (wide.recipe.masters, wide.recipe.gradients) == (narrow.recipe.masters, narrow.recipe.gradients)
+    saved = (wide.states_each(wide.recipe).total - narrow.states_each(narrow.recipe).total) / 2
+    # Muon has two moments of what is no matrix.
+    assert saved == pytest.approx(moments, rel=1e-9) if optimizer != "muon" else 1 < saved < 2
+    assert narrow.optimizer_s <= wide.optimizer_s
+    assert "moments in bfloat16" in narrow.assumed
+    peaks = [
+        paceline.simulate(
+            "qwen3-0.6b@h100", workers=1, strategy="native", seq=64, optimizer_impl="fused", precision=precision, **it
+        ).sharded.memory.optimizer_bytes
+        for it in ({"optimizer": "adam"}, {"optimizer": "adam", "moment_dtype": "bf16"})
+    ]
+    assert peaks[0] - peaks[1] == 2 * 2 * wide.model.parameters
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lion", "adafactor", "adamw-8bit", "paged-adamw"])
+def test_a_type_of_moments_is_refused_where_there_are_none_of_it(optimizer: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="has no effect on") as error:
+        workload(optimizer=optimizer, moment_dtype="bf16")
+    assert error.value.setting == "moment_dtype"

@@ -214,6 +214,18 @@ def check_impl(optimizer: names.Optimizer, impl: str | None) -> None:
         )
 
 
+def check_moments(optimizer: names.Optimizer) -> None:
+    """Raise InvalidArgumentError if an optimizer has no moments in the recipe's type."""
+    kind = KINDS[optimizer]
+    if not kind.moments or kind.eight_bits or kind.full:
+        reason = "has none" if not kind.moments else "has its moments in a type of its own"
+        raise InvalidArgumentError(
+            f"has no effect on {optimizer}, which {reason}",
+            setting="moment_dtype",
+            remedy="drop {this}, or {optimizer=adam}",
+        )
+
+
 def check_offload(optimizer: names.Optimizer) -> None:
     """Raise InvalidArgumentError if an optimizer does not run on a CPU."""
     kind = KINDS[optimizer]

@@ -92,6 +92,10 @@ class Recipe:
             return self
         return replace(self, parameters="float32", gradients="float32", masters=False)
 
+    def with_moments(self, precision: names.MomentDtype) -> Recipe:
+        """Return the types with moments in another one: Megatron's `--exp-avg-dtype`, DeepSeek-V3's bfloat16."""
+        return replace(self, states=_DTYPES[precision])
+
     @property
     def of_adapters(self) -> Recipe:
         """The types of adapters beside weights that are not trained.

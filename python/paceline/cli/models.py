@@ -32,7 +32,7 @@ _SECTIONS = {
     "Basic options": ("gpu", "batch", "seq", "gpus", "as_json"),
     "Details": (
         *("power_limit", "dtype", "precision", "checkpointing", "attention", "kernels"),
-        *("optimizer", "optimizer_impl", "loss_chunks", "lora", "dora", "quantize"),
+        *("optimizer", "optimizer_impl", "moment_dtype", "loss_chunks", "lora", "dora", "quantize"),
         *("modules_to_save", "freeze", "constants"),
     ),
 }

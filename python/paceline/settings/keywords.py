@@ -132,6 +132,7 @@ class TraceChanges(TypedDict, total=False):
     kernels: names.Kernels | None
     precision: names.Recipe | None
     optimizer_impl: names.OptimizerImpl | None
+    moment_dtype: names.MomentDtype | None
     loss_chunks: int | None
     offload: str | None
     loss: names.Loss | None

@@ -851,6 +851,7 @@ RECIPE = choice(
     {"bf16-mixed": "amp-bf16", "16-mixed": "amp-fp16", "bf16-true": "bf16", "32-true": "fp32"},
     literal="Recipe",
 )
+MOMENT_DTYPE = choice(("bf16", "fp16", "fp32"), literal="MomentDtype")
 OPTIMIZER_IMPL = choice(("fused", "foreach", "loop", "in-backward"), literal="OptimizerImpl")
 SHARDING = Kind("NAME", _sharding)
 SEVERAL_SHARDINGS = names_of(_sharding)

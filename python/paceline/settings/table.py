@@ -510,6 +510,14 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
+        name="moment_dtype",
+        kind=kinds.MOMENT_DTYPE,
+        help="Type of AdamW's and momentum's moments: bf16, fp16, fp32 (Megatron's --exp-avg-dtype).",
+        default_words="the recipe's",
+        part="trace",
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+    ),
+    Setting(
         name="loss_chunks",
         kind=kinds.whole(1, 4096),
         help="Fused cross-entropy, over so many chunks of tokens: 1 (of all logits), 8, 32.",
@@ -1473,7 +1481,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "attention",
         "kernels",
         "optimizer_impl",
-        "loss_chunks",
+        *("moment_dtype", "loss_chunks"),
         *("offload", "loss", "real_tokens"),
         *("lora", "dora", "quantize", "modules_to_save", "freeze"),
     ),

@@ -24,7 +24,7 @@ from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.traits import TRANSFORMER_ENGINE
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.offload import ACTIVATIONS, STATES, Offload, parse_offload
-from paceline.catalog.optimizers import ALIASES, KINDS, check_impl, check_offload, default_impl
+from paceline.catalog.optimizers import ALIASES, KINDS, check_impl, check_moments, check_offload, default_impl
 from paceline.catalog.recipes import Recipe, precision_of, recipe_of
 from paceline.errors import InvalidArgumentError
 from paceline.operators.power import limited
@@ -37,7 +37,7 @@ _PARALLEL = (
     "expert_parallel",
     "context_parallel",
 )
-_RECIPE = ("precision", "optimizer_impl", "loss_chunks", "offload", "loss", "real_tokens")
+_RECIPE = ("precision", "optimizer_impl", "moment_dtype", "loss_chunks", "offload", "loss", "real_tokens")
 _TRAINED = ("lora", "dora", "quantize", "modules_to_save", "freeze")
 OPTIONS = (
     *("gpu", "power_limit", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer"),
@@ -118,6 +118,7 @@ def workload_of(  # noqa: PLR0917
     optimizer: str | None = None,
     precision: str | None = None,
     optimizer_impl: str | None = None,
+    moment_dtype: str | None = None,
     loss_chunks: int | None = None,
     offload: str | None = None,
     loss: str | None = None,
@@ -154,6 +155,7 @@ def workload_of(  # noqa: PLR0917
             by default.
         optimizer_impl: `fused`, `foreach` or `loop`; by default fused with FP32 masters, else foreach. Others than
             `adam`, `sgd` and `momentum` have but one implementation.
+        moment_dtype: `bf16`, `fp16` or `fp32`: of moments, where the optimizer's are not of a type of their own.
         loss_chunks: Chunks of tokens in which a fused loss computes logits; by default it is not fused.
         offload: `cpu`, `nvme` or `cpu:states,activations`: what the host has instead of the GPU.
         loss: One of `paceline.catalog.losses`, `lm` by default.
@@ -197,6 +199,9 @@ def workload_of(  # noqa: PLR0917
     recipe = recipe if adapter is None else recipe.of_adapters
     chosen: names.Optimizer = _one_of(ALIASES.get(optimizer or "", optimizer or "adam"), tuple(KINDS), "optimizer")
     check_impl(chosen, optimizer_impl)
+    if moment_dtype is not None:
+        check_moments(chosen)
+        recipe = recipe.with_moments(_one_of(moment_dtype, get_args(names.MomentDtype), "moment_dtype"))
     moved = Offload() if offload is None else _offload(offload, chosen, hardware, pipeline_parallel or 1)
     recomputed = _one_of(checkpointing or "none", get_args(names.Checkpointing), "checkpointing")
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1

@@ -773,7 +773,15 @@ class Workload:
     @property
     def precision_words(self) -> list[str]:
         """The precision, and its recipe if that is not the usual one, for prose."""
-        return [self.precision] + ([] if self.recipe.is_usual else [f"recipe {self.recipe.name}"])
+        moments = "" if self.recipe.states == self._usual_recipe.states else f"moments in {self.recipe.states}"
+        words = [] if self.recipe.is_usual else [f"recipe {self.recipe.name}"]
+        return [self.precision, *words, *([moments] if moments else [])]
+
+    @property
+    def _usual_recipe(self) -> Recipe:
+        """The recipe of this name as it is without an option that changes its types."""
+        own = recipe_of(self.recipe.name, self.precision)
+        return own if self.adapter is None else own.of_adapters
 
     @property
     def attention_kernel(self) -> str:

@@ -294,7 +294,8 @@ def sharding(it: Measurement, reading: Reading) -> None:
     elif it.strategy.startswith(("FSDP1 FULL_SHARD", "FSDP2")):
         reading.add("--sharding", "zero3")
     elif it.strategy == "model split over GPUs (device_map, inferred)":
-        raise NotForecast("layers are split over GPUs that compute in turn, without a pipeline")
+        # Parts of the layers compute in turn.
+        reading.add("--pipeline-parallel", it.gpus, "--microbatches", "1")
     elif not it.strategy.startswith(("single", "DDP")):
         raise NotForecast(f"no option has {it.strategy}")
 

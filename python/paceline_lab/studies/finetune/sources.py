@@ -202,8 +202,6 @@ def _swift_megatron(it: Measurement) -> Reading:
     """Megatron-Core under ms-swift."""
     if it.method != "full":
         raise NotForecast("adapters in Megatron's layers, those of experts included, are not known")
-    if "bf16 Adam moments" in it.precision and it.is_memory:
-        raise NotForecast("moments of the optimizer in bfloat16 beside FP32 masters are not known")
     if not it.tokens:
         raise NotForecast("the lengths of samples are not stated")
     if it.offload != "none":
@@ -214,6 +212,8 @@ def _swift_megatron(it: Measurement) -> Reading:
     grid(it, reading)
     reading.add("--batch", it.batch_per_gpu, "--seq", str(it.tokens), "--sharding", "zero1")
     readings.memory_savers(it, reading)
+    if "bf16 Adam moments" in it.precision:
+        reading.add("--moment-dtype", "bf16")
     if it.precision.startswith("fp8"):
         reading.add("--dtype", "fp8", assumed="FP8 by tensor for blockwise FP8")
     if it.gpus == "16":
