@@ -291,7 +291,13 @@ SCRIPTS = {
         **{"workers": 16, "sharding": "zero2", "dtype": "bf16", "precision": "o2", "gpus_per_node": 8}
     },
     "torchrun --nproc_per_node 8 train_lora.py --per_device_train_batch_size 2 --use_lora True --q_lora True": {
-        **{"lora": "8:q_proj,v_proj", "quantize": "nf4", "batch": 2}
+        **{"lora": "8:q_proj,v_proj", "quantize": "nf4-double", "batch": 2}
+    },
+    "python mason.py --gpus 8 --num_nodes 2 -- accelerate launch --mixed_precision bf16 --num_processes 8 "
+    "--use_deepspeed --deepspeed_config_file configs/stage3_no_offloading.conf finetune.py --with_tracking "
+    "--use_qlora --lora_rank 8 --model_name_or_path mistralai/Mistral-7B-v0.1 --max_seq_length 4096 "
+    "--per_device_train_batch_size 1": {
+        **{"workers": 16, "lora": "8:all-linear", "quantize": "nf4-double", "seq": 4096, "sharding": "zero3"}
     },
     "llamafactory-cli train nothere.yaml\ntorchrun --nproc_per_node 8 a.py --config_file nothere.yaml --fp16": {},
 }

@@ -10,7 +10,8 @@
 | words | names of optimizers, types and modules that trainers share |
 | models | the model that a file names or describes |
 | fsdp, deepspeed, hf_trainer | what several trainers take from these |
-| accelerate, axolotl, llama_factory, llama_factory_v1, megatron, nanotron, nemo, torchtitan | one trainer each |
+| accelerate, axolotl, llama_factory, llama_factory_v1, megatron | one trainer each |
+| nanotron, nemo, open_instruct, torchtitan | one trainer each |
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ from paceline.interop.trainers.llama_factory_v1 import LLAMA_FACTORY_V1
 from paceline.interop.trainers.megatron import MEGATRON
 from paceline.interop.trainers.nanotron import NANOTRON
 from paceline.interop.trainers.nemo import NEMO
+from paceline.interop.trainers.open_instruct import OPEN_INSTRUCT
 from paceline.interop.trainers.reading import Assumption, Reading, Row, Trainer
 from paceline.interop.trainers.torchtitan import TORCHTITAN
 
 __all__ = ["NAMES", "Assumption", "Reading", "Row", "is_candidate", "read"]
 
 _TRAINERS: tuple[Trainer, ...] = (
-    *(AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_V1, ACCELERATE, TORCHTITAN, NANOTRON, MEGATRON, NEMO, HF_TRAINER),
-    *(DEEPSPEED, *LAUNCHED),
+    *(AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_V1, ACCELERATE, TORCHTITAN, NANOTRON, MEGATRON, NEMO),
+    *(OPEN_INSTRUCT, HF_TRAINER, DEEPSPEED, *LAUNCHED),
 )  # fmt: skip
 """In the order in which they are tried: LLaMA-Factory's files have fields of transformers' Trainer, too."""
 NAMES = tuple(sorted({one.name for one in _TRAINERS}, key=str.lower))

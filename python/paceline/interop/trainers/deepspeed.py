@@ -13,8 +13,9 @@ from paceline.interop.trainers.reading import AUTO, Reading, Trainer
 from paceline.interop.trainers.words import eager_kernels, take_optimizer
 
 STAGES = {0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}
-_BY_NAME = re.compile(r"z(?:ero)?[-_]?(?:stage)?[-_]?([0-3])(?!\d)", re.IGNORECASE)
-"""The stage in the name of a file: `ds_z3_config.json`, `zero2.json`."""
+_BY_NAME = re.compile(r"(?:z(?:ero)?[-_]?(?:stage)?|stage)[-_]?([0-3])(?!\d)", re.IGNORECASE)
+"""The stage in the name of a file: `ds_z3_config.json`, `zero2.json`, `stage3_no_offloading.conf`."""
+_OFFLOADING = re.compile(r"(?<!no[-_])offload", re.IGNORECASE)
 
 
 def _derive(reading: Reading) -> None:
@@ -30,7 +31,11 @@ def _derive(reading: Reading) -> None:
     _buckets(reading)
     _groups(reading)
     offload(reading, "zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device")
-    take_optimizer(reading, "optimizer.type", default="transformers' default")
+    name = "optimizer.type"
+    take_optimizer(reading, name, default="transformers' default")
+    if reading.options.get("optimizer") == "adamw" and not reading.flag("optimizer.params.torch_adam"):
+        # Apex's kernel by default: deepspeed/runtime/engine.py (`_configure_basic_optimizer`).
+        reading.take("optimizer_impl", "fused", name)
     eager_kernels(reading)
     tensor = reading.whole("tensor_parallel.autotp_size", least=0)
     reading.take("tensor_parallel", tensor or None, "tensor_parallel.autotp_size", unless=1)
@@ -152,7 +157,7 @@ def include(reading: Reading, *names: str) -> None:
     reading.assume(
         f"ZeRO-{stage[1]}, by the name of {word:.80}, which is not there", "the file beside this one, or --sharding"
     )
-    if "offload" in word.lower():
+    if _OFFLOADING.search(Path(word).name):
         reading.take("offload", "cpu:parameters,states" if stage[1] == "3" else "cpu:states", name)
 
 

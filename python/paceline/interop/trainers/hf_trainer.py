@@ -190,8 +190,10 @@ def _derive(reading: Reading) -> None:
     if is_trl and not any(one in reading.values for one in ("bf16", "fp16")):
         # trl/trainer/base_config.py (`_BaseConfig.__post_init__`)
         reading.default("dtype", "bf16", "bf16 unless fp16 is set, TRL's default", "--dtype NAME")
-    if held is None and "precision" not in reading.options:
-        whose = "TRL's default" if is_trl else "as from_pretrained holds them before transformers 5"
+    if held is None and not is_trl and (held := _of_checkpoint(reading)) is not None:
+        reading.assume(f"parameters in {held}, the checkpoint's type, as transformers 5 loads them", "--precision NAME")
+    elif held is None and "precision" not in reading.options:
+        whose = "TRL's default" if is_trl else "as transformers 4 loads them; 5 keeps the checkpoint's type"
         reading.assume(f"parameters in FP32, {whose}", "--precision bf16")
     precision(reading, held if held != "fp32" else None, "torch_dtype", "dtype")
     names = ("gradient_checkpointing", "activation_checkpointing")
@@ -215,7 +217,13 @@ def _derive(reading: Reading) -> None:
 
 
 _QUANTIZING = ("q_lora", "use_qlora", "qlora")
-"""Switches of FastChat and open-instruct, over a base in 4 bits."""
+"""Switches of FastChat and its like, over a base in 4 bits: fastchat/train/train_lora.py."""
+
+
+def _of_checkpoint(reading: Reading) -> str | None:
+    """Return the type that a model's config.json says; None if it says none, as built-in models."""
+    fields = {} if reading.config is None else reading.config.fields
+    return DTYPES.get(fields.get("dtype") or fields.get("torch_dtype"))
 
 
 def _lora(reading: Reading, *, is_trl: bool) -> None:
@@ -233,7 +241,7 @@ def _lora(reading: Reading, *, is_trl: bool) -> None:
     if reading.flag("use_dora"):
         reading.take("dora", True, "use_dora")
     if any(switches.get(name) for name in _QUANTIZING):
-        reading.take("quantize", "nf4", *_QUANTIZING)
+        reading.take("quantize", "nf4-double", *_QUANTIZING)
 
 
 def _chunks(reading: Reading) -> None:

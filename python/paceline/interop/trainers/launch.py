@@ -19,7 +19,7 @@ _NAMING = ("--config-file", "--config", "--job.config-file", "--cfg", NAMED_FILE
 _OF_LAUNCHER = "config_file"
 _KINDS = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
 """Switches of `accelerate launch`, and the `distributed_type` that each stands for."""
-_OF_DEEPSPEED = ("zero_stage", "deepspeed_config_file", "offload_optimizer_device", "offload_param_device")
+_OF_DEEPSPEED = ("zero_stage", "offload_optimizer_device", "offload_param_device")
 _MISSING = "there is no such file"
 
 

@@ -322,8 +322,9 @@ class Reading:
 
     def default(self, setting: str, value: object, words: str, remedy: str = "") -> None:
         """Take an option that no field of the file says: the trainer's default, which is an assumption."""
-        self.take(setting, value)
-        self.assume(words, remedy, setting)
+        if not self.source(setting):
+            self.take(setting, value)
+            self.assume(words, remedy, setting)
 
     def assume(self, words: str, remedy: str = "", *settings: str) -> None:
         """Record an assumption, once, with the options that it gives."""

@@ -125,7 +125,7 @@ def take_lora(
     if size is None:
         size = default_rank[0]
         reading.assume(f"rank {size}, {default_rank[1]}", "--lora RANK:MODULES")
-    modules = _modules(reading, *targets)
+    modules = _modules(reading, *targets) if targets else ""
     if not modules:
         family = "" if reading.config is None else reading.config.kind
         modules, whose = default_modules or (_PEFT_MODULES.get(family, "q_proj,v_proj"), "PEFT's default modules")
