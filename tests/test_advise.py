@@ -574,7 +574,7 @@ def test_one_exposed_communication_in_sentence_and_column():
 def test_the_network_is_said_to_be_that_of_a_node():
     words = ("gpt2-small", "--gpu", "a100", "--gpus", 16, "--batch", 2, "--sharding", "zero1", "--bandwidth", "400Gbps")
     per_node = "8 GPUs and 400 Gbps per node, RDMA"
-    assert f"  Setup        A100 SXM4 80 GB\n               {per_node}, " in call(*words)
+    assert f"Adam, A100 SXM4 80 GB\n               {per_node}, " in call(*words)
     assert (asked(*words)["bandwidth_bps"], asked(*words)["gpus_per_node"]) == (400e9, 8)
     options = ["gpt2-small", "--gpu", "a100", "--gpus", "16", "--bandwidth", "400Gbps", "--sharding", "zero1"]
     for more in ([], ["--tensor-parallel", "2"], ["--tensor-parallel", "4"]):

@@ -382,7 +382,7 @@ def _print(
     """Print the answer, the table and the notes; `proposed` tries what makes a result fit."""
     from paceline._internal import block
     from paceline._internal.console import Bar
-    from paceline.forecast.output.table import table
+    from paceline.forecast.output.table import listed, table
     from paceline.forecast.verdict.advice import advise
     from paceline.forecast.verdict.groups import grouped
     from paceline.forecast.wording import explanation as explanations
@@ -390,8 +390,7 @@ def _print(
 
     groups = grouped(prepared.scenarios, results, requested_extras=prepared.requested_extras, noun=prepared.noun)
     cells = table(groups, most)
-    listed = [result for group in groups for result in (group.results if most is None else group.ranked()[:most])]
-    notes = [*prepared.notes, *rows.notes(listed)]
+    notes = [*prepared.notes, *rows.notes([result for group in groups for result in listed(group, most)])]
     if explanation is None:
         try:
             with Bar("comparing"):

@@ -86,9 +86,14 @@ def _prepared(sweep: Sweep) -> Prepared:
     several = max(sweep.workers) > machine.gpus_per_node
     requested_extras |= {SWITCH} if sweep.get("cluster") is not None and several else set()
     strategies, remarks = _only_feasible(strategies, by_name, machine)
-    # The optimizer of a model changes its time and memory anyway.
+    alone = max(sweep.workers) * sweep.gpus_per_rank == 1 and SERVERS not in requested_extras
+    if alone:
+        # It sends nothing over a switch.
+        remarks = []
+    # The optimizer of a model changes its time and memory anyway, which is compared with that of the GPU.
     modeled = all(sweep.workload(named) is not None for named in sweep.traces)
-    given = {name: value for name, value in sweep.values.items() if not (modeled and name == "optimizer")}
+    of_plans = sweep.values.keys() - ({"optimizer", "memory"} if modeled else set())
+    given = {name: value for name, value in sweep.values.items() if name in of_plans}
     sharding.check(sweep.get("sharding"), given)
     compression.check(sweep)
     strategies = compression.only_able(sweep, strategies, by_name)
@@ -179,7 +184,7 @@ def _prepared(sweep: Sweep) -> Prepared:
         recorded += [*sweep.gloo_note(named, trace), *sweep.recording_notes(named, trace)]
     about_nodes = [
         *([notes.RCCL] if machine.intra_link == "xgmi" and max(sweep.workers) > 1 else []),
-        *sweep.nodes_note(),
+        *([] if alone else sweep.nodes_note()),
         *sweep.other_gpus_note(),
         *sweep.power_limit_note(),
         *sweep.last_node_note(machine),

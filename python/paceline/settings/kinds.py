@@ -154,6 +154,27 @@ def _typical(least: float, most: float) -> float:
     return min(max(1.0, least), most)
 
 
+def share(least: float, what: str, words: str) -> Kind:
+    """Shares from `least` to 1; `60%` is accepted, too, and 60 is proposed to be 0.6."""
+    plain = number(least, 1, f"{what}, {least:g} to 1", words)
+
+    def check(value: object) -> float:
+        if isinstance(value, str) and value.strip().endswith("%"):
+            try:
+                value = float(value.strip()[:-1]) / 100
+            except ValueError:
+                return float(plain.check(value))
+        try:
+            return float(plain.check(value))
+        except InvalidArgumentError as error:
+            typed = str(value)
+            if typed.isdecimal() and 1 < int(typed) <= 100:
+                raise InvalidArgumentError(error.reason, remedy=f"{{this={int(typed) / 100:g}}}") from None
+            raise
+
+    return replace(plain, check=check)
+
+
 def factor(example: str) -> Kind:
     """Positive factors such as 2 or 0.5; `example` says what one means."""
     return number(1e-6, 1e6, "a factor, 0.000001-1000000", "X", example=example)
@@ -169,13 +190,19 @@ def _refuse_list(value: object) -> None:
 
 
 def choice(
-    choices: tuple[str, ...], aliases: Mapping[str, str] = MappingProxyType({}), *, literal: str = "", rust: str = ""
+    choices: tuple[str, ...],
+    aliases: Mapping[str, str] = MappingProxyType({}),
+    *,
+    meant: Mapping[str, str] = MappingProxyType({}),
+    literal: str = "",
+    rust: str = "",
 ) -> Kind:
     """One of several names, or an alias of one.
 
     Args:
         choices: The names.
         aliases: Names by alias.
+        meant: Names to propose by words of trainers that are refused, as they mean something else, or more than that.
         literal: What their type is called in `paceline.catalog.names`.
         rust: The enum of the core, with a variant for each.
     """
@@ -185,7 +212,8 @@ def choice(
         name = aliases.get(value, value) if isinstance(value, str) else value
         if name in choices:
             return str(name)
-        near = nearest(shown(value), [*choices, *aliases])
+        word = str(value).lower().replace("_", "-")
+        near = meant.get(word) or nearest(shown(value), [*choices, *aliases])
         known = "" if near and len(choices) > _FEW else f" (one of {', '.join(choices)})"
         raise InvalidArgumentError(f"unknown value '{shown(value)}'", remedy=f"{{this={near or choices[0]}}}{known}")
 
@@ -839,9 +867,31 @@ GRADIENT_DTYPE = choice(_DTYPES, literal="Dtype")
 PRECISION = choice(_PRECISIONS, literal="Precision")
 DTYPE = replace(choice((*_DTYPES, *_PRECISIONS)), python="names.Dtype | names.Precision")
 ONE_DTYPE = replace(choice(_DTYPES, SHORT_DTYPES), python="names.Dtype | names.ShortDtype")
-ATTENTION = choice(("flash", "flash-1", "flash-2", "unfused"), literal="Attention")
-CHECKPOINTING = choice(("none", "selective", "full", "reentrant", "offload"), literal="Checkpointing")
-KERNELS = choice(("eager", "fused", "compiled", "transformer-engine"), literal="Kernels")
+ATTENTION = choice(
+    ("flash", "flash-1", "flash-2", "unfused"),
+    # transformers' names.
+    {"sdpa": "flash", "flash_attention_2": "flash-2", "eager": "unfused"},
+    meant={
+        **dict.fromkeys(("flash-3", "flash-attention-3", "flash-attn", "flash-attention", "xformers", "true"), "flash"),
+        **dict.fromkeys(("math", "false", "none"), "unfused"),
+        "flash-attn-2": "flash-2",
+    },
+    literal="Attention",
+)
+CHECKPOINTING = choice(
+    ("none", "selective", "full", "reentrant", "offload"),
+    meant={
+        **dict.fromkeys(("true", "yes", "on", "1"), "full"),
+        **dict.fromkeys(("false", "no", "off", "0"), "none"),
+        "unsloth": "offload",
+    },
+    literal="Checkpointing",
+)
+KERNELS = choice(
+    ("eager", "fused", "compiled", "transformer-engine"),
+    meant={"liger": "fused", "unsloth": "fused", "torch.compile": "compiled", "te": "transformer-engine"},
+    literal="Kernels",
+)
 RECIPE = choice(
     (
         *("mixed", "o2", "megatron", "fp8", "fsdp-mixed", "bf16"),
@@ -849,6 +899,7 @@ RECIPE = choice(
     ),
     # Lightning's names.
     {"bf16-mixed": "amp-bf16", "16-mixed": "amp-fp16", "bf16-true": "bf16", "32-true": "fp32"},
+    meant={"fp16": "amp-fp16", "16": "amp-fp16", "float16": "amp-fp16", "tf32": "fp32", "32": "fp32"},
     literal="Recipe",
 )
 MOMENT_DTYPE = choice(("bf16", "fp16", "fp32"), literal="MomentDtype")
@@ -860,8 +911,16 @@ SEVERAL_COMPRESSIONS = names_of(_compression)
 MEASURED_COMPRESSIONS = names_of(_measured_compression)
 RESHARD = Kind("yes|no|N", _reshard, python='Literal["yes", "no"] | bool | int')
 OPTIMIZER = choice(tuple(optimizers.KINDS), optimizers.ALIASES, literal="Optimizer")
-QUANTIZATION = choice(("nf4", "nf4-double", "int8", "gptq-int4"), literal="Quantization")
-LOSS = choice(tuple(losses.LOSSES), literal="Loss")
+QUANTIZATION = choice(
+    ("nf4", "nf4-double", "int8", "gptq-int4"),
+    meant={
+        **dict.fromkeys(("4bit", "4-bit", "4", "fp4", "bnb", "qlora", "true"), "nf4"),
+        **dict.fromkeys(("8bit", "8-bit", "8"), "int8"),
+        **dict.fromkeys(("int4", "gptq", "awq"), "gptq-int4"),
+    },
+    literal="Quantization",
+)
+LOSS = choice(tuple(losses.LOSSES), meant={"sft": "lm", "grpo": "lm", "ppo": "lm"}, literal="Loss")
 OFFLOAD = Kind("cpu|nvme[:PART,…]", _offload, short="cpu|nvme")
 ADAPTER = Kind("RANK[:MODULES]", _adapter, python="str | int", short="RANK[:MODULES]")
 PATTERNS = names_of(str, "PATTERN,…", python="str")

@@ -543,8 +543,8 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="real_tokens",
-        kind=kinds.number(0.001, 1, "a share of the tokens, 0.001 to 1", "SHARE"),
-        help="Share of the tokens that are no padding: 0.6.",
+        kind=kinds.share(0.001, "a share of the tokens", "SHARE"),
+        help="Share of the tokens that are no padding: 0.6, or 60%.",
         default_words="1, packed sequences",
         part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP),

@@ -228,6 +228,16 @@ class Workload:
         """The number of the slowest stage."""
         return max(range(self.pipeline), key=lambda it: sum(one.forward_s + one.backward_s for one in self.stages[it]))
 
+    @cached_property
+    def host_s(self) -> float:
+        """Seconds that the host takes to launch the operators of a pass, of the slowest stage."""
+        programs = [program for one in self.timed for program in self._programs_of(one.layer)]
+        return sum(program.host[0] for program in programs)
+
+    def _programs_of(self, layer: Layer) -> tuple[Program, Program]:
+        spent = self._spent(layer)
+        return spent.forward, spent.backward
+
     @property
     def timed(self) -> tuple[Timed, ...]:
         """Layers of the slowest stage."""

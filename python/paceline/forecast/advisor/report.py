@@ -139,21 +139,24 @@ def table(answer: Answer) -> list[str]:
         return []
     name, size = advise.costed(answer.tokens, answer.costs.tokens)
     shown = _shown(answer)
+    alone = all(row.gpus == 1 for rows in groups for row in rows)
     columns = [
         *([Column("GPUs")] if len(groups) > 1 else []),
-        Column("sharding", left=True),
+        *([] if alone else [Column("sharding", left=True)]),
         *(Column(heading) for heading in shown),
         Column("global", spare=5),
         Column("ckpt", left=True),
         Column("tok/s/GPU" if answer.tokens is not None else "img/s/GPU"),
         Column("MFU", spare=3),
         Column("iter s", spare=1),
-        Column("exp. s", spare=6),
+        *([] if alone else [Column("exp. s", spare=6)]),
         Column("GB"),
         *([Column(f"cost per {name}")] if answer.costs.price is not None else []),
-        Column("2x helps", left=True, spare=4),
+        *([] if alone else [Column("2x helps", left=True, spare=4)]),
     ]
-    cells = [[[*_number(row, groups), *_cells(answer, row, size, shown)] for row in rows] for rows in groups]
+    cells = [
+        [[*_number(row, groups), *_cells(answer, row, size, shown, alone=alone)] for row in rows] for rows in groups
+    ]
     tight = any(row.sharded.is_tight for rows in groups for row in rows)
     marks = [f"~ {TIGHT_LEGEND}"] if tight else []
     return [*render(columns, cells), *marks]
@@ -181,21 +184,23 @@ def _shown(answer: Answer) -> dict[str, Callable[[Candidate], int]]:
     return {name: value for name, value in columns.items() if name in varied or name == "batch"}
 
 
-def _cells(answer: Answer, row: Row, size: float, shown: Mapping[str, Callable[[Candidate], int]]) -> list[str]:
+def _cells(
+    answer: Answer, row: Row, size: float, shown: Mapping[str, Callable[[Candidate], int]], *, alone: bool
+) -> list[str]:
     one, result, own = row.candidate, row.option.result, row.sharded
     cost = row.cost(size)
     return [
-        advise.cell(one),
+        *([] if alone else [advise.cell(one)]),
         *(f"{value(one):,}" for value in shown.values()),
         f"{row.global_batch:,}",
         one.checkpointing,
         units.digits(row.per_gpu(answer.tokens)),
         "-" if result.mfu is None else units.percent(result.mfu),
         units.digits(result.iteration_s),
-        units.digits(result.exposed_communication_s, 3),
+        *([] if alone else [units.digits(result.exposed_communication_s, 3)]),
         units.gigabytes(own.memory.total_bytes) + (" ~" if own.is_tight else ""),
         *([] if answer.costs.price is None else ["-" if cost is None else units.digits(cost)]),
-        advise.helps(answer, row.option.help),
+        *([] if alone else [advise.helps(answer, row.option.help)]),
     ]
 
 
@@ -249,7 +254,8 @@ def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) ->
     gathers = shardings.kind(one.setup.sharding) in shardings.GATHERED
     # Units that are gathered are exchanged, not buckets.
     words += typed_words({name: it for name, it in given.items() if not (name == "bucket_size" and gathers)})
-    words += ["--gpus", str(gpus), "--sharding", one.setup.sharding, "--batch", str(one.batch)]
+    words += ["--gpus", str(gpus), *(["--sharding", one.setup.sharding] if gpus > 1 or file is not None else [])]
+    words += ["--batch", str(one.batch)]
     for name, value in one.parallel.options.items():
         words += [SETTINGS[name].flag, str(value)]
     words += [] if one.microbatches is None else ["--microbatches", str(one.microbatches)]

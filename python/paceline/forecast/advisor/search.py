@@ -240,6 +240,12 @@ def setups(job: Job, gpus: int) -> list[Setup]:
         for name in filter(shardings.in_groups, job.space.shardings):
             _check_groups(name, list(ranks.values()))
         [(workers, per_node), *_] = ranks.values()
+        if workers == 1:
+            raise InvalidArgumentError(
+                f"{', '.join(job.space.shardings)} needs several ranks to shard over, and there is one",
+                setting="sharding",
+                remedy="{gpus=8}, or drop {this}",
+            )
         raise InvalidArgumentError(
             f"{', '.join(job.space.shardings)} shards nothing, or is zero3, on {workers} ranks in nodes of {per_node}",
             setting="sharding",

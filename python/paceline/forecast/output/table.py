@@ -12,16 +12,23 @@ from paceline.forecast import compression
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.groups import Group
 from paceline.forecast.wording import terms
-from paceline.forecast.wording.rows import base_trace, chunk_text, named, sharding_label, varies, whose
+from paceline.forecast.wording.rows import base_trace, chunk_text, is_alone, named, sharding_label, varies, whose
 from paceline.forecast.wording.sharding import legend, memory_text
 
 Cell = Callable[[Result, "Group"], str]
 _PLURALS = {"row": "rows", "strategy": "strategies"}
 
 
-def _first_of(group: Group, most: int) -> list[Result]:
-    """Return the fastest, and what the library runs by itself, which the verdict is about."""
+def listed(group: Group, most: int | None) -> list[Result]:
+    """Return the fastest, and what the library runs by itself, which the verdict is about.
+
+    One GPU takes as long under every strategy.
+    """
+    if most is None:
+        return group.fastest_first()
     ranked = group.ranked()
+    if all(map(is_alone, ranked)) and not varies([result.iteration_s for result in ranked]):
+        return [group.headline_result()]
     runs = group.library_default()
     return [result for place, result in enumerate(ranked) if place < most or result is runs]
 
@@ -32,20 +39,21 @@ def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
     `most`: rows of a configuration; then parameter servers are left out, too, unless they are meant.
     """
     results = [result for group in groups for result in group.results]
-    ranked = [group.fastest_first() if most is None else _first_of(group, most) for group in groups]
-    listed = [result for group in ranked for result in group]
-    left_out = max(len(group.results) - len(own) for group, own in zip(groups, ranked, strict=True))
-    if len(listed) == 1 and not left_out:
+    ranked = [listed(group, most) for group in groups]
+    every = [result for group in ranked for result in group]
+    pairs = [(group, own) for group, own in zip(groups, ranked, strict=True) if not is_alone(own[0]) or len(own) > 1]
+    left_out = max((len(group.results) - len(own) for group, own in pairs), default=0)
+    if len(every) == 1 and not left_out:
         return []
-    shown = [*_swept_columns(listed, groups[0].noun), *_figure_columns(groups, results, listed)]
+    shown = [*_swept_columns(every, groups[0].noun), *_figure_columns(groups, results, every)]
     rows = [
         [[cell(result, group) for _, cell in shown] for result in own]
         for group, own in zip(groups, ranked, strict=True)
     ]
     lines = render([column for column, _ in shown], rows)
-    is_shown = varies([memory_text(result) for result in listed])
-    lines += legend(listed) if is_shown else []
-    noun = "row" if varies([(sharding_label(one), one.servers > 1, one.bucket_size) for one in listed]) else "strategy"
+    is_shown = varies([memory_text(result) for result in every])
+    lines += legend(every) if is_shown else []
+    noun = "row" if varies([(sharding_label(one), one.servers > 1, one.bucket_size) for one in every]) else "strategy"
     rest = f"{left_out} more {noun if left_out == 1 else _PLURALS[noun]}: --all"
     return [*lines, rest] if left_out else lines
 
@@ -87,7 +95,7 @@ def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, C
             *([(Column("compression", left=True), _compression)] if any(it.compression for it in results) else []),
             *([(Column("sync\nevery"), _every)] if any(it.sync_every for it in results) else []),
         ]
-    columns.append((Column("strategy", left=True), lambda result, _: terms.strategy(result.strategy)))
+    columns.append((Column("strategy", left=True), _strategy))
     if any(result.coordinator for result in results):
         columns.append((Column("coordinator", left=True), lambda result, _: result.coordinator or "none"))
     if varies([result.servers for result in results if result.servers]):
@@ -106,6 +114,11 @@ def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, C
 def _ranks(result: Result, noun: str) -> int:
     """Return the workers of a result, or all GPUs where they are counted."""
     return result.workers * ((result.gpus_per_worker or 1) if noun == "GPU" else 1)
+
+
+def _strategy(result: Result, group: Group) -> str:
+    scenario = group.scenario(result)
+    return terms.strategy(result.strategy, terms.collectives(scenario.cluster, scenario.workload))
 
 
 def _sharding(result: Result, _: Group) -> str:

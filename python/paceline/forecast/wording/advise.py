@@ -113,13 +113,12 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
         room = faster.result.sharded.room_bytes
         left = f"{units.memory(room)} left" if room else "all reserved"
         made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({left})"))
-    if result.critical_path:
-        made.append(Fact("Bottleneck", bottleneck.path(result), tone="limit"))
-    return [
-        *made,
-        *_communication(answer, row),
-        Fact("Setup", workload.hardware.under_limit, rows.network(result, workload)),
-    ]
+    if result.critical_path and (not rows.is_alone(result) or bottleneck.is_launching(workload)):
+        made.append(Fact("Bottleneck", bottleneck.path(result, workload=workload), tone="limit"))
+    network = [] if rows.is_alone(result) else [rows.network(result, workload)]
+    setup = Fact("Setup", ", ".join(rows.computation(workload)), *network)
+    name = terms.collectives(answer.job.scenario(row.candidate).cluster, workload)
+    return terms.renamed([*made, *_communication(answer, row), setup], name)
 
 
 def fit(row: Row) -> str:
@@ -138,6 +137,8 @@ def _roomier(answer: Answer, best: Row) -> str:
 
 
 def _communication(answer: Answer, row: Row) -> list[Fact]:
+    if row.candidate.gpus == 1:
+        return []
     if row.candidate.workers == 1:
         return [Fact("Would help", "faster compute only: a single rank exchanges no gradients")]
     exposed, given = row.option.result.exposed_communication_s, row.option.help
@@ -283,7 +284,8 @@ def label(one: Candidate, *, brief: bool = False, divided: bool = True) -> str:
         divided: With the degrees of model parallelism.
     """
     way, name = one.parallel, one.setup.sharding
-    words = [_name(name) if brief else terms.sharding(name), *_switches(one.setup)]
+    # One GPU shards nothing.
+    words = [] if one.gpus == 1 else [_name(name) if brief else terms.sharding(name), *_switches(one.setup)]
     words += [f"{size} buckets" for size in _buckets(one)]
     if divided:
         words += [f"{kind} {degree}" for kind, degree in _degrees(way).items()]

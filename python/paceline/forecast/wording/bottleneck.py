@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paceline._internal import units
 from paceline._internal.block import Fact, Pair
+from paceline.catalog.models.workload import Workload
 from paceline.forecast.kinds import Part, Resource
 from paceline.forecast.result import PathPart, Result
 from paceline.forecast.verdict.bottleneck import MIN_GAIN, Bound, Largest, Relief, largest
@@ -20,11 +21,16 @@ _WAYS = {
 }
 """Whose NIC it is, and which way."""
 _LINE = 64
+_LAUNCHING = 0.9
+"""Share of a pass in which the host launches kernels, from which on the GPU waits for it: noise of times is 10 %."""
+_LAUNCHES = "2x faster kernel launches (CPU)"
 _BY_RESOURCE = (Resource.COORDINATOR, Resource.BUFFER, Resource.INSIDE, Resource.CALLS, Resource.SLOWED)
 """Resources that are not called by their largest part."""
 
 
-def _name(of: Largest) -> str:
+def _name(of: Largest, workload: Workload | None = None) -> str:
+    if of.resource is Resource.COMPUTE and workload is not None and is_launching(workload):
+        return "kernel launches on the host (larger batches help, or compiled kernels)"
     if of.resource is Resource.NICS:
         return _cards(of.parts)
     by_resource = of.resource.is_between_switches or of.resource in _BY_RESOURCE
@@ -53,13 +59,21 @@ def _details(of: Largest, noun: str = "GPU") -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
-def path(result: Result | Largest, noun: str = "GPU") -> str:
+def is_launching(workload: Workload) -> bool:
+    """Whether a pass takes as long as the host needs to launch its kernels."""
+    return workload.host_s > _LAUNCHING * (workload.forward_s + workload.backward_s)
+
+
+def path(result: Result | Largest, noun: str = "GPU", workload: Workload | None = None) -> str:
     """Return `compute, 98% of the critical path (slowest GPU)`; this is its largest part, not what bounds it.
 
-    `noun`: what ranks are called.
+    Args:
+        result: The forecast.
+        noun: What ranks are called.
+        workload: The model; None: a recording.
     """
     of = result if isinstance(result, Largest) else largest(result)
-    return f"{_name(of)}, {_share(of)}{_details(of, noun)}"
+    return f"{_name(of, workload)}, {_share(of)}{_details(of, noun)}"
 
 
 def _share(of: Largest) -> str:
@@ -114,12 +128,12 @@ def _limit(known: Bound) -> str | None:
     return terms.LIMITS.get(best.resource) or terms.RESOURCES[best.resource]
 
 
-def fact(known: Bound, noun: str = "GPU") -> Fact:
-    """Return the line `Bottleneck`; `noun`: what ranks are called."""
+def fact(known: Bound, noun: str = "GPU", workload: Workload | None = None) -> Fact:
+    """Return the line `Bottleneck`; `noun`: what ranks are called; `workload`: the model."""
     name, of = limit(known), known.largest
-    lines = [f"{_name(of)}, {_share(of)}", _details(of, noun).strip()]
+    lines = [f"{_name(of, workload)}, {_share(of)}", _details(of, noun).strip()]
     if name is not None and not known.is_largest:
-        lines = [name, f"largest share: {path(of, noun)}"]
+        lines = [name, f"largest share: {path(of, noun, workload)}"]
     is_short = len(" ".join(lines)) <= _LINE
     return Fact("Bottleneck", *([" ".join(lines).strip()] if is_short else lines), tone="limit")
 
@@ -131,9 +145,14 @@ def relief(one: Relief) -> str:
     return f"{name}, {about}" if about else name
 
 
-def effects(tried: Sequence[Relief]) -> list[Pair]:
-    """Return the gains of changes that help, and the names of those that do not."""
-    pairs: list[Pair] = [(units.factor(one.gain), relief(one)) for one in tried if one.helps]
+def effects(tried: Sequence[Relief], workload: Workload | None = None) -> list[Pair]:
+    """Return the gains of changes that help, and the names of those that do not; `workload`: the model."""
+    is_host = workload is not None and is_launching(workload)
+    pairs: list[Pair] = [
+        (units.factor(one.gain), _LAUNCHES if is_host and one.resource is Resource.COMPUTE else relief(one))
+        for one in tried
+        if one.helps
+    ]
     same = [relief(one) for one in tried if not one.helps and one.gain >= 1 / MIN_GAIN]
     slower = [f"{relief(one)} ({units.factor(1 / one.gain)})" for one in tried if one.gain < 1 / MIN_GAIN]
     pairs += [("no gain", ", ".join(same))] if same else []

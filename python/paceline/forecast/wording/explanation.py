@@ -24,7 +24,11 @@ def answer(of: Explanation, proposed: Proposed | None = None) -> Answer:
     before = [
         Fact("Throughput" if result.compute_s > 0 else "Time", verdicts.figures(result), *_beside(of)),
         *_range(of),
-        *([] if of.bound is None or bottleneck.is_said(of.bound) else [bottleneck.fact(of.bound, of.group.noun)]),
+        *(
+            []
+            if of.bound is None or bottleneck.is_said(of.bound)
+            else [bottleneck.fact(of.bound, of.group.noun, of.scenario.workload)]
+        ),
     ]
     setup = Fact("Setup", *rows.setup(result, of.scenario.workload, of.group.noun))
     helps = verdicts.of_pipeline(of.details.bubble)
@@ -34,6 +38,12 @@ def answer(of: Explanation, proposed: Proposed | None = None) -> Answer:
     return verdicts.framed(
         of.group, result, of.groups, bound, before=before, after=after, remarks=remarks, in_full=True, proposed=proposed
     )
+
+
+def _bottleneck(of: Explanation) -> list[Fact]:
+    if of.bound is None or bottleneck.is_said(of.bound):
+        return []
+    return [bottleneck.fact(of.bound, of.group.noun, of.scenario.workload)]
 
 
 def further(of: Explanation) -> list[Fact]:
@@ -65,7 +75,12 @@ def _noun(of: Explanation) -> str:
 
 def _beside(of: Explanation) -> list[str]:
     """Return the scaling, with the time of an iteration if the figures lack it."""
-    return [value for fact in verdicts.times(of.result) for value in fact.values if isinstance(value, str)]
+    return [
+        value
+        for fact in verdicts.times(of.result, of.scenario.workload)
+        for value in fact.values
+        if isinstance(value, str)
+    ]
 
 
 def _scales_to(knee: Knee, noun: str) -> list[str]:

@@ -10,7 +10,7 @@ NATIVE_IS_MEASURED = (
     "native has NCCL's measured latencies; others are messages alone and look faster where buffers are small"
 )
 
-RCCL = "NCCL stands for RCCL, AMD's: forecasts take NCCL's model with the rates of Infinity Fabric"
+RCCL = "RCCL is forecast by NCCL's model, with the rates of Infinity Fabric"
 
 
 def ranks(tensor: int, stages: int) -> list[str]:

@@ -266,18 +266,35 @@ def _samples(result: Result, workload: Workload | None, noun: str) -> str:
     return f"{own}{workload.batch} per {whose}"
 
 
+def is_alone(result: Result) -> bool:
+    """Whether it is of one GPU, which exchanges nothing with another."""
+    return result.gpus == 1 and result.servers == 0
+
+
+def is_against_linear(result: Result, workload: Workload | None) -> bool:
+    """Whether its scaling says something: not of one GPU, and not where states are in the host's memory.
+
+    There, the one GPU that it is compared with has all of them updated by its host, which several GPUs share.
+    """
+    return not is_alone(result) and (workload is None or workload.offload is None)
+
+
 def setup(result: Result, workload: Workload | None, noun: str) -> list[str]:
     """Return the circumstances of a forecast: sizes, computation, network, a line each."""
+    if is_alone(result) and result.compute_s > 0:
+        made = [] if workload is None else computation(workload)
+        speed = [f"{units.short(result.compute_speedup)}x compute speed"] if result.compute_speedup != 1 else []
+        return [", ".join([_batch(result, workload, noun).removesuffix(f" per {noun}"), *made, *speed])]
     stage = " of the slowest stage" if workload is not None and workload.pipeline > 1 else ""
     sizes = f"{units.size(result.gradient_bytes)} of gradients{stage} to sync"
     if result.compute_s <= 0:
         return [sizes, network(result, workload)]
-    made = [] if workload is None else _computation(workload)
+    made = [] if workload is None else computation(workload)
     speed = [f"{units.short(result.compute_speedup)}x compute speed"] if result.compute_speedup != 1 else []
     return [", ".join([sizes, _batch(result, workload, noun), *made, *speed]), network(result, workload)]
 
 
-def _computation(workload: Workload) -> list[str]:
+def computation(workload: Workload) -> list[str]:
     """Return how a model is computed, the GPU last."""
     order = f"1F1B, {workload.virtual_stages} virtual stages" if workload.virtual_stages > 1 else "1F1B"
     return [

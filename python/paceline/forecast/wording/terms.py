@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline._core import Note
+from paceline._core import Cluster, Note
 from paceline._internal import units
+from paceline._internal.block import Fact, Pair
 from paceline.catalog.gpus import architecture_title
 from paceline.catalog.libraries import NONE
+from paceline.catalog.models.workload import Workload
 from paceline.forecast.kinds import (
     FURTHER,
     About,
@@ -23,6 +25,7 @@ from paceline.forecast.kinds import (
 from paceline.settings.table import SETTINGS
 
 COMPUTATION = "compute"
+NCCL = "NCCL"
 NATIVE = "native"
 
 RESOURCES = {
@@ -274,9 +277,28 @@ _LIBRARIES = {
 _SHARDINGS = {"zero3": "zero3 (FSDP)", "hsdp": "hsdp (FSDP)"}
 
 
-def strategy(name: str) -> str:
+def collectives(cluster: Cluster, workload: Workload | None) -> str:
+    """Return the library of collectives of the GPUs: NCCL, or AMD's RCCL."""
+    is_amd = cluster.intra_link == "xgmi" or (
+        workload is not None and workload.hardware.architecture.startswith("cdna")
+    )
+    return "RCCL" if is_amd else NCCL
+
+
+def renamed(facts: Sequence[Fact], name: str) -> list[Fact]:
+    """Return facts that call the library of collectives by a name; what was measured stays NCCL's."""
+
+    def of(value: str | Pair) -> str | Pair:
+        return value.replace(NCCL, name) if isinstance(value, str) else (value[0], value[1].replace(NCCL, name))
+
+    return [
+        fact if fact.label == "Likely" else Fact(fact.label, *map(of, fact.values), tone=fact.tone) for fact in facts
+    ]
+
+
+def strategy(name: str, collectives: str = NCCL) -> str:
     """Return a strategy for prose; `native` with whose algorithms it is."""
-    return f"{name} (NCCL)" if name == NATIVE else name
+    return f"{name} ({collectives})" if name == NATIVE else name
 
 
 def framework(library: str, strategy: str, own: str) -> str:

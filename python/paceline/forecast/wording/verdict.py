@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paceline._core import Degraded
 from paceline._internal import block, units
 from paceline._internal.block import Fact, Pair
+from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, find_strategy
 from paceline.forecast.remedies import least_gpus
 from paceline.forecast.result import Result
@@ -84,17 +85,21 @@ def answer(
         return Answer(headline(group, result, groups))
     facts = [*_details(one, has_table=has_table), _setup(group, result)]
     known, remarks = figures(result), notes(one.details)
-    return framed(group, result, groups, known, before=_timing(result), after=facts, remarks=remarks, proposed=proposed)
+    return framed(
+        group, result, groups, known, before=_timing(group, result), after=facts, remarks=remarks, proposed=proposed
+    )
 
 
 def brief(group: Group, result: Result) -> Answer:
     """Return the answer about a result for which no change is tried: what takes no further simulation."""
     if result.iteration_s <= 0:
         return Answer(headline(group, result, [group]))
-    path = [Fact("Bottleneck", bottleneck.path(result, group.noun), tone="limit")] if result.critical_path else []
+    workload = group.scenario(result).workload
+    line = Fact("Bottleneck", bottleneck.path(result, group.noun, workload), tone="limit")
+    path = [line] if result.critical_path and _has_bottleneck(result, workload) else []
     exchanged = [*sharding.exposed(group.scenario(result), result), *within(result), *asynchronous(result)]
     facts = [*path, *exchanged, _setup(group, result)]
-    return framed(group, result, [group], figures(result), before=_timing(result), after=facts)
+    return framed(group, result, [group], figures(result), before=_timing(group, result), after=facts)
 
 
 def framed(
@@ -123,11 +128,11 @@ def framed(
         proposed: What was tried where it does not fit.
     """
     scenario, own, about = group.scenario(result), result.sharded, subject(group, result, groups)
-    noted = (*remarks, *_over_linear(result), *([] if own is None else sharding.assumed(scenario)))
+    noted = (*remarks, *_over_linear(result, scenario.workload), *([] if own is None else sharding.assumed(scenario)))
     if own is None or own.fits is not False:
         memory = sharding.memory(scenario, result, in_full=in_full)
-        return Answer(f"{about}: {known}", (*before, *memory, *after), notes=noted)
-    return Answer(
+        return _by_vendor(Answer(f"{about}: {known}", (*before, *memory, *after), notes=noted), scenario)
+    answer = Answer(
         f"{about}: does not fit, {sharding.need(own)}",
         (*before, *after),
         memory=(
@@ -138,6 +143,21 @@ def framed(
         remedy="" if proposed is None else remedies.line(proposed),
         otherwise=f"If it fit: {known}",
         notes=noted,
+    )
+    return _by_vendor(answer, scenario)
+
+
+def _by_vendor(answer: Answer, scenario: Scenario) -> Answer:
+    """Return an answer that calls the library of collectives as the vendor of the GPUs does."""
+    name = terms.collectives(scenario.cluster, scenario.workload)
+    if name == terms.NCCL:
+        return answer
+    headline, *_ = terms.renamed([Fact("", answer.headline)], name)
+    return replace(
+        answer,
+        headline=str(headline.values[0]),
+        facts=tuple(terms.renamed(answer.facts, name)),
+        memory=tuple(terms.renamed(answer.memory, name)),
     )
 
 
@@ -150,8 +170,11 @@ def _state(scenario: Scenario, own: Sharded) -> list[Fact]:
     return [Fact("Model state", f"alone fills {units.count(gpus, 'GPU')}, sharded over all")]
 
 
-def _timing(result: Result) -> list[Fact]:
-    return [*times(result), *([Fact("Likely", rows.interval(result))] if rows.is_forecast(result) else [])]
+def _timing(group: Group, result: Result) -> list[Fact]:
+    return [
+        *times(result, group.scenario(result).workload),
+        *([Fact("Likely", rows.interval(result))] if rows.is_forecast(result) else []),
+    ]
 
 
 def _setup(group: Group, result: Result) -> Fact:
@@ -171,11 +194,11 @@ def subject(group: Group, result: Result, groups: Sequence[Group]) -> str:
     each = ", one per node" if scenario.one_a_node and result.workers > 1 else ""
     ranks = rows.ranks(result, scenario.workload, group.noun)
     # One rank alone exchanges nothing, under any strategy.
-    name = [] if _is_alone(result) else [rows.spoken(result, group)]
+    name = [] if _is_without_strategy(result) else [rows.spoken(result, group)]
     return ", ".join([result.trace, *name, f"{ranks}{each}", *rows.differing(result, every)])
 
 
-def _is_alone(result: Result) -> bool:
+def _is_without_strategy(result: Result) -> bool:
     return result.workers == 1 and result.servers == 0
 
 
@@ -193,36 +216,41 @@ def figures(result: Result) -> str:
     return f"{time}, {units.digits(result.samples_per_s)} samples/s"
 
 
-def times(result: Result) -> Iterator[Fact]:
-    """Return what the headline does not say of time, rate and scaling."""
+def times(result: Result, of: Workload | None) -> Iterator[Fact]:
+    """Return what the headline does not say of time, rate and scaling; `of`: the model."""
     if result.samples_per_s is None or result.scaling_efficiency is None or not result.compute_s:
         return
     mark = " [1]" if rows.is_over_linear(result) else ""
-    scaling = f"{units.percent(result.scaling_efficiency)} of linear{mark}"
+    scaling = (
+        f"{units.percent(result.scaling_efficiency)} of linear{mark}" if rows.is_against_linear(result, of) else ""
+    )
     if result.tokens_per_s_per_gpu is not None:
         time = f"{units.duration(result.iteration_s)}, {units.digits(result.samples_per_s, 3)} samples/s"
-        yield Fact("Iteration", f"{time}, {scaling}")
-    else:
+        yield Fact("Iteration", ", ".join(filter(None, [time, scaling])))
+    elif scaling:
         yield Fact("Scaling", f"{scaling} (compute alone: {units.duration(result.compute_s)})")
 
 
 def _alone(result: Result) -> list[str]:
     """Return the time of computation alone, unless it stands beside the scaling."""
-    if result.tokens_per_s_per_gpu is None or result.compute_s <= 0:
+    if result.tokens_per_s_per_gpu is None or result.compute_s <= 0 or rows.is_alone(result):
         return []
     return [f"compute alone: {units.duration(result.compute_s)}"]
 
 
-def _over_linear(result: Result) -> list[str]:
-    return [f"[1] {rows.OVER_LINEAR}"] if rows.is_over_linear(result) else []
+def _over_linear(result: Result, workload: Workload | None) -> list[str]:
+    is_noted = rows.is_over_linear(result) and rows.is_against_linear(result, workload)
+    return [f"[1] {rows.OVER_LINEAR}"] if is_noted else []
 
 
 def _details(one: Verdict, *, has_table: bool) -> Iterator[Fact]:
     """Return bottleneck, changes that would help, exposed communication, and how other strategies do."""
     group, result = one.group, one.result
     assert one.bound is not None  # it is not empty
-    yield bottleneck.fact(one.bound, group.noun)
-    if helps := [*bottleneck.effects(one.bound.tried), *_still(one), *of_pipeline(one.details.bubble)]:
+    workload = group.scenario(result).workload
+    if _has_bottleneck(result, workload):
+        yield bottleneck.fact(one.bound, group.noun, workload)
+    if helps := [*bottleneck.effects(one.bound.tried, workload), *_still(one), *of_pipeline(one.details.bubble)]:
         yield Fact("Would help", *sorted(helps, key=_by_gain))
     if result.sharded is not None or not has_table:
         yield from sharding.exposed(group.scenario(result), result)
@@ -230,10 +258,15 @@ def _details(one: Verdict, *, has_table: bool) -> Iterator[Fact]:
     yield from within(result)
     yield from asynchronous(result)
     yield from pipeline(one.details.bubble)
-    if not _is_alone(result) and (strategy := _strategy(one)):
+    if not _is_without_strategy(result) and (strategy := _strategy(one)):
         yield Fact("Strategy", *strategy)
     if one.details.slow_links is not None:
         yield _slow_links(one.details.slow_links)
+
+
+def _has_bottleneck(result: Result, workload: Workload | None) -> bool:
+    """Whether its bottleneck says something: one GPU computes, unless it waits for its host."""
+    return not rows.is_alone(result) or (workload is not None and bottleneck.is_launching(workload))
 
 
 def _by_gain(pair: Pair) -> float:
