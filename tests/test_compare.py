@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import shlex
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from paceline.catalog.causes import PARTS, all_causes
 from paceline.compare.explain import explain
 from paceline.compare.forecaster import Forecaster
+from paceline.compare.forecaster import parts_of as forecaster_parts
 from paceline.compare.hypotheses import Question, hypotheses
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.evidence import scaled_cases
@@ -264,6 +266,76 @@ def test_every_cause_is_found_again(key, cause):
 def test_a_number_alone_tells_causes_that_are_common_or_exact(key, cause):
     question, _, _ = injected(key, cause, parts=False)
     assert cause in named(question)[:2]
+
+
+LLAMA_8B = {"gpu": "h100", "workers": "32", "sharding": "zero3", "seq": "4096"}
+GPT2_XL = {"gpu": "a100", "workers": "64", "batch": "1", "seq": "1024"}
+BERT = {"gpu": "a100", "workers": "16", "batch": "8", "seq": "512", "accumulate": "4"}
+LOOPS = {
+    # By cause: workload, options, and what the run has in effect: other options, a network, or the time of a part.
+    "sockets": ("llama-3-8b", LLAMA_8B, "sockets"),
+    "no-plugin": ("llama-3-8b", {**LLAMA_8B, "cluster": "p5"}, "no-plugin"),
+    "one-rail": ("llama-3-8b", LLAMA_8B, "one-nic"),
+    "acs": ("gpt2-xl", GPT2_XL, "acs"),
+    "peer-access-off": ("llama-3-8b", {**LLAMA_8B, "workers": "8"}, {"intra_bandwidth": "80Gbps"}),
+    "straggler": ("bert-large", BERT, {"stragglers": "0:1.4"}),
+    "input-pipeline": ("vit-base", {"gpu": "a100", "workers": "8", "batch": "64"}, ("input", 0.4)),
+    "power-cap": ("llama-3-8b", {**LLAMA_8B, "workers": "8"}, {"power_limit": "350W"}),
+    "recomputation": ("llama-3-8b", {**LLAMA_8B, "workers": "8"}, {"checkpointing": "full"}),
+    "no-overlap": ("llama-3-8b", {**LLAMA_8B, "gpu": "a100"}, {"overlap": False}),
+    "small-buckets": ("gpt2-xl", GPT2_XL, {"bucket_size": "none"}),
+    "optimizer-loop": ("gpt2-xl", {**GPT2_XL, "workers": "8", "optimizer_impl": "fused"}, {"optimizer_impl": "loop"}),
+    "eager-kernels": (
+        "llama-3-8b",
+        {**LLAMA_8B, "workers": "8", "seq": "8192", "kernels": "compiled", "checkpointing": "selective"},
+        {"kernels": "eager"},
+    ),
+    "launches": ("gpt2-small", {"gpu": "h100", "workers": "8", "batch": "2", "seq": "512"}, ("launches", 0.06)),
+    "every-pass-synced": ("bert-large", BERT, {"accumulate_sync": True}),
+    "offload": ("llama-3-8b", {"gpu": "a100", "workers": "8", "sharding": "zero3", "seq": "2048"}, {"offload": "cpu"}),
+}
+
+
+def of_run(forecaster, effect):
+    """Return the time of a run with something in effect, by part, and its hidden communication."""
+    base = forecaster.base
+    if isinstance(effect, tuple):
+        part, seconds = effect
+        return {**base.parts_s, part: seconds}
+    if isinstance(effect, str):
+        seconds = forecaster.seconds_on(forecaster.networks[effect].cluster)
+        return {**base.parts_s, "communication": base.parts_s["communication"] + seconds - base.seconds}
+    result = paceline.simulate(forecaster.words[0], **(forecaster.options | effect))
+    return dict(forecaster_parts(result))
+
+
+def places(cause, seeds):
+    """Return the place of a cause among those named for a run with it, measured with noise of 5% a part."""
+    workload, options, effect = LOOPS[cause]
+    forecaster = Forecaster([workload], options)
+    run = dict.fromkeys(PARTS, 0.0) | of_run(forecaster, effect)
+    if cause == "straggler":  # The others wait for it.
+        waiting_s = sum(run.values()) - forecaster.base.seconds
+        run = dict.fromkeys(PARTS, 0.0) | dict(forecaster.base.parts_s) | {"stragglers": waiting_s}
+    for seed in range(seeds):
+        noise = random.Random(seed)
+        parts = {name: seconds * math.exp(noise.gauss(0, 0.05)) for name, seconds in run.items()}
+        hidden_s = 0.0 if cause == "no-overlap" else parts["communication"]
+        measured = Measured(Quantity.STEP, sum(parts.values()), False, "x", parts_s=parts, hidden_s=hidden_s)
+        first = dict.fromkeys(named(Question(forecaster, forecaster.base, measured, measured.value)))
+        yield [*first, cause].index(cause)
+
+
+@pytest.mark.parametrize("cause", ["one-rail", "input-pipeline", "no-overlap", "optimizer-loop"])
+def test_a_cause_in_a_simulated_run_is_among_the_first_two(cause):
+    assert next(places(cause, 1)) < 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cause", LOOPS)
+def test_every_cause_in_simulated_runs_is_mostly_among_the_first_two(cause):
+    found = list(places(cause, 5))
+    assert sum(place < 2 for place in found) >= 3, found
 
 
 def test_a_run_as_forecast_has_no_causes():

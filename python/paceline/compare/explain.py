@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from paceline.catalog.causes import PARTS
-from paceline.compare.hypotheses import Hypothesis, Question, Variable, hypotheses, sockets_in_forecast
+from paceline.compare.hypotheses import Hypothesis, Question, Variable, evidence, hypotheses, sockets_in_forecast
 from paceline.errors import InvalidArgumentError
 
 _SIMULATED, _COMPUTED = 7, 33
@@ -170,7 +170,8 @@ def _likelihoods(question: Question) -> _Likelihoods:
         except InvalidArgumentError:
             continue  # The run cannot have it: an option has no effect, or excludes another.
         if explained is not None:
-            weighed.append((explained, weight_of(question, hypothesis) * likelihood))
+            weight = weight_of(question, hypothesis) * evidence(question, hypothesis.cause)
+            weighed.append((explained, weight * likelihood))
     return _Likelihoods(weighed, _UNKNOWN_WEIGHT / _UNKNOWN_RANGE)
 
 

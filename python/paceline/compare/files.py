@@ -129,6 +129,7 @@ def _profile(path: Path) -> Measured:
         per_gpu=False,
         text=path.name,
         parts_s=seconds,
+        hidden_s=parts.hidden_s,
         ranks=parts.world_size or None,
         notes=tuple(notes),
     )

@@ -31,10 +31,11 @@ _NETWORK = (0.02, 0.8)
 _THROUGH_HOST = 0.5
 """Share of what PCI Express carries through the host's memory, at least: nccl-tests#152 has a third of the NICs' rate,
 where PCI Express carries half; nccl#465 has half."""
-_HALF_WIDTH = (0.4, 0.6)
-"""Shares of PCI Express's rate at x8 for x16."""
-_BY_HOST = (0.1, 0.5)
-"""Shares of the links' rate of copies through the host's memory (nccl-tests#115: 6 GB/s)."""
+_HALF = (0.4, 0.6)
+"""Shares of a rate that half of the lanes leave, or traffic between cards and GPUs that goes by the CPU."""
+_BY_HOST_BPS = (24e9, 96e9)
+"""Rates of a GPU's copies through the host's memory: half of the 6 GB/s of nccl-tests#115, where several GPUs share a
+CPU's links, to PCI Express 3."""
 _SLOW_RANK = (1.05, 2.0)
 """Times that a slow rank computes as long as the others: NVML's "HW Slowdown" halves clocks."""
 _LOADED_PER_S = {"images": (10.0, 1000.0), "text": (1.0, 1000.0), "": (1.0, 1e5)}
@@ -48,9 +49,20 @@ _RETRIES = (1.05, 4.0)
 _NEARLY_FULL = 0.85
 """Share of a GPU's memory from which that is possible: jobs' peaks vary, and blocks are in pieces
 (docs/explanation/memory.md)."""
+_HALF_FULL = 0.5
+"""Share of a GPU's memory from which unsharded states may have been offloaded. Sharding libraries have an option for
+it, which recipes set whether memory is short or not."""
 _SLOW_HOST = (1.0, 4.0)
 """Times that a host takes as long to launch an operator as the one that forecasts assume: busy cores, low clocks, and
 waits for results."""
+_SLOW_MEMORY = (1.0, 8.0)
+"""Times that a host takes as long for offloaded states as forecasts assume: DeepSpeed#3901 and #6695 have 6 and 8."""
+_NOTICED = 1.1
+"""Times as long from which it is said."""
+_HIDDEN = 0.1
+"""Share of communication beside computation below which there is no overlap to speak of."""
+_AGAINST = 0.05
+"""Likelihood of overlap without a cause for it, or of none: kernels that happen to meet, or a profile of few steps."""
 _FAST = 1e4
 """Times as fast is a GPU that waits for its host only."""
 _PADDED = (0.2, 0.95)
@@ -110,6 +122,12 @@ class Question:
     def is_slower(self) -> bool:
         """Whether the measured time is longer than the forecast."""
         return self.seconds > self.forecast.seconds
+
+    @property
+    def hidden_share(self) -> float | None:
+        """The share of measured communication that is beside computation; None if the measurement does not tell it."""
+        hidden_s, exposed_s = self.measured.hidden_s, self.measured.parts_s.get("communication", 0.0)
+        return None if hidden_s is None or hidden_s + exposed_s == 0 else hidden_s / (hidden_s + exposed_s)
 
     @property
     def several_nodes(self) -> bool:
@@ -224,6 +242,9 @@ def _networks(question: Question) -> Iterator[Hypothesis]:
         most = through_host.rate_bps
         variable = Variable(_THROUGH_HOST * most, most, _instead(question))
         yield Hypothesis(_cause("gpudirect-off"), _on_network(question, through_host), variable)
+    if (redirected := networks.get("acs")) is not None:
+        variable = Variable(_HALF[0] * rate, _HALF[1] * rate, _instead(question))
+        yield Hypothesis(_cause("acs"), _on_network(question, redirected), variable)
     if (one_nic := networks.get("one-nic")) is not None:
         nics = Machine.of(question.forecaster.cluster).nics
 
@@ -299,9 +320,10 @@ def _inside(question: Question) -> Iterator[Hypothesis]:
 
     is_pcie = question.forecaster.hardware is not None and question.forecaster.hardware.bus_bandwidth is None
     if is_pcie:
-        yield Hypothesis(_cause("pcie"), seconds, Variable(*_HALF_WIDTH, words))
-    if _has_peer_access(question):
-        yield Hypothesis(_cause("peer-access-off"), seconds, Variable(*_BY_HOST, words))
+        yield Hypothesis(_cause("pcie"), seconds, Variable(*_HALF, words))
+    if _has_peer_access(question) and _BY_HOST_BPS[0] < rate / 2:
+        by_host = Variable(_BY_HOST_BPS[0] / rate, min(0.5, _BY_HOST_BPS[1] / rate), words)
+        yield Hypothesis(_cause("peer-access-off"), seconds, by_host)
 
 
 def _has_peer_access(question: Question) -> bool:
@@ -344,11 +366,12 @@ def _of_ranks(question: Question) -> Iterator[Hypothesis]:
         Variable(*_CAPPED, lambda factor: f"a clock at {units.percent(1 / factor, 0)}"),
         is_simulated=False,
     )
-    memory, capacity = (
-        (None, None) if result.sharded is None else (result.sharded.memory, result.sharded.capacity_bytes)
-    )
-    if memory is not None and capacity and memory.total_bytes > _NEARLY_FULL * capacity:
-        full = f"the forecast takes {units.memory(memory.total_bytes)} of {units.memory(capacity)}"
+    if (_memory_share(question) or 0.0) > _NEARLY_FULL:
+        sharded = result.sharded
+        assert sharded is not None and sharded.memory is not None and sharded.capacity_bytes is not None
+        full = (
+            f"the forecast takes {units.memory(sharded.memory.total_bytes)} of {units.memory(sharded.capacity_bytes)}"
+        )
         yield Hypothesis(
             _cause("memory-pressure"),
             _lengthened(question, forecast.seconds),
@@ -356,6 +379,15 @@ def _of_ranks(question: Question) -> Iterator[Hypothesis]:
             is_simulated=False,
             facts=(full,),
         )
+
+
+def _memory_share(question: Question) -> float | None:
+    """Return the share of a GPU's memory that the forecast takes; None where that is not known."""
+    result = question.forecast.result
+    sharded = None if result is None else result.sharded
+    if sharded is None or sharded.memory is None or not sharded.capacity_bytes:
+        return None
+    return sharded.memory.total_bytes / sharded.capacity_bytes
 
 
 def _of_models(question: Question) -> Iterator[Hypothesis]:
@@ -392,10 +424,32 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
         is_simulated=False,
     )
     if question.forecaster.options.get("offload") is None:
-        words = "optimizer states in the host's memory"
-        yield Hypothesis(_cause("offload"), _of_options(question, offload="cpu"), words=words)
+        yield from _offload(question)
     if workload.optimizer_impl != "loop":
         yield Hypothesis(_cause("optimizer-loop"), _of_options(question, optimizer_impl="loop"), words="a loop")
+
+
+def _offload(question: Question) -> Iterator[Hypothesis]:
+    """Yield states in the memory of hosts that are as fast as the forecast assumes, or slower."""
+    base_s, used = question.forecast.seconds, _memory_share(question)
+    is_sharded = question.forecaster.scenario.options.get("sharding", "none") != "none"
+    if not is_sharded and used is not None and used < _HALF_FULL:
+        return
+    try:
+        longer_s = question.forecaster.seconds({"offload": "cpu"}) - base_s
+    except InvalidArgumentError:
+        return
+
+    def words(factor: float) -> str:
+        slower = "" if factor < _NOTICED else f", {units.factor(factor)} as slow as usual"
+        return f"optimizer states in the host's memory{slower}"
+
+    yield Hypothesis(
+        _cause("offload"),
+        lambda factor: base_s + factor * longer_s,
+        Variable(*_SLOW_MEMORY, words),
+        is_simulated=False,
+    )
 
 
 _NARROWEST_FIRST = ("fp8", "bf16", "tf32", "fp32")
@@ -441,8 +495,14 @@ def _of_gradients(question: Question) -> Iterator[Hypothesis]:
     sharding = scenario.options.get("sharding", "none")
     gathers = str(sharding).startswith(("zero3", "hsdp"))
     if scenario.options.get("overlap", True):
-        words = "nothing is sent while anything is computed"
-        yield Hypothesis(_cause("no-overlap"), _of_options(question, overlap=False), words=words)
+        words, share = "nothing is sent while anything is computed", question.hidden_share
+        facts = () if share is None else (f"{units.percent(share, 0)} of communication is beside computation",)
+        yield Hypothesis(
+            _cause("no-overlap"),
+            _of_options(question, overlap=False),
+            words=words,
+            facts=facts,
+        )
     if not gathers and result.bucket_size is not None:
         yield Hypothesis(_cause("small-buckets"), _of_options(question, bucket_size="none"), words="a tensor each")
     if gathers and scenario.workload is not None and scenario.workload.recipe.gathered != "float32":
@@ -520,6 +580,14 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
             Variable(*_PADDED, lambda share: f"{units.percent(share, 0)} real tokens"),
             is_simulated=False,
         )
+
+
+def evidence(question: Question, cause: Cause) -> float:
+    """Return how likely what a profile shows of overlap is with a cause, over how likely it is at best."""
+    share = question.hidden_share
+    if share is None or cause.part != "communication":
+        return 1.0
+    return 1.0 if (share < _HIDDEN) == (cause.name == "no-overlap") else _AGAINST
 
 
 def _fewer(batch: int) -> tuple[float, ...]:

@@ -104,6 +104,8 @@ class Measured:
     """Whether a rate does not say if it is of each GPU, so that it is taken as that of all."""
     parts_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds of a step by part (`paceline.catalog.causes.PARTS`)."""
+    hidden_s: float | None = None
+    """Seconds of communication beside computation, which are in no part."""
     ranks: int | None = None
     """The ranks of the run, if the file says so."""
     sizes: tuple[Timed, ...] = ()

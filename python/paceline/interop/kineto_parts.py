@@ -32,6 +32,8 @@ class StepParts:
     optimizer_s: float
     communication_s: float
     """While nothing is computed."""
+    hidden_s: float
+    """Communication beside computation."""
     input_s: float
     """Neither, while the script waits for its data loader."""
     idle_s: float
@@ -49,15 +51,15 @@ def parts_of(path: Path) -> StepParts:
     each = [_parts(source, profile, (window.start, window.end)) for window in windows]
     # The first step of several has what happens once.
     each = each[1:] if len(each) > 1 else each
-    step, computation, optimizer, communication, waiting, idle = (
+    step, computation, optimizer, communication, hidden, waiting, idle = (
         median(column) * 1e-6 for column in zip(*each, strict=True)
     )
     about = (len(each), profile.world_size, profile.device, source.on_gpu)
-    return StepParts(step, computation, optimizer, communication, waiting, idle, *about)
+    return StepParts(step, computation, optimizer, communication, hidden, waiting, idle, *about)
 
 
-def _parts(source: Source, profile: Profile, window: Interval) -> tuple[float, float, float, float, float, float]:
-    """Return step, computation, optimizer, communication, input and idle time in microseconds."""
+def _parts(source: Source, profile: Profile, window: Interval) -> tuple[float, ...]:
+    """Return the times of `StepParts`, in its order, in microseconds."""
     marks = [one for one in profile.of("user_annotation") if window[0] <= one.start < window[1]]
     optimizer = union((one.start, one.end) for one in marks if one.name.startswith(_OPTIMIZER))
     loading = union((one.start, one.end) for one in marks if _INPUT.match(one.name))
@@ -76,8 +78,9 @@ def _parts(source: Source, profile: Profile, window: Interval) -> tuple[float, f
     exposed = difference(moving, busy)
     idle = difference([window], union([*busy, *moving]))
     waiting = intersection(idle, loading)
+    hidden, waited = length(moving) - length(exposed), length(waiting)
     step, computation = window[1] - window[0], length(busy) - length(updating)
-    return step, computation, length(updating), length(exposed), length(waiting), length(idle) - length(waiting)
+    return step, computation, length(updating), length(exposed), hidden, waited, length(idle) - waited
 
 
 def _is_launched_in(source: Source, kernel: Event, intervals: list[Interval]) -> bool:

@@ -12,7 +12,10 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.nccl import Kind, constant
 from paceline.forecast.nccl.model import CollectiveTime, Group, Machine, collective_time
 
-FabricName = Literal["sockets", "no-plugin", "no-gpudirect", "one-nic", "half-pcie"]
+FabricName = Literal["sockets", "no-plugin", "no-gpudirect", "acs", "one-nic", "half-pcie"]
+_ACS = 0.5
+"""Of the cards' rate, where their traffic with GPUs goes by the CPU: 9.84 of 22 GB/s (nccl-tests#112), 27 of 48
+(nccl#949)."""
 
 
 _HELPERS = Sockets(4, 1)
@@ -108,6 +111,12 @@ def _without_rdma(cluster: Cluster, machine: Machine) -> Iterator[Alternative]:
         cluster.replace(gpudirect=False),
         "GPUDirect RDMA is off: messages pass through host memory",
         "NCCL_DEBUG=INFO: 'via NET/…' without /GDRDMA; lsmod | grep nvidia_peermem",
+    )
+    yield Alternative(
+        "acs",
+        cluster.replace(bandwidth_bps=_ACS * cluster.bandwidth_bps),
+        "ACS is on: messages between network cards and GPUs go by the CPU",
+        "sudo lspci -vvv | grep ACSCtl: SrcValid+",
     )
 
 

@@ -47,6 +47,9 @@ class Complaint:
     times: float = 0.0
     """Instead: how many times as long a step took as on `of_gpus`."""
     of_gpus: int = 0
+    first_right: bool | None = None
+    """Whether the first answer was right, of a complaint that had not been seen when the causes were built; None for
+    the others."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,22 @@ class Complaints:
         known = [row.is_right for row in self.rows if row.is_right is not None]
         return sum(known), len(known)
 
+    @property
+    def unseen(self) -> tuple[int, int]:
+        """Of the complaints that had not been seen: how many first answers were right, and how many there are."""
+        firsts = [row.complaint.first_right for row in self.rows if row.complaint.first_right is not None]
+        return sum(firsts), len(firsts)
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
         right, known = self.right
-        return {"rows": [row.to_dict() for row in self.rows], "right": right, "known": known, "skipped": []}
+        return {
+            "rows": [row.to_dict() for row in self.rows],
+            "right": right,
+            "known": known,
+            "unseen": self.unseen,
+            "skipped": [],
+        }
 
     def to_csv(self) -> str:
         """Return the rows as CSV."""
@@ -127,7 +142,13 @@ class Complaints:
             for row in self.rows
         ]
         causes = [f"{row.complaint.id}: {row.complaint.cause}; {row.complaint.source}" for row in self.rows]
-        facts = [Fact("Right", f"{right} of {known} whose cause is known: among the first {FIRST}, or as forecast")]
+        first, unseen = self.unseen
+        facts = [
+            Fact("Right", f"{right} of {known} whose cause is known: among the first {FIRST}, or as forecast"),
+            Fact(
+                "Blind", f"{first} of {unseen} that had not been seen when the causes were built, in the first answer"
+            ),
+        ]
         return [
             *wrapped(TITLE, width),
             "",
