@@ -194,3 +194,49 @@ def test_an_error_about_a_changed_configuration_names_its_file_and_a_field_of_it
                 assert named in config.fields, str(error)
                 assert "workers[" not in str(error) and "_bytes" not in str(error)
     assert refused > 3
+
+
+_CHATGLM3 = {
+    **{"model_type": "chatglm", "architectures": ["ChatGLMModel"], "num_layers": 28, "hidden_size": 4096},
+    **{"num_attention_heads": 32, "kv_channels": 128, "ffn_hidden_size": 13_696, "multi_query_attention": True},
+    **{"multi_query_group_num": 2, "padded_vocab_size": 65_024, "seq_length": 8192, "rmsnorm": True},
+    **{"add_bias_linear": False, "add_qkv_bias": True, "original_rope": True, "post_layer_norm": True},
+    **{"apply_query_key_layer_scaling": True, "attention_softmax_in_fp32": True, "bias_dropout_fusion": True},
+}
+_SANTACODER = {
+    **{"model_type": "gpt_bigcode", "n_embd": 2048, "n_head": 16, "n_layer": 24, "n_inner": 8192},
+    **{"n_positions": 2048, "vocab_size": 49_280, "multi_query": True, "attention_softmax_in_fp32": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "parameters"),
+    [
+        # As published: THUDM's chatglm3-6b and glm-4-9b, bigcode's santacoder and starcoder.
+        (_CHATGLM3, 6_243_584_000),
+        (_CHATGLM3 | {"num_layers": 40, "padded_vocab_size": 151_552, "seq_length": 131_072}, 9_399_951_360),
+        (_SANTACODER, 1_124_886_528),
+        (
+            _SANTACODER
+            | {"n_embd": 6144, "n_head": 48, "n_layer": 40, "n_inner": 24_576, "vocab_size": 49_152}
+            | {"n_positions": 8192},
+            15_517_456_384,
+        ),
+    ],
+)
+def test_families_of_other_names_have_the_published_parameters(fields, parameters):
+    made = model_of(Config("mine", "here", fields), 256)
+    assert made.parameters == parameters
+    assert not [note for note in made.notes if note.startswith("Not modeled")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "lora", "trained"),
+    [
+        # query_key_value and dense_4h_to_h of 28 blocks; c_attn of 24 blocks, whose heads share keys and values.
+        (_CHATGLM3, "8:query_key_value,dense_4h_to_h", 28 * 8 * (4096 + 4608 + 13_696 + 4096)),
+        (_SANTACODER, "8:c_attn", 24 * 8 * (2048 + 2048 + 2 * 128)),
+    ],
+)
+def test_adapters_of_other_families_bear_their_names(fields, lora, trained):
+    assert find_workload(Config("mine", "here", fields), gpu="a100", lora=lora).model.trained_parameters == trained

@@ -25,6 +25,7 @@ _LLAMA: dict[str, tuple[str, ...]] = {
     **{"q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",), "o_proj": ("attention.out",)},
     **{"gate_proj": ("gate",), "up_proj": ("up",), "down_proj": ("down",)},
 }
+_GPT: dict[str, tuple[str, ...]] = {"c_attn": ("qkv",), "c_proj": ("attention.out", "down"), "c_fc": ("up",)}
 _FALCON: dict[str, tuple[str, ...]] = {
     **{"query_key_value": ("qkv",), "dense": ("attention.out",)},
     **{"dense_h_to_4h": ("up",), "dense_4h_to_h": ("down",)},
@@ -50,7 +51,11 @@ _DELTA: dict[str, tuple[str, ...]] = {
     **{"in_proj_b": ("mixer.b",), "in_proj_a": ("mixer.a",), "out_proj": ("mixer.out",)},
 }
 _MODULES: dict[str, dict[str, tuple[str, ...]]] = {
-    "gpt2": {"c_attn": ("qkv",), "c_proj": ("attention.out", "down"), "c_fc": ("up",)},
+    **dict.fromkeys(("gpt2", "gpt_bigcode"), _GPT),
+    "chatglm": {
+        **{"query_key_value": ("qkv",), "dense": ("attention.out",)},
+        **{"dense_h_to_4h": ("gate_up",), "dense_4h_to_h": ("down",)},
+    },
     "mpt": {"Wqkv": ("qkv",), "out_proj": ("attention.out",), "up_proj": ("up",), "down_proj": ("down",)},
     **dict.fromkeys(("falcon", "gpt_neox"), _FALCON),
     **dict.fromkeys(("opt", "bart", "whisper"), _OPT),
@@ -92,7 +97,8 @@ _GPT2 = {"words": "wte", "positions": "wpe"}
 _T5 = {"words": "shared", "labels": "classification_head"}
 _ENCODER = {"words": "word_embeddings", "positions": "position_embeddings", "labels": "classifier"}
 _ENDS: Mapping[str, Mapping[str, str]] = {
-    **dict.fromkeys(("gpt2", "mpt", "qwen"), _GPT2),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "mpt", "qwen"), _GPT2),
+    "chatglm": {"words": "word_embeddings", "head": "output_layer"},
     "bert": {**_ENCODER, "head": "cls"},
     "roberta": _ENCODER,
     "vit": _ENCODER,

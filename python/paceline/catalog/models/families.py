@@ -27,19 +27,21 @@ from paceline.errors import InvalidArgumentError
 
 
 def _gpt2(config: Config, tokens: int) -> list[Layer]:
+    """Of GPT-2, and of GPTBigCode, whose heads share keys and values."""
     hidden, heads = config.whole("n_embd"), config.whole("n_head")
+    is_bigcode = config.kind == "gpt_bigcode"
     block = Block(
         hidden,
         heads,
-        heads,
+        1 if is_bigcode and config.flag("multi_query", default=True) else heads,
         config.per_head(hidden, heads, "n_embd", "n_head"),
         config.whole("n_inner", 4 * hidden),
         tokens,
         one_qkv=True,
         dropout=config.number("resid_pdrop", 0.1) > 0,
-        composed=config.text("activation_function", "gelu_new") in ("gelu_new", "gelu_fast"),
+        composed=config.text("activation_function", "gelu" if is_bigcode else "gelu_new") in ("gelu_new", "gelu_fast"),
         attention_dropout=config.number("attn_pdrop", 0.1) > 0,
-        transposed=True,
+        transposed=not is_bigcode,
     )
     positions = config.positions(tokens, "n_positions")
     tied = config.flag("tie_word_embeddings", default=True)
@@ -143,6 +145,37 @@ def _neox(config: Config, tokens: int) -> list[Layer]:
     block = Block(hidden, heads, heads, per_head, ffn, tokens, one_qkv=True, dropout=dropout, rotary=rotary)
     tied = config.flag("tie_word_embeddings", default=False)
     return decoder_layers(config, [block] * config.layers("num_hidden_layers"), tied=tied, norm=2)
+
+
+def _chatglm(config: Config, tokens: int) -> list[Layer]:
+    """Of ChatGLM2 and 3 and of GLM-4 before transformers had it (`modeling_chatglm.py` of their checkpoints)."""
+    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    has_bias = config.flag("add_bias_linear", default=True)
+    is_grouped = config.flag("multi_query_attention", default=False)
+    block = Block(
+        hidden,
+        heads,
+        config.kv_heads("multi_query_group_num", heads) if is_grouped else heads,
+        config.whole("kv_channels", 128),
+        config.whole("ffn_hidden_size"),
+        tokens,
+        gated=True,
+        one_qkv=True,
+        one_gate_up=True,
+        qkv_bias=has_bias or config.flag("add_qkv_bias", default=False),
+        out_bias=has_bias,
+        mlp_bias=has_bias,
+        norm=1,
+        rms=config.flag("rmsnorm", default=True),
+        rotary=0.5,
+        dropout=config.number("hidden_dropout", 0.0) > 0,
+        attention_dropout=config.number("attention_dropout", 0.0) > 0,
+        activation="silu",
+    )
+    vocabulary = config.whole("padded_vocab_size", config.whole("vocab_size", 65_024))
+    config = replace(config, fields={**config.fields, "vocab_size": vocabulary})
+    tied = config.flag("tie_word_embeddings", default=False)
+    return decoder_layers(config, [block] * config.layers("num_layers"), tied=tied, norm=1)
 
 
 def _bert(config: Config, tokens: int) -> list[Layer]:
@@ -489,7 +522,7 @@ def _vit_head(config: Config, tokens: int, hidden: int, channels: int) -> Layer:
 
 
 _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
-    "gpt2": _gpt2,
+    **dict.fromkeys(("gpt2", "gpt_bigcode"), _gpt2),
     **decoders.FAMILIES,
     **hybrids.FAMILIES,
     **diffusion.FAMILIES,
@@ -499,6 +532,7 @@ _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
     "falcon": _falcon,
     "opt": _opt,
     "gpt_neox": _neox,
+    "chatglm": _chatglm,
     "starcoder2": _starcoder2,
     "bert": _bert,
     "roberta": _bert,
@@ -511,11 +545,11 @@ _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
 MODEL_TYPES = tuple(_FAMILIES)
 """Known values of `model_type`."""
 _CONTEXT = {
-    "gpt2": "n_positions",
+    **dict.fromkeys(("gpt2", "gpt_bigcode"), "n_positions"),
     "mpt": "max_seq_len",
     "t5": "n_positions",
     "transfo-xl": "tgt_len",
-    "qwen": "seq_length",
+    **dict.fromkeys(("qwen", "chatglm"), "seq_length"),
     "whisper": "max_target_positions",
 }
 _CONTEXTS = {

@@ -81,6 +81,8 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "opt": ("OPT",),
     "gpt_neox": ("GPTNeoX",),
     "starcoder2": ("Starcoder2",),
+    "gpt_bigcode": ("GPTBigCode",),
+    "chatglm": ("ChatGLM",),
     "bert": ("Bert",),
     "roberta": ("Roberta",),
     "t5": ("T5",),
@@ -100,6 +102,13 @@ _OF_DECODERS: Mapping[str, What] = {
 _OF_FAMILIES: Mapping[str, Mapping[str, What]] = {
     "gpt2": {"LMHeadModel": "words", **_OF_DECODERS, "DoubleHeadsModel": "two heads"},
     "qwen": {"LMHeadModel": "words"},
+    # The class in the file is the body, of which AutoModelForCausalLM makes the other one.
+    "chatglm": {
+        "ForConditionalGeneration": "words",
+        "Model": "words",
+        "ForCausalLM": "words",
+        "ForSequenceClassification": "sequence",
+    },
     "FluxTransformer2DModel": {"Model": "patches"},
     "SD3Transformer2DModel": {"Model": "patches"},
     "DiTTransformer2DModel": {"Model": "patches"},
