@@ -376,3 +376,35 @@ def test_reentrant_checkpoints_keep_blocks_of_fsdp1_until_the_backward_pass_has_
     grown = peak("reentrant", "zero3") - peak("full", "zero3")
     assert 28 * tensor <= grown <= 31 * tensor
     assert peak("reentrant", "zero2") == peak("full", "zero2")
+
+
+@pytest.mark.parametrize(
+    ("options", "bytes_each"),
+    [
+        ({"kernels": "eager"}, 2),
+        ({"kernels": "fused", "loss_chunks": 1}, 6),
+        ({"kernels": "eager", "loss_chunks": 32}, 0),
+        ({"kernels": "compiled"}, 0),
+        ({"kernels": "eager", "lora": None}, 0),
+    ],
+)
+def test_the_loss_beside_adapters_is_reserved_in_blocks_of_its_own(options: dict[str, Any], bytes_each: int) -> None:
+    """Logits in 16 bits and three copies in FP32 are 14 bytes each, of which 12, 8 or less are allocated at once."""
+    made = workload("llama-3-8b@a100", **{"lora": "16", "seq": 2048, "batch": 2, **options})
+    assert made.loss_blocks_bytes == bytes_each * 2 * 2048 * 128256
+
+
+def test_qwens_own_code_has_a_loss_in_16_bits_without_autocast(tmp_path: Path) -> None:
+    config = {"model_type": "qwen", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config |= {"kv_channels": 128, "intermediate_size": 2048, "vocab_size": 151936, "seq_length": 8192}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+
+    def peak(precision: str) -> int:
+        options: dict[str, Any] = {"precision": precision, "dtype": "fp16", "lora": "16", "kernels": "eager"}
+        made = paceline.simulate(str(path), gpu="a100", workers=1, seq=8192, strategy="native", **options)
+        assert made.sharded is not None
+        return made.sharded.memory.peak_bytes
+
+    logits = 8192 * 151936
+    assert peak("amp-fp16") - peak("o2") == pytest.approx(6 * logits, rel=0.02)

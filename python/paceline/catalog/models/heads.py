@@ -226,7 +226,8 @@ def _decoder_head(config: Config, tokens: int, hidden: int, vocabulary: int, tie
     """Yield the head of a decoder behind its last norm."""
     what = head_of(config).what
     if what in ("words", "two heads"):
-        yield from head_layers(tokens, hidden, vocabulary, 0, tied)
+        # Qwen's own code does not convert logits (`QWenLMHeadModel.forward`).
+        yield from head_layers(tokens, hidden, vocabulary, 0, tied, upcast=config.kind != "qwen")
     if what == "two heads":
         yield labeling("model.choices", 1, hidden, 1)
     if what == "sequence":

@@ -58,6 +58,8 @@ class Computation:
     """Tensor-parallel GPUs."""
     autocast: bool = False
     """Whether the residual stream is in FP32, and weights are converted."""
+    wide_loss: bool = False
+    """Whether autocast computes the loss in FP32, whatever the model converts."""
     loss_chunks: int | None = None
     """Chunks of a fused loss; None: it is not fused."""
     expert: int = 1
@@ -159,6 +161,19 @@ def forward_loss_bytes(layer: Layer, computed: Computation) -> int:
     if computed.loss_chunks is not None or computed.kernels in MEGATRON:
         return 0
     return round(layer.logits * (element_bytes(computed.precision) + _loss_bytes(layer, computed)))
+
+
+def loss_apart_bytes(layer: Layer, computed: Computation) -> int:
+    """Return the bytes per sample of the loss's tensors that do not exist at once: logits, and three copies of them.
+
+    They are the converted ones, those without the last token, and a gradient. Not of a loss in chunks, of Megatron's,
+    and of a compiled one.
+    """
+    is_whole = computed.loss_chunks == 1 or (computed.loss_chunks is None and computed.kernels not in MEGATRON)
+    if not is_whole or computed.kernels == "compiled":
+        return 0
+    each = element_bytes(computed.precision) + 3 * _loss_bytes(layer, computed)
+    return round(layer.logits * max(0.0, each - _kept_of_logits(layer, computed) - _of_logits(layer, computed)))
 
 
 def backward_bytes(layers: Sequence[Layer], computed: Computation) -> list[int]:
@@ -294,7 +309,7 @@ def largest_unit(model: Model) -> int:
 
 def _loss_bytes(layer: Layer, computed: Computation) -> int:
     """Return the bytes of a logit as PyTorch's loss takes it: autocast, and most models, convert it to FP32."""
-    return 4 if layer.kept.upcast or computed.autocast else element_bytes(computed.precision)
+    return 4 if layer.kept.upcast or computed.wide_loss else element_bytes(computed.precision)
 
 
 def _kept_of_logits(layer: Layer, computed: Computation) -> int:

@@ -139,14 +139,10 @@ _MODULES = {
     "up": "up_proj",
     "down": "down_proj",
     "gate": "gate_proj",
-    "w1": "up_proj",
-    "w2": "gate_proj",
 }
-"""The linear layers of a source by the names of PEFT; those of Qwen by its report's."""
+"""The linear layers of a source by the names of PEFT."""
 _SEVERAL_MODULES = {
     "mlp": ("gate_proj", "up_proj", "down_proj"),
-    "c_attn": ("q_proj", "k_proj", "v_proj"),
-    "c_proj": ("o_proj", "down_proj"),
 }
 _QUANTIZED = (
     ("nf4 double-quant|nf4 .torchao", "nf4-double"),
@@ -227,7 +223,7 @@ def trained(it: Measurement, reading: Reading) -> None:
         reading.add("--dora")
     if it.method == _WITH_ENDS:
         # `modules_to_save` of Qwen's finetune.py.
-        reading.add("--modules-to-save", "embed_tokens,lm_head")
+        reading.add("--modules-to-save", "wte,lm_head")
     held = next((held for pattern, held in _QUANTIZED if re.search(pattern, it.quantization)), "")
     if held == "nf4" and re.match("AnswerDotAI|foundation-model-stack", it.source):
         # Linear4bit's `compress_statistics`, and `bnb_4bit_use_double_quant` in framework_plugin_bnb.py.
@@ -240,8 +236,6 @@ def _modules(it: Measurement, reading: Reading) -> str:
     stated = re.sub(r" ?\(.*?\)", "", it.lora_modules)
     if stated in ("all-linear", "all incl. mlp+lm_head"):
         return "all-linear"
-    if "c_attn" in stated and "q_proj" not in stated:
-        reading.add(assumed="adapters of q, k and v by themselves for that of their joint layer")
     names: list[str] = []
     for word in stated.split("+"):
         # The benchmark's configuration lists a layer of another model, too.

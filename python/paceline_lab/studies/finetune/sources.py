@@ -157,10 +157,18 @@ def _fsdp_qlora(it: Measurement) -> Reading:
 
 
 def _qwen(it: Measurement) -> Reading:
-    """finetune.py with samples padded to a length; all parameters are trained under DeepSpeed, with FP32 masters."""
+    """finetune.py with samples padded to a length.
+
+    All parameters are trained under DeepSpeed, with FP32 masters. So are adapters on several GPUs, and beside 4-bit
+    weights (finetune_qlora_single_gpu.sh). DeepSpeed has no autocast.
+    """
     if it.strategy.startswith("without ZeRO-3"):
         raise NotForecast("the length of samples is not stated")
-    reading = trainer(it, tokens=it.tokens, kernels="eager", precision="o2", adapters=autocast(it))
+    is_deepspeed = it.strategy.startswith("DeepSpeed") or it.quantization != "none"
+    adapters = "o2" if is_deepspeed else autocast(it)
+    reading = trainer(it, tokens=it.tokens, kernels="eager", precision="o2", adapters=adapters)
+    if is_deepspeed and it.precision == "fp16":
+        reading.add("--dtype", "fp16")
     if it.method == "full":
         reading.add(assumed="DeepSpeed's FP32 masters, as in the only script of the repository that trains all")
     return reading
