@@ -8,6 +8,7 @@ from paceline import InvalidArgumentError
 from paceline.catalog.models.config import Config, built_in_configs
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.hybrids import FAMILIES
+from paceline.catalog.models.modules import Setting, operators_of
 from paceline.catalog.models.spec import find_workload
 
 BASE = {
@@ -115,7 +116,23 @@ def test_more_tokens_and_samples_take_longer_and_keep_more(name, kernels):
 
     one = measures(2048, 1)
     for other in (measures(8192, 1), measures(2048, 4)):
-        assert all(a < b for a, b in zip(one, other, strict=True))
+        # Many experts wait for the host, which launches as many kernels for any number of tokens.
+        assert all(b > 0.99 * a for a, b in zip(one, other, strict=True))
+        assert sum(other[:2]) > sum(one[:2])
+        assert other[2] > one[2]
+
+
+@pytest.mark.parametrize("name", ["mamba2-2.7b", "nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b"])
+def test_products_after_a_scan_are_in_16_bits(name):
+    layers = model_of(built_in_configs()[name], 2048).layers
+    setting = Setting("hopper", 1, "bfloat16", kernels="fused")
+    scans = 0
+    for layer in layers:
+        listed = operators_of(layer, setting)
+        scans += any("chunk_scan" in it.name for it in listed.forward)
+        products = [it for it in (*listed.forward, *listed.backward) if it.name in ("mm", "bmm") and layer.kind]
+        assert all(tensor.dtype != "float32" for it in products for tensor in it.inputs), layer.name
+    assert scans
 
 
 def test_scans_are_linear_in_tokens_and_attention_is_not():

@@ -864,11 +864,12 @@ class _Module:
             out.trains = False
         return out
 
-    def _fitted(self, values: Sequence[Value], shape: tuple[int, ...]) -> Value:
-        """Return a value of a shape that stands for others: each of them gets its gradient."""
-        if len(values) == 1 and values[0].shape == shape:
+    def _fitted(self, values: Sequence[Value], shape: tuple[int, ...], dtype: str = "") -> Value:
+        """Return a value of a shape, and of a type, that stands for others: each of them gets its gradient."""
+        dtype = dtype or values[0].dtype
+        if len(values) == 1 and values[0].shape == shape and values[0].dtype == dtype:
             return values[0]
-        tensor = contiguous(shape, values[0].dtype)
+        tensor = contiguous(shape, dtype)
         is_view = len(values) == 1 and tensor.bytes == values[0].tensor.bytes
         storage = values[0].storage if is_view else Storage(tensor.bytes)
         out = Value(tensor, values[-1].source, any(value.trains for value in values), storage)
@@ -920,7 +921,9 @@ class _Module:
                 return tape.matmul(left, other)
             case Scan():
                 states = self._fitted(current, (batch, step.states))
-                return tape.fused("chunk_scan", (states,), contiguous(states.shape, "float32"))
+                wide = tape.fused("chunk_scan", (states,), contiguous(states.shape, "float32"))
+                # What reads the states converts them as it loads them (mamba-ssm's _chunk_scan_fwd_kernel).
+                return self._fitted([wide], states.shape, states.dtype)
             case Add():
                 return self._joined(
                     fit(step.rows, step.width), self._fitted([entry], (batch, step.rows, step.width)), dropout=False
