@@ -26,7 +26,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.measured import EXAMPLES, Measured, Quantity, Timed, parse
 from paceline.forecast.nccl import request as collectives
 from paceline.interop.kineto_parts import parts_of
-from paceline.interop.logs import Read, read_log
+from paceline.interop.logs import Read, nccl_json, read_log
 from paceline.interop.logs.paste import decoded
 
 _LOOKS_LIKE_FILE = re.compile(r".*(/|\\|\.(json|gz|log|txt|out|pt))")
@@ -54,7 +54,7 @@ def read(text: str, forecaster: Forecaster) -> Measured:
         raise InvalidArgumentError(f"{path}: is empty", setting="measured", remedy=_FILES)
     if "\0" in beginning:
         raise InvalidArgumentError(f"{path}: is binary", setting="measured", remedy=_FILES)
-    if not _JSON.match(beginning):
+    if not _JSON.match(beginning) or nccl_json.recognized(beginning):
         return _log(path, forecaster)
     _refuse_collective(path, forecaster)
     if _TRACE.search(beginning):
@@ -197,6 +197,12 @@ def _log(path: Path, forecaster: Forecaster) -> Measured:
         )
     devices = known[-1].devices
     largest = max(wanted)
+    if devices in (None, 1) and all(not one.bus_bandwidth for one in known[-1].sizes if one.size_bytes == largest):
+        raise InvalidArgumentError(
+            f"{path}: has a bus bandwidth of 0, so that each process measured its own GPU alone",
+            setting="measured",
+            remedy="nccl-tests compiled with MPI (make MPI=1 MPI_HOME=…), or all_reduce_perf -g 8 on one node",
+        )
     rows = tuple(Timed(size, wanted[size], forecaster.of_size(spec.kind, size)) for size in sorted(wanted))
     if spec.sizes != (largest,):
         forecaster.take(f"{spec.kind}:{largest}B")

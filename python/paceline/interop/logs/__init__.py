@@ -5,6 +5,7 @@
 | paste | lines, whatever launchers, loggers, terminals and mails put around them |
 | tf_cnn | tf_cnn_benchmarks, and the output of `paceline bench` for one engine |
 | nccl | nccl-tests (all_reduce_perf and the others) |
+| nccl_json | JSON of nccl-tests and rccl-tests |
 | osu | the OSU micro-benchmarks: latency and bandwidth, of collectives and of pairs |
 | others | nothing: names logs that are not read |
 | show | the tables |
@@ -19,7 +20,7 @@ from typing import Protocol
 from paceline._internal.documents import read_limited
 from paceline._internal.files import list_of, why_unread
 from paceline.errors import InvalidArgumentError
-from paceline.interop.logs import nccl, osu, others, tf_cnn
+from paceline.interop.logs import nccl, nccl_json, osu, others, tf_cnn
 from paceline.interop.logs.contents import Read, ReadError
 from paceline.interop.logs.paste import cleaned, decoded
 
@@ -51,9 +52,16 @@ def read_log(path: Path, option: str = "--read") -> list[Read]:
         raise InvalidArgumentError(f"{named}: {why_unread(error)}", remedy=list_of(path)) from None
     lines = cleaned(text)
     try:
-        benchmarks = [
-            one for recognized, read in _FORMATS if recognized(lines) for one in read(lines, ended=text[-1] in "\r\n")
-        ]
+        benchmarks = (
+            nccl_json.read(text)
+            if nccl_json.recognized(text)
+            else [
+                one
+                for recognized, read in _FORMATS
+                if recognized(lines)
+                for one in read(lines, ended=text[-1] in "\r\n")
+            ]
+        )
     except ReadError as error:
         raise InvalidArgumentError(f"{named}:{error.line}: {error}", remedy=error.remedy_as("flag")) from None
     if not benchmarks and (other := others.named(lines)) is not None:
