@@ -85,6 +85,36 @@ def test_layers_can_be_without_adapters() -> None:
     assert some * 12 == every * 2
 
 
+@pytest.mark.parametrize(
+    ("lora", "widths"),
+    [
+        ("16:experts", (2048 + 2 * 768) + (768 + 2048)),
+        ("16:experts.down_proj", 768 + 2048),
+        ("16:experts.gate_up_proj", 2048 + 2 * 768),
+    ],
+)
+@pytest.mark.parametrize("ways", [1, 8])
+def test_each_expert_has_adapters_of_its_own(lora: str, widths: int, ways: int) -> None:
+    made = workload("qwen3-30b-a3b@h100", lora=lora, **({"expert_parallel": ways} if ways > 1 else {}))
+    assert made.model.trained_parameters == 48 * 128 * 16 * widths
+    assert made.own.trained_parameters * ways == made.model.trained_parameters
+    # A token uses 8 of 128 experts, and adapters of these alone.
+    plain = workload("qwen3-30b-a3b@h100").model
+    assert made.model.active_parameters - plain.active_parameters == 48 * 8 * 16 * widths
+
+
+@pytest.mark.parametrize("precision", ["amp-bf16", "mixed", "bf16"])
+def test_adapters_of_experts_take_time_and_memory(precision: str) -> None:
+    options: dict[str, Any] = {"seq": 1024, "precision": precision, "checkpointing": "full"}
+    one, two, three = (
+        workload("qwen3-30b-a3b@h100", lora=f"8:{modules}", **options)
+        for modules in ("attention", "attention,experts.down_proj", "attention,experts")
+    )
+    assert one.forward_s < two.forward_s < three.forward_s
+    assert one.backward_s < two.backward_s < three.backward_s
+    assert one.memory().total < two.memory().total < three.memory().total
+
+
 _TABLE = 128_256 * 4096
 """Of Llama 3's embeddings, and of its head."""
 
@@ -211,6 +241,16 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str
     assert remedy in (error.value.remedy or "")
 
 
+def test_what_a_mixture_has_not_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="'experts' is no linear layer of llama-3-8b"):
+        workload("llama-3-8b@h100", lora="8:experts")
+    with pytest.raises(InvalidArgumentError, match="is not modeled for the experts") as error:
+        workload("qwen3-30b-a3b@h100", lora="8:experts", dora=True)
+    assert error.value.setting == "dora"
+    with pytest.raises(InvalidArgumentError, match="a rank of 4096 is more than"):
+        workload("qwen3-30b-a3b@h100", lora="4096:experts")
+
+
 def test_words_take_the_options() -> None:
     one = workload("llama-3-8b@h100:lora=16:q_proj+v_proj,dora=true,quantize=nf4,modules_to_save=norm+lm_head,seq=512")
     adapter = parse_adapter("16:q_proj,v_proj", dora=True, saved=("norm", "lm_head"))
@@ -315,10 +355,12 @@ def test_gptq_keeps_the_weights_that_it_converts_for_the_backward_pass() -> None
 def test_every_adapter_of_every_family_is_multiplied_by() -> None:
     of_kinds = {config.kind: config for config in built_in_configs().values()}
     for kind, config in of_kinds.items():
-        made = workload_of(config, "a100", lora="7")
+        has_experts = any(one.is_of_experts for one in workload_of(config, "a100").model.tensors())
+        made = workload_of(config, "a100", lora="7:all-linear,experts" if has_experts else "7")
         for layer in {it.kind: it for it in made.model.layers}.values():
             forward = operators_of(layer, made.setting).forward
-            narrow = [it for it in forward if it.name == "mm" and it.outputs[0].shape[-1] == 7]
+            products = [it for it in forward if it.name in ("mm", "_grouped_mm")]
+            narrow = [it for it in products if it.outputs[0].shape[-1] == 7]
             adapters = [one.name for one in layer.tensors if ".lora_A." in one.name]
             assert len(narrow) == len(adapters), (kind, layer.name)
 

@@ -21,6 +21,8 @@ from paceline.errors import InvalidArgumentError
 
 GROUPS = ("all-linear", "attention", "mlp")
 """Words for several modules: all products of blocks, those of attention, and those of MLPs."""
+EXPERTS = "experts"
+"""The word for the products of a mixture's experts, which no group has."""
 _LLAMA: dict[str, tuple[str, ...]] = {
     **{"q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",), "o_proj": ("attention.out",)},
     **{"gate_proj": ("gate",), "up_proj": ("up",), "down_proj": ("down",)},
@@ -191,9 +193,9 @@ def quantized_bytes(tensor: Tensor, quantization: names.Quantization) -> int:
 
 
 def adapted_name(tensor: Tensor) -> str | None:
-    """Return which linear layer of a block an adapter's first matrix is of; None for other tensors."""
+    """Return which linear layer, or which product of experts, an adapter's first matrix is of; None for others."""
     stem, is_first, _ = tensor.name.partition(".lora_A.")
-    return linear_name(replace(tensor, name=f"{stem}.weight")) if is_first else None
+    return _linear_name(f"{stem}.weight") if is_first else None
 
 
 def adapted(model: Model, adapter: Adapter, without: Sequence[str] = ()) -> Model:
@@ -232,7 +234,7 @@ def _adapted(model: Model, adapter: Adapter, without: Sequence[str]) -> Model:
             has_adapters = layer.block and not _matches(layer, without)
             if is_saved:
                 tensors.append(_copy(tensor))
-            elif has_adapters and linear_name(tensor) in chosen:
+            elif has_adapters and _adaptable(tensor) in chosen:
                 _check_rank(tensor, adapter)
                 tensors += _tensors_of(tensor, adapter)
         layers.append(_untied(replace(layer, tensors=tuple(tensors)), saved))
@@ -311,13 +313,31 @@ def _trained(model: Model, layers: Sequence[Layer], setting: str) -> Model:
 
 
 def _tensors_of(weight: Tensor, adapter: Adapter) -> Iterator[Tensor]:
-    """Yield the tensors that an adapter adds to a weight, with PEFT's names."""
-    outer, inner = weight.shape
+    """Yield the tensors that an adapter adds to a weight, with PEFT's names; each expert has its own."""
+    *experts, outer, inner = weight.shape
     stem = weight.name.removesuffix(".weight")
-    yield Tensor(f"{stem}.lora_A.weight", (adapter.rank, inner), weight.active)
-    yield Tensor(f"{stem}.lora_B.weight", (outer, adapter.rank), weight.active)
+    yield Tensor(f"{stem}.lora_A.weight", (*experts, adapter.rank, inner), weight.active)
+    yield Tensor(f"{stem}.lora_B.weight", (*experts, outer, adapter.rank), weight.active)
     if adapter.dora:
         yield Tensor(f"{stem}.lora_magnitude_vector.weight", (outer,), weight.active)
+
+
+def _adaptable(tensor: Tensor) -> str | None:
+    """Return which linear layer or product of experts a weight is of; None if it gets no adapter."""
+    is_of_experts = tensor.is_of_experts and len(tensor.shape) == 3
+    return _linear_name(tensor.name) if is_of_experts else linear_name(tensor)
+
+
+def _experts(model: Model) -> dict[str, set[str]]:
+    """Return the products of experts by what names them, as PEFT's `target_parameters` do: `experts.down_proj`."""
+    names = {
+        name
+        for layer in model.layers
+        for tensor in layer.tensors
+        if tensor.is_of_experts and (name := _adaptable(tensor)) is not None and len(tensor.shape) == 3
+    }
+    each = {f"experts.{name.rpartition('.')[2]}_proj": {name} for name in sorted(names)}
+    return {EXPERTS: names, **each} if names else {}
 
 
 def _linears(model: Model) -> dict[str, Tensor]:
@@ -419,7 +439,8 @@ def _chosen(model: Model, adapter: Adapter, saved: Collection[str]) -> set[str]:
         "attention": {name for name in linears if "attention" in name},
         "mlp": {name for name in linears if "attention" not in name},
     }
-    choices = {word: modules for word, modules in groups.items() if modules} | named
+    experts = _experts(model)
+    choices = {word: modules for word, modules in groups.items() if modules} | named | experts
     chosen: set[str] = set()
     for word in adapter.modules:
         if word not in choices:
@@ -435,6 +456,10 @@ def _chosen(model: Model, adapter: Adapter, saved: Collection[str]) -> set[str]:
                 setting=SAVED,
                 remedy=f"drop {word} from {{this}}, or name other modules: {{lora={adapter.rank}:MODULES}}",
             )
+        if word in experts and adapter.dora:
+            raise InvalidArgumentError(
+                f"is not modeled for the experts of {model.name}", setting="dora", remedy="drop {this}"
+            )
         chosen |= choices[word] - set(saved)
     return chosen
 
@@ -445,9 +470,9 @@ def _of_parts(linears: Collection[str], parts: Sequence[str]) -> set[str]:
 
 
 def _check_rank(weight: Tensor, adapter: Adapter) -> None:
-    if adapter.rank > min(weight.shape):
+    if adapter.rank > min(weight.shape[-2:]):
         raise InvalidArgumentError(
-            f"a rank of {adapter.rank} is more than {weight.name} has: {weight.shape[0]} x {weight.shape[1]}",
+            f"a rank of {adapter.rank} is more than {weight.name} has: {weight.shape[-2]} x {weight.shape[-1]}",
             setting="lora",
-            remedy=f"{{this={min(16, *weight.shape)}}}",
+            remedy=f"{{this={min(16, *weight.shape[-2:])}}}",
         )

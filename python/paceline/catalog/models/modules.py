@@ -750,7 +750,7 @@ class _Module:
         is_sorted = setting.is_fused and whole and groups > 1
         if is_sorted:
             routed = tape.fused("sort_chunks", (routed,), routed.tensor, kept=())
-        wide = self._grouped(routed, groups, (2 if block.gated else 1) * ffn)
+        wide = self._grouped(routed, groups, (2 if block.gated else 1) * ffn, "gate_up" if block.gated else "up")
         if not block.gated:
             inner = self._activated(wide, block)
         elif setting.is_fused:
@@ -758,7 +758,7 @@ class _Module:
         else:
             gate, up = tape.split(wide, ffn, ffn)
             inner = tape.multiply(self._activated(gate, block), up)
-        out = self._grouped(inner, groups, hidden)
+        out = self._grouped(inner, groups, hidden, "down")
         if is_sorted:
             out = tape.fused("sort_chunks", (out,), out.tensor, kept=())
         if out.shape[0] != copies:
@@ -802,8 +802,25 @@ class _Module:
 
         return tape.node(out, back)
 
-    def _grouped(self, rows: Value, groups: int, outer: int) -> Value:
-        """Multiply rows by the weights of their experts.
+    def _grouped(self, rows: Value, groups: int, outer: int, name: str) -> Value:
+        """Multiply rows by the weights of their experts, and by their adapters if they have some."""
+        tape, setting, adapter = self.tape, self.setting, self.setting.adapter
+        out = self._grouped_products(rows, groups, outer, held=self.stream, quantization=setting.quantization)
+        if adapter is None or not _is_among((f"experts.{name}",), self.adapted):
+            return out
+        base, tape.is_frozen = (tape.is_frozen, tape.autocast), False
+        own = tape.cast(rows, setting.adapter_dtype)
+        tape.autocast = setting.dtype if setting.adapter_autocast else ""
+        narrow = self._grouped_products(own, groups, adapter.rank, held=setting.adapter_dtype)
+        added = tape.scale(self._grouped_products(narrow, groups, outer, held=setting.adapter_dtype))
+        total = tape.cast(tape.add(out, added), out.dtype)
+        tape.is_frozen, tape.autocast = base
+        return total
+
+    def _grouped_products(
+        self, rows: Value, groups: int, outer: int, *, held: str, quantization: names.Quantization | None = None
+    ) -> Value:
+        """Multiply rows by the matrices of their experts, which are held in a dtype or in few bits.
 
         Transformer Engine and grouped_gemm launch a product of cuBLAS for each expert, on several streams.
         """
@@ -811,11 +828,11 @@ class _Module:
         rows = tape.lowered(rows)
         count, inner = rows.shape
         name = "_scaled_grouped_mm" if self.setting.eight_bits else "_grouped_mm"
-        is_converted = self.setting.quantization is not None
+        is_converted = quantization is not None
         if is_converted:
             weight = self._converted(contiguous((groups, outer, inner), rows.dtype))
         else:
-            weight = tape.lowered(tape.parameter((groups, outer, inner), self.stream))
+            weight = tape.lowered(tape.parameter((groups, outer, inner), held))
         turned = weight.seen_as(Tensor((groups, inner, outer), weight.dtype, (inner * outer, 1, inner)))
         ends = Value(contiguous((groups,), "int32"), trains=False)
         dtype = "float8_e4m3fn" if self.setting.eight_bits else rows.dtype

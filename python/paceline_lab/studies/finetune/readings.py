@@ -71,6 +71,7 @@ _MODELS = {
     **{name: f"configs/{name}.json" for name in ("gemma-2b", "stablelm-base-alpha-3b", "gpt-181b")},
     "gpt3-2.7b-hdim128": "configs/gpt3-2.7b-128.json",
     "gpt_bigcode-santacoder": "configs/santacoder-4096.json",
+    "glm-4.7-flash": "glm-4.7-flash",
     "chatglm3-6b": "configs/chatglm3-6b.json",
     "bert-large-uncased": "configs/bert-large-sequence.json",
     "llama-2-13b-hf": "llama-2-13b",
@@ -87,7 +88,7 @@ _UNKNOWN_MODELS = (
         "a diffusion model, whose frozen parts the source does not state",
     ),
     ("Qwen-VL|Qwen2.5-VL", "a vision-language model, whose images or videos the source does not state in tokens"),
-    ("Llama-4-Scout|GLM-4.7-Flash|gemma-4", "adapters of a mixture's or a multimodal model's parts are not known"),
+    ("Llama-4-Scout|gemma-4", "a multimodal model, whose images the source does not state in tokens"),
     ("granite-3.0-3b", "the tokens of a sample are not stated"),
     ("LFM2", "LFM2, with convolutions between its blocks, is not known"),
 )
@@ -213,7 +214,7 @@ def trained(it: Measurement, reading: Reading) -> None:
     """Set the adapters, and how the base weights are held. Raises NotForecast for other methods."""
     if re.fullmatch(r"full( \((SFT|DPO|SimPO|ORPO|KTO)\))?", it.method):
         return
-    if it.method not in ("lora", _WITH_ENDS, "dora", "qlora", "gptq-lora"):
+    if it.method not in ("lora", "lora 8-bit", _WITH_ENDS, "dora", "qlora", "gptq-lora"):
         raise NotForecast(f"no option has {it.method}: by recording")
     if not it.lora_rank or not it.lora_modules:
         raise NotForecast("the rank and the modules of the adapters are not stated")
@@ -237,6 +238,9 @@ def _modules(it: Measurement, reading: Reading) -> str:
     if stated in ("all-linear", "all incl. mlp+lm_head"):
         return "all-linear"
     names: list[str] = []
+    if "GLM-4.7-Flash" in it.model:
+        reading.add(assumed="adapters of o alone for those of q, k, v and o, which its latent attention has not")
+        stated = stated.replace("q+k+v+o", "o")
     for word in stated.split("+"):
         # The benchmark's configuration lists a layer of another model, too.
         if word == "c_attn" and "q_proj" in stated:

@@ -210,8 +210,6 @@ def _swift(it: Measurement) -> Reading:
 
 def _swift_megatron(it: Measurement) -> Reading:
     """Megatron-Core under ms-swift."""
-    if it.method != "full":
-        raise NotForecast("adapters in Megatron's layers, those of experts included, are not known")
     if not it.tokens:
         raise NotForecast("the lengths of samples are not stated")
     if it.offload != "none":
@@ -222,6 +220,10 @@ def _swift_megatron(it: Measurement) -> Reading:
     grid(it, reading)
     reading.add("--batch", it.batch_per_gpu, "--seq", str(it.tokens), "--sharding", "zero1")
     readings.memory_savers(it, reading)
+    if it.method == "lora":
+        has_experts = re.search(r"-A\d+B", it.model) is not None
+        reading.add("--lora", f"{it.lora_rank}:all-linear{',experts' * has_experts}")
+        reading.add(assumed="adapters of q, k and v by themselves for that of Megatron's joint layer")
     if "bf16 Adam moments" in it.precision:
         reading.add("--moment-dtype", "bf16")
     if it.precision.startswith("fp8"):
