@@ -15,6 +15,7 @@ from paceline.catalog.models.exchanges import Links
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.modules import Setting, before_of, operators_of
 from paceline.catalog.models.spec import workload_of
+from paceline.catalog.models.traits import TRANSFORMER_ENGINE as ENGINE
 from paceline.catalog.models.updates import update_of
 from paceline.catalog.recipes import recipe_of
 from paceline.operators.constants import constant
@@ -186,6 +187,11 @@ def test_experts_are_launched_one_by_one_and_waited_for():
     rows = 4096 // 2 * 8
     assert products[0].inputs[0].shape[0] == round(rows * constant("experts.imbalance"))
     assert [one.name for one in listed.forward].count("sort_chunks") == 2
+    # A step of 64 microbatches was seen to launch 463,348 kernels over 48 layers, on a GPU with 8 of their experts.
+    made = workload_of(find_config("qwen3-30b-a3b"), "h100", 4096, links=LINKS, expert_parallel=16, kernels=ENGINE)
+    block = [operators_of(one, made.setting) for one in made.own.layers if one.block][:2]
+    launches = sum(one.launches for listed in block for one in (*listed.forward, *listed.backward))
+    assert launches == pytest.approx(463_348 / 64 / 48, rel=0.02)
     # transformers' grouped products are one kernel.
     eager = operators_of(layer, replace(made.setting, kernels="eager", expert=1, tensor=1))
     assert {one.launches for one in eager.forward} == {1}

@@ -65,6 +65,7 @@ _UNITS = {
     "attention.efficient": "times flash attention's rate",
     "attention.dropout": "times",
     "experts.imbalance": "times the mean",
+    "experts.kernels": "kernels",
     "host.operator": "seconds",
     "host.grace": "times the time of an x86 host",
     "host.engine": "times the time of torch's operator",

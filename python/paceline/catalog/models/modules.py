@@ -730,6 +730,7 @@ class _Module:
         weights = tape.run("topk", (shares,), few, contiguous((rows, experts.routed), "int64"))
         weights = tape.node(weights, lambda g: tape.give(shares, tape.run("scatter", (g,), shares.tensor)))
         if setting.is_fused:
+            flat = self._dispatched(flat, contiguous((rows, experts.count), "float32"))
             tape.run(SYNCHRONIZE, ())
         places = contiguous((copies,), "int64")
         order = tape.run("sort", (Value(places, weights.source),), places, places)
@@ -777,6 +778,21 @@ class _Module:
         if experts.shared:
             joined = tape.add(joined, tape.reshape(self._dense(value, block, experts.shared), rows, block.hidden))
         return tape.reshape(joined, batch, value.shape[1], block.hidden)
+
+    def _dispatched(self, value: Value, shares: Tensor) -> Value:
+        """Run the small kernels of Megatron's router and dispatcher, over the shares of all experts, in both passes."""
+        tape, one_pass = self.tape, round(constant("experts.kernels") / 2)
+
+        def run() -> None:
+            for _ in range(one_pass):
+                tape.run("mul", (Value(shares, trains=False),), shares)
+
+        def back(gradient: Value) -> None:
+            run()
+            tape.give(value, gradient)
+
+        run()
+        return tape.node(value.seen_as(value.tensor), back)
 
     def _indexed(self, value: Value, shape: Sequence[int], order: Value) -> Value:
         tape = self.tape
