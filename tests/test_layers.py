@@ -112,7 +112,7 @@ STAGES = {
     "types": "kinds likeness progress footprint result scenario staggering sharded sharding asynchronous nccl "
     "nccl.model coordinator_model measured trainer_file offload wording.terms wording.notes",
     "request": "request",
-    "prepare": "prepare lowering compression beyond memory coordinator_model.options jobs jobs.spec",
+    "prepare": "prepare lowering compression beyond memory coordinator_model.options jobs jobs.spec remedies typed",
     "run": "run evidence anchor execute ray_executor nccl.request baseline",
     "verdict": "verdict jobs.model advisor",
     "wording": "wording",

@@ -14,7 +14,6 @@ from typing import Any
 
 from paceline._internal import units
 from paceline.catalog.causes import Cause, all_causes
-from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.workload import Workload
 from paceline.compare.forecaster import Forecast, Forecaster
 from paceline.errors import InvalidArgumentError
@@ -63,8 +62,6 @@ _HIDDEN = 0.1
 """Share of communication beside computation below which there is no overlap to speak of."""
 _AGAINST = 0.05
 """Likelihood of overlap without a cause for it, or of none: kernels that happen to meet, or a profile of few steps."""
-_FAST = 1e4
-"""Times as fast is a GPU that waits for its host only."""
 _PADDED = (0.2, 0.95)
 """Shares of real tokens."""
 _BATCHES = (2, 4, 8)
@@ -415,7 +412,7 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
     if workload.kernels != "eager":
         words = f"eager instead of {workload.kernels}"
         yield Hypothesis(_cause("eager-kernels"), _of_options(question, kernels="eager"), words=words)
-    host_s = _passes(question) * _host_s(workload)
+    host_s = _passes(question) * replace(workload, kernels="eager").host_s
     beside_s = question.forecast.seconds - result.forward_s - result.backward_s
     yield Hypothesis(
         _cause("launches"),
@@ -466,24 +463,6 @@ def _passes(question: Question) -> int:
     workload = question.forecaster.workload
     microbatches = 1 if workload is None else workload.microbatches
     return microbatches * int(question.forecaster.scenario.options.get("accumulate", 1))
-
-
-def _host_s(workload: Workload) -> float:
-    """Return what a pass of eager kernels takes where the GPU waits for its host only."""
-    return _on(workload, _fast(workload.hardware))
-
-
-def _fast(hardware: Hardware) -> Hardware:
-    return replace(
-        hardware,
-        peak_flops={name: _FAST * flops for name, flops in hardware.peak_flops.items()},
-        memory_bandwidth=_FAST * hardware.memory_bandwidth,
-    )
-
-
-def _on(workload: Workload, hardware: Hardware) -> float:
-    other = replace(workload, hardware=hardware, kernels="eager")
-    return other.forward_s + other.backward_s
 
 
 def _of_gradients(question: Question) -> Iterator[Hypothesis]:

@@ -9,6 +9,7 @@ forecast is that of published steps whose computation a step on fewer GPUs has s
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,9 @@ from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
+from paceline.forecast.typed import words
 from paceline.forecast.wording import notes
+from paceline.settings.table import EACH, SWEPT
 
 _STEPS = 20
 _EXACT = 1e-4
@@ -77,7 +80,7 @@ def anchored(sweep: Sweep) -> Anchored:
     counts = tuple(one.gpus for one in anchors)
     said = [notes.scaled(scale, counts, text), *(note for one in anchors for note in one.notes)]
     if not _is_plausible(scale):
-        command = sweep.command("compare", workers=counts[0], measured=anchors[0].number)
+        command = _comparison(sweep, counts[0], anchors[0].number)
         said.append(notes.implausible_scale(scale, command))
     spread = stdev(map(math.log, scales)) if len(scales) > 1 else 0.0
     return Anchored(replace(prepared, scenarios=scenarios, notes=[*said, *prepared.notes]), scale, counts, spread)
@@ -237,6 +240,21 @@ def _beyond_computation(sweep: Sweep, scenario: Scenario, measured: Measured) ->
     else:
         rest_s = result_of(_scaled(scenario, 1 / _MOST)).iteration_s
         gap = f"{said} has {units.duration(rest_s)} of communication alone, so no computation is as fast"
-    return InvalidArgumentError(
-        gap, setting="measured", remedy=sweep.command("compare", workers=gpus, measured=measured.number)
-    )
+    return InvalidArgumentError(gap, setting="measured", remedy=_comparison(sweep, gpus, measured.number))
+
+
+def _comparison(sweep: Sweep, gpus: int, number: str) -> str:
+    """Return the command that compares a measurement with the first scenario of a request on so many GPUs."""
+    settings = {name: _first(value) if name in (*SWEPT, *EACH) else value for name, value in sweep.typed.items()}
+    if settings.get("strategy") == "all":
+        del settings["strategy"]
+    workload = sweep.trace if sweep.file is None else sweep.file.path
+    settings = {name: value for name, value in settings.items() if name not in ("workers", "measured")}
+    return shlex.join(["paceline", "compare", str(workload), *words({**settings, "workers": gpus, "measured": number})])
+
+
+def _first(values: object) -> object:
+    """Return the first of several values of a setting, as they were given."""
+    if isinstance(values, str):
+        return values.partition(",")[0].strip()
+    return values[0] if isinstance(values, Sequence) else values

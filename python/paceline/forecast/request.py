@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -162,21 +161,6 @@ class Sweep:
     def spelling(self, name: str) -> str:
         """Return how a setting is given here, for messages."""
         return self.sources[name].name if name in self.sources else SETTINGS[name].source(self.given_by).name
-
-    def command(self, name: str, **changes: object) -> str:
-        """Return the command `paceline NAME` for the first scenario of the request, quoted for a shell.
-
-        `changes`: settings with other values, by name; None drops one.
-        """
-        words = ["paceline", name, str(self.trace if self.file is None else self.file.path)]
-        own = {setting: value for setting, value in self.typed.items() if setting not in changes}
-        for setting, value in {**own, **changes}.items():
-            if value is None or (setting == "strategy" and value == "all"):
-                continue
-            first = _first(value) if setting in (*SWEPT, *EACH) else value
-            flag = f"--{SETTINGS[setting].also}" if SETTINGS[setting].also else SETTINGS[setting].spelling(first)
-            words += [flag] if isinstance(first, bool) else [flag, _as_typed(first)]
-        return shlex.join(words)
 
     @property
     def has_coordinator(self) -> bool:
@@ -668,15 +652,3 @@ def _refuse_unitless(name: str, value: object, source: Source) -> None:
             raise InvalidArgumentError(
                 f"{shown(size)} has no unit", setting=name, source=source, remedy=f"{{this={shown(size)}MB}}"
             )
-
-
-def _first(values: object) -> object:
-    """Return the first of several values of a setting, as they were given."""
-    if isinstance(values, str):
-        return values.partition(",")[0].strip()
-    return values[0] if isinstance(values, Sequence) else values
-
-
-def _as_typed(value: object) -> str:
-    """Return a value as it is typed after its flag."""
-    return ",".join(str(one) for one in value) if isinstance(value, list | tuple) else str(value)
