@@ -390,7 +390,8 @@ def _print(
 
     groups = grouped(prepared.scenarios, results, requested_extras=prepared.requested_extras, noun=prepared.noun)
     cells = table(groups, most)
-    notes = [*prepared.notes, *rows.notes([result for group in groups for result in listed(group, most)])]
+    said = [note for note in prepared.notes if most is None or note not in prepared.unsupported]
+    notes = [*said, *rows.notes([result for group in groups for result in listed(group, most)])]
     if explanation is None:
         try:
             with Bar("comparing"):

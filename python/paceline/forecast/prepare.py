@@ -50,6 +50,8 @@ class Prepared:
     notes: list[str] = field(default_factory=list)
     requested_extras: frozenset[str] = frozenset(EXTRAS)
     """Requested extras that not every cluster has: servers by name or number; by name or with a cluster, its switch."""
+    unsupported: frozenset[str] = frozenset()
+    """The notes on strategies that were skipped, which concern who compares all."""
     noun: str = "GPU"
     """A rank as the user calls it: `worker` if the number of workers was given by that name."""
 
@@ -63,6 +65,7 @@ def prepare(sweep: Sweep) -> Prepared:
             [scenario for one in found for scenario in one.scenarios],
             list(dict.fromkeys(note for one in found for note in one.notes)),
             frozenset().union(*(one.requested_extras for one in found)),
+            frozenset().union(*(one.unsupported for one in found)),
             found[0].noun,
         )
         if sweep.timeline is not None and len(together.scenarios) != 1:
@@ -85,11 +88,10 @@ def _prepared(sweep: Sweep) -> Prepared:
     # On one node, no switch is between workers.
     several = max(sweep.workers) > machine.gpus_per_node
     requested_extras |= {SWITCH} if sweep.get("cluster") is not None and several else set()
-    strategies, remarks = _only_feasible(strategies, by_name, machine)
+    strategies, unsupported = _only_feasible(strategies, by_name, machine)
     alone = max(sweep.workers) * sweep.gpus_per_rank == 1 and SERVERS not in requested_extras
-    if alone:
-        # It sends nothing over a switch.
-        remarks = []
+    # One GPU sends nothing over a switch.
+    remarks = [] if alone else list(unsupported)
     # The optimizer of a model changes its time and memory anyway, which is compared with that of the GPU.
     modeled = all(sweep.workload(named) is not None for named in sweep.traces)
     of_plans = sweep.values.keys() - ({"optimizer", "memory"} if modeled else set())
@@ -190,9 +192,12 @@ def _prepared(sweep: Sweep) -> Prepared:
         *sweep.last_node_note(machine),
     ]
     remarks += _bare_note(strategies, traces, machine)
+    if modeled and sweep.get("workers") is None:
+        remarks.append(notes.usual_numbers(sweep.workers, "--gpus" if sweep.given_by == "flag" else "gpus"))
     every = dict.fromkeys([*remarks, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
     is_of_workers = sweep.spelling("workers").endswith("workers") and "workers" in sweep.sources
-    return Prepared(scenarios, list(every), frozenset(requested_extras), "worker" if is_of_workers else "GPU")
+    noun = "worker" if is_of_workers else "GPU"
+    return Prepared(scenarios, list(every), frozenset(requested_extras), frozenset(unsupported), noun)
 
 
 CHANGES = ("add_module", "send_order", "gpu", "power_limit")

@@ -329,7 +329,11 @@ def _table(comparison: Comparison, every: Sequence[Line]) -> list[str]:
         by_cost = comparison.objective == "cost" and line.cost is not None
         return line.row is None, (line.cost or 0) if by_cost else -line.rate
 
-    marks = ["! needs more memory than a GPU has"] if any(one.row is None and one.least_bytes for one in every) else []
+    marks = (
+        ["! does not fit: needs more than can be allocated of a GPU's memory"]
+        if any(one.row is None and one.least_bytes for one in every)
+        else []
+    )
     return [*render(columns, [[cells(line) for line in sorted(every, key=order)]]), *marks]
 
 

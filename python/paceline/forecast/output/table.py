@@ -10,6 +10,7 @@ from paceline._internal.console import Column, render
 from paceline.catalog.libraries import UNLIMITED
 from paceline.forecast import compression
 from paceline.forecast.result import Result
+from paceline.forecast.verdict.bottleneck import MIN_GAIN
 from paceline.forecast.verdict.groups import Group
 from paceline.forecast.wording import terms
 from paceline.forecast.wording.rows import base_trace, chunk_text, is_alone, named, sharding_label, varies, whose
@@ -20,17 +21,25 @@ _PLURALS = {"row": "rows", "strategy": "strategies"}
 
 
 def listed(group: Group, most: int | None) -> list[Result]:
-    """Return the fastest, and what the library runs by itself, which the verdict is about.
+    """Return the rows of a configuration: the fastest, and what the library runs by itself, which the verdict is about.
 
-    One GPU takes as long under every strategy.
+    That alone where the others are as fast: of a model whose exchanges are hidden, and of one GPU.
     """
     if most is None:
         return group.fastest_first()
     ranked = group.ranked()
-    if all(map(is_alone, ranked)) and not varies([result.iteration_s for result in ranked]):
-        return [group.headline_result()]
     runs = group.library_default()
-    return [result for place, result in enumerate(ranked) if place < most or result is runs]
+    fastest = [result for place, result in enumerate(ranked) if place < most or result is runs]
+    return [runs or ranked[0]] if _is_even(group, fastest) else fastest
+
+
+def _is_even(group: Group, results: Sequence[Result]) -> bool:
+    """Whether rows, fastest first, differ in their strategies and in nothing that matters."""
+    if results[-1].iteration_s > MIN_GAIN * results[0].iteration_s:
+        return False
+    if varies([(sharding_label(one), one.coordinator, one.compression, one.sync_every) for one in results]):
+        return False
+    return all(map(is_alone, results)) or (group.is_of_model and group.differs_in_strategy)
 
 
 def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
@@ -41,9 +50,10 @@ def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
     results = [result for group in groups for result in group.results]
     ranked = [listed(group, most) for group in groups]
     every = [result for group in ranked for result in group]
+    # One GPU has no strategy.
     pairs = [(group, own) for group, own in zip(groups, ranked, strict=True) if not is_alone(own[0]) or len(own) > 1]
     left_out = max((len(group.results) - len(own) for group, own in pairs), default=0)
-    if len(every) == 1 and not left_out:
+    if len(every) == 1 and (not left_out or _is_even(groups[0], every)):
         return []
     shown = [*_swept_columns(every, groups[0].noun), *_figure_columns(groups, results, every)]
     rows = [
@@ -117,6 +127,8 @@ def _ranks(result: Result, noun: str) -> int:
 
 
 def _strategy(result: Result, group: Group) -> str:
+    if is_alone(result):
+        return "-"
     scenario = group.scenario(result)
     return terms.strategy(result.strategy, terms.collectives(scenario.cluster, scenario.workload))
 

@@ -41,6 +41,16 @@ class Group:
         """Whether all have the same."""
         return len({result.strategy for result in self.results}) == 1
 
+    @property
+    def is_of_model(self) -> bool:
+        """Whether its trace was made from a configuration."""
+        return self.scenarios[0].workload is not None
+
+    @property
+    def differs_in_strategy(self) -> bool:
+        """Whether each row has a strategy of its own."""
+        return len({one.strategy for one in self.results}) == len(self.results)
+
     def fastest_first(self) -> list[Result]:
         """Return results by iteration time; those that look equal in the table stay in the requested order."""
         return sorted(self.results, key=lambda result: float(f"{result.iteration_s:.3e}"))

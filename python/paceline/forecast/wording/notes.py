@@ -61,6 +61,11 @@ def without_small(workers: Sequence[int], rank: int) -> str:
     return f"Skipped {', '.join(map(str, workers))} GPUs: the cluster's stragglers include rank {rank}"
 
 
+def usual_numbers(counts: Sequence[int], option: str) -> str:
+    """Return which numbers of ranks are forecast because none was given; `option` gives one."""
+    return f"Assumed {counts[0]} to {counts[-1]} GPUs; give yours with {option}"
+
+
 def unknown_library(trace: str, named: str, library: str, option: str) -> str:
     """Return that a trace names a library which is not known."""
     name = units.printable(named[:80])

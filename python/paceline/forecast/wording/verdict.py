@@ -204,8 +204,8 @@ def _is_without_strategy(result: Result) -> bool:
 
 def figures(result: Result) -> str:
     """Return the figures of a headline: tokens/s and MFU, or time and samples/s, or time and bus bandwidth."""
+    mfu = "" if result.mfu is None else f", MFU {units.percent(result.mfu)}"
     if result.tokens_per_s_per_gpu is not None:
-        mfu = "" if result.mfu is None else f", MFU {units.percent(result.mfu)}"
         real = result.real_tokens_per_s_per_gpu
         share = "" if real is None else f" ({units.digits(real)} without padding)"
         return f"{units.digits(result.tokens_per_s_per_gpu)} tokens/s per GPU{share}{mfu}"
@@ -213,7 +213,7 @@ def figures(result: Result) -> str:
     if result.samples_per_s is None or not result.compute_s:
         rate = result.bus_bandwidth_bps
         return time if rate is None else f"{units.duration(result.iteration_s)}, bus bandwidth {units.rate(rate)}"
-    return f"{time}, {units.digits(result.samples_per_s)} samples/s"
+    return f"{time}, {units.digits(result.samples_per_s)} samples/s{mfu}"
 
 
 def times(result: Result, of: Workload | None) -> Iterator[Fact]:
