@@ -469,6 +469,30 @@ def test_modules_of_adapters(tmp_path):
     assert fates(lora("lora_dropout: 0.0\n"))["lora_dropout"] == ("no effect", "the default")
 
 
+def test_modules_that_a_model_has_not_are_left_out(tmp_path):
+    text = AXOLOTL.replace("lora_target_linear: true\n", "lora_target_modules: [q_proj, c_fc]\n")
+    reading = trainers.read(written(tmp_path, "lora.yml", text), {})
+    assert reading.options["lora"] == "32:q_proj" and any(
+        "no adapters of c_fc" in one.words for one in reading.assumptions
+    )
+    path = written(tmp_path, "lora.yml", text.replace("[q_proj, c_fc]", "[c_fc]"))
+    assert "'c_fc' is no linear layer" in cli.refused("simulate", path, "--gpu", "h100", "--gpus", "8")
+
+
+def test_only_stage_3_offloads_parameters(tmp_path):
+    values = {**DEEPSPEED, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}
+    reading = trainers.read(written(tmp_path, "ds.json", json.dumps(values)), {})
+    assert "offload" not in reading.options
+    assert fates(reading)["zero_optimization.offload_param.device"] == ("no effect", "only stage 3 offloads parameters")
+
+
+def test_a_field_called_as_that_of_a_model_is_no_model(tmp_path):
+    values = {**DEEPSPEED, "data_efficiency": {"layer": {"model_type": "decoder"}}}
+    for name in ("ds.json", "ds.conf"):
+        path = written(tmp_path, name, json.dumps(values))
+        assert paceline.simulate(path, gpu="h100", gpus=8, model="llama-3-8b", seq=512).workers == 8
+
+
 def test_float8_needs_its_converter(tmp_path):
     section = '[float8]\nrecipe_name = "rowwise"\nenable_fsdp_float8_all_gather = true\n'
     alone = trainers.read(written(tmp_path, "titan.toml", TORCHTITAN + section), {})

@@ -427,11 +427,13 @@ def _named(linears: Collection[str], family: str) -> dict[str, set[str]]:
     return named | {word: _of_parts(linears, (word,)) for word in sorted(left)}
 
 
-def _chosen(model: Model, adapter: Adapter, saved: Collection[str]) -> set[str]:
-    """Return the names of the linear layers that have adapters: of groups of them, not those that are trained wholly.
+def modules_of(model: Model) -> list[str]:
+    """Return the words that name linear layers or experts of a model: groups of them, and transformers' names."""
+    return list(_choices(model)[-1])
 
-    Raises InvalidArgumentError for a word that names none, and for a module that is named twice.
-    """
+
+def _choices(model: Model) -> tuple[dict[str, set[str]], dict[str, set[str]], dict[str, set[str]]]:
+    """Return the linear layers of each of transformers' names, the products of experts, and these with all groups."""
     linears = _linears(model)
     named = _named(linears, model.family)
     groups = {
@@ -440,7 +442,15 @@ def _chosen(model: Model, adapter: Adapter, saved: Collection[str]) -> set[str]:
         "mlp": {name for name in linears if "attention" not in name},
     }
     experts = _experts(model)
-    choices = {word: modules for word, modules in groups.items() if modules} | named | experts
+    return named, experts, {word: modules for word, modules in groups.items() if modules} | named | experts
+
+
+def _chosen(model: Model, adapter: Adapter, saved: Collection[str]) -> set[str]:
+    """Return the names of the linear layers that have adapters: of groups of them, not those that are trained wholly.
+
+    Raises InvalidArgumentError for a word that names none, and for a module that is named twice.
+    """
+    named, experts, choices = _choices(model)
     chosen: set[str] = set()
     for word in adapter.modules:
         if word not in choices:

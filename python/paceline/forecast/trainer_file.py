@@ -145,7 +145,7 @@ def is_candidate(word: str | Path) -> bool:
     return trainers.is_candidate(Path(name))
 
 
-_SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".args")
+_SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".conf", ".sh", ".bash", ".slurm", ".sbatch", ".args")
 
 
 def merge(path: Path, gpu: str, given: Given) -> tuple[str | Path | Config, TrainerFile] | None:

@@ -275,6 +275,8 @@ def is_config(path: Path) -> bool:
         if '"model_type"' not in text and '"_class_name"' not in text:
             return False
         fields = json.loads(text)
-        return isinstance(fields, dict) and not str(fields.get("format", "")).startswith("paceline-")
+        if not isinstance(fields, dict) or str(fields.get("format", "")).startswith("paceline-"):
+            return False
+        return any(name in fields for name in ("model_type", "_class_name", "text_config", "architectures"))
     except (OSError, ValueError, RecursionError):
         return False

@@ -117,6 +117,10 @@ def offload(reading: Reading, parameters: str, states: str) -> None:
         for part, name in (("parameters", parameters), ("states", states))
         if (device := reading.choice({"none": "", "cpu": "cpu", "nvme": "nvme", False: ""}, name))
     }
+    if "parameters" in devices and not str(reading.effective("sharding")).startswith(("zero3", "hsdp")):
+        # deepspeed/runtime/zero/config.py: `offload_param` is for stage 3.
+        del devices["parameters"]
+        reading.idle(parameters, "only stage 3 offloads parameters")
     if not devices:
         return
     places = sorted(set(devices.values()))

@@ -25,7 +25,7 @@ _MOST = 20_000
 """Values of a file: YAML's aliases can multiply a few lines to billions."""
 _DEEPEST = 32
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".args")
-SUFFIXES = (".json", ".yaml", ".yml", ".toml", *SCRIPTS)
+SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".conf", *SCRIPTS)
 _OPTION = re.compile(r"(?<!\S)--[a-z]+[-_][a-z-]+")
 TWICE = "(there twice)"
 """The field that lists those that a YAML file has twice."""

@@ -285,6 +285,11 @@ def _model(reading: Reading) -> None:
     kind = _kind(reading, gated=gated, experts=experts, own=own)
     if experts:
         used += _experts(reading, kind, experts, own)
+    elif kind == "deepseek_v2":
+        # Latent attention without experts: all layers are dense.
+        own |= {"n_routed_experts": 1, "num_experts_per_tok": 1, "first_k_dense_replace": layers}
+        own["moe_intermediate_size"] = own["intermediate_size"]
+        used += _latent(reading, own)
     if kind == "gpt2":
         own = {_GPT2.get(name, name): value for name, value in own.items()}
     for name in _ARCHITECTURE:
@@ -384,9 +389,7 @@ def _experts(reading: Reading, kind: str, experts: int, own: dict[str, Any]) -> 
     if kind.startswith("deepseek"):
         own["n_shared_experts"] = max(0, round((shared or 0) / own["moe_intermediate_size"]))
         own["first_k_dense_replace"] = max(1, _dense(reading, own["num_hidden_layers"]))
-        for name, field in _LATENT.items():
-            if (size := reading.whole(name)) is not None:
-                own[field] = size
+        _latent(reading, own)
     elif shared is not None:
         reading.leave(
             "--moe-shared-expert-intermediate-size", "shared experts of this family; --model config.json says them"
@@ -398,6 +401,14 @@ def _experts(reading: Reading, kind: str, experts: int, own: dict[str, Any]) -> 
         "--moe-shared-expert-intermediate-size",
         "--moe-layer-freq",
     ]
+
+
+def _latent(reading: Reading, own: dict[str, Any]) -> list[str]:
+    """Take the sizes of latent attention; return their arguments."""
+    for name, field in _LATENT.items():
+        if (size := reading.whole(name)) is not None:
+            own[field] = size
+    return list(_LATENT)
 
 
 _LATENT = {

@@ -25,7 +25,11 @@ def _derive(reading: Reading) -> None:
         reading.take(
             "workers", replicas * product, *(f"{_P}{name}" for name in ("dp", "tp", "pp", "context_parallel_size"))
         )
-    reading.take("expert_parallel", reading.whole(f"{_P}expert_parallel_size"), f"{_P}expert_parallel_size", unless=1)
+    experts = f"{_P}expert_parallel_size"
+    if reading.has(f"{_MODEL}moe_*"):
+        reading.leave(experts, "a mixture of experts; --model says which")
+    else:
+        reading.take("expert_parallel", reading.whole(experts), experts, unless=1)
     stage = reading.whole("optimizer.zero_stage", least=0) or 0
     if stage > 1:
         raise reading.wrong("optimizer.zero_stage", f"nanotron has the stages 0 and 1, not {stage}", "1")

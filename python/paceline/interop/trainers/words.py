@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from paceline.catalog.adapters import modules_of
 from paceline.catalog.losses import LOSSES
+from paceline.catalog.models.families import model_of
+from paceline.errors import InvalidArgumentError
 from paceline.interop.trainers.reading import Reading
 
 SHARDINGS: Mapping[object, tuple[str, str | None]] = {
@@ -130,7 +133,21 @@ def take_lora(
         family = "" if reading.config is None else reading.config.kind
         modules, whose = default_modules or (_PEFT_MODULES.get(family, "q_proj,v_proj"), "PEFT's default modules")
         reading.assume(f"{modules.replace(',', ' and ')}, {whose}", "--lora RANK:MODULES")
-    reading.take("lora", f"{size}:{modules}", *names, *rank, *targets)
+    reading.take("lora", f"{size}:{_of_model(reading, modules)}", *names, *rank, *targets)
+
+
+def _of_model(reading: Reading, modules: str) -> str:
+    """Return the modules that the model has: PEFT adapts those that it finds, if there are any."""
+    words = modules.split(",")
+    try:
+        known = words if reading.config is None else modules_of(model_of(reading.config))
+    except InvalidArgumentError:  # of a family that is not modeled
+        return modules
+    missing = [one for one in words if one not in known]
+    if not missing or len(missing) == len(words):
+        return modules
+    reading.assume(f"no adapters of {', '.join(missing)[:80]}, which the model does not have")
+    return ",".join(one for one in words if one in known)
 
 
 def _modules(reading: Reading, *names: str) -> str:
