@@ -479,6 +479,15 @@ def test_modules_that_a_model_has_not_are_left_out(tmp_path):
     assert "'c_fc' is no linear layer" in cli.refused("simulate", path, "--gpu", "h100", "--gpus", "8")
 
 
+def test_adapters_of_experts(tmp_path):
+    text = AXOLOTL.replace("NousResearch/Meta-Llama-3-8B-Instruct", "Qwen/Qwen3-30B-A3B").replace(
+        "target_linear: true",
+        ("target_modules: [q_proj, v_proj]\nlora_target_parameters: [mlp.experts.gate_up_proj, mlp.experts.down_proj]"),
+    )
+    names = options(tmp_path, "lora.yml", text)["lora"].removeprefix("32:").split(",")
+    assert names[:2] == ["q_proj", "v_proj"] and "experts.down_proj" in names and len(names) >= 4
+
+
 def test_only_stage_3_offloads_parameters(tmp_path):
     values = {**DEEPSPEED, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}
     reading = trainers.read(written(tmp_path, "ds.json", json.dumps(values)), {})

@@ -113,6 +113,7 @@ def take_lora(
     *names: str,
     default_rank: tuple[int, str] = (8, "PEFT's default"),
     default_modules: tuple[str, str] | None = None,
+    parameters: str = "lora_target_parameters",
 ) -> None:
     """Take the rank and the modules of LoRA.
 
@@ -123,27 +124,45 @@ def take_lora(
         names: Other fields that say it.
         default_rank: The trainer's default, and whose it is.
         default_modules: The trainer's default; None: PEFT's, by the model's family.
+        parameters: The field of PEFT's `target_parameters`, of experts.
     """
     size = reading.whole(*rank)
     if size is None:
         size = default_rank[0]
         reading.assume(f"rank {size}, {default_rank[1]}", "--lora RANK:MODULES")
     modules = _modules(reading, *targets) if targets else ""
-    if not modules:
+    experts = _experts(reading, parameters)
+    if not modules and not experts:
         family = "" if reading.config is None else reading.config.kind
         modules, whose = default_modules or (_PEFT_MODULES.get(family, "q_proj,v_proj"), "PEFT's default modules")
         reading.assume(f"{modules.replace(',', ' and ')}, {whose}", "--lora RANK:MODULES")
-    reading.take("lora", f"{size}:{_of_model(reading, modules)}", *names, *rank, *targets)
+    own = (_of_model(reading, modules), *experts)
+    reading.take("lora", f"{size}:{','.join(filter(None, own))}", *names, *rank, *targets, parameters)
+
+
+def _known_modules(reading: Reading) -> list[str] | None:
+    """Return the modules that the model has; None if it is not known."""
+    try:
+        return None if reading.config is None else modules_of(model_of(reading.config))
+    except InvalidArgumentError:  # of a family that is not modeled
+        return None
+
+
+def _experts(reading: Reading, name: str) -> list[str]:
+    """Return the products of experts of PEFT's `target_parameters`, by their names in `--lora`."""
+    words = [".".join(one.split(".")[-2:]) for one in reading.words(name)]
+    known = _known_modules(reading) or []
+    if any(one not in known for one in words):
+        reading.leave(name, "adapters on parameters that are no products of experts")
+        return []
+    return list(dict.fromkeys(words))
 
 
 def _of_model(reading: Reading, modules: str) -> str:
     """Return the modules that the model has: PEFT adapts those that it finds, if there are any."""
     words = modules.split(",")
-    try:
-        known = words if reading.config is None else modules_of(model_of(reading.config))
-    except InvalidArgumentError:  # of a family that is not modeled
-        return modules
-    missing = [one for one in words if one not in known]
+    known = _known_modules(reading)
+    missing = [one for one in words if known is not None and one not in known]
     if not missing or len(missing) == len(words):
         return modules
     reading.assume(f"no adapters of {', '.join(missing)[:80]}, which the model does not have")
