@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from paceline._internal import units
@@ -33,7 +34,7 @@ _MEMORY = Path(__file__).parent / "residuals-memory.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
 _FEWEST_SOURCES = 2
 """Of the cases of an interval, since one source says nothing of how far another is off."""
-_PSEUDO_CASES = 4
+_PSEUDO_SOURCES = 4
 """Of a prior for a variance: an inverse gamma distribution with so many degrees of freedom."""
 _APART = 1
 """Properties of three in which a published row may differ from the question."""
@@ -318,23 +319,30 @@ def _computed(question: Question, conditions: Conditions, without: frozenset[str
 def usual_spread(ground: Evidence | None) -> float:
     """Return how far a forecast without an interval of its own may be off.
 
-    It is the standard deviation of the logarithm of measured over forecast time: that of all cases and, where too few
-    have measured a property, of those that have, as if there were `_PSEUDO_CASES` more that are off as usual.
+    It is the root mean square of the logarithm of measured over forecast time, in which each source counts once: what
+    has conditions that nobody else has measured is off like a source of its own. Where few have measured a property, it
+    is that of these sources and of `_PSEUDO_SOURCES` more that are off as usual.
 
     Args:
         ground: Why it has no interval; None for what computes nothing.
     """
     if ground is None or ground.ground is not Ground.UNMEASURED:
-        return _spread(tuple(Like(case.source, 0, case.residual) for case in published_cases()), _PUBLISHED)
+        return _spread(published_cases())
     cases = computed_cases()
-    usual = _spread(tuple(Like(case.source, 0, case.residual) for case in cases), _COMPUTED)
-    own = [case.residual for case in cases if getattr(case.conditions, ground.condition) == ground.value]
-    squares = _PSEUDO_CASES * usual**2 + math.fsum(residual**2 for residual in own)
-    return math.sqrt(squares / (_PSEUDO_CASES + len(own)))
+    own = _squares([case for case in cases if getattr(case.conditions, ground.condition) == ground.value])
+    return math.sqrt(fmean([*[_spread(cases) ** 2] * _PSEUDO_SOURCES, *own]))
 
 
-def _spread(cases: Sequence[Like], file: Path) -> float:
-    return _sized(cases, file).log / QUANTILE
+def _spread(cases: Sequence[Case | ComputedCase]) -> float:
+    return math.sqrt(fmean(_squares(cases)))
+
+
+def _squares(cases: Sequence[Case | ComputedCase]) -> list[float]:
+    """Return the mean square of the residuals of each source."""
+    by_source: dict[str, list[float]] = {}
+    for case in cases:
+        by_source.setdefault(case.source, []).append(case.residual**2)
+    return [fmean(squares) for squares in by_source.values()]
 
 
 @dataclass(frozen=True)
