@@ -161,8 +161,8 @@ def _experts(reading: Reading, name: str) -> list[str]:
 def _of_model(reading: Reading, modules: str) -> str:
     """Return the modules that the model has: PEFT adapts those that it finds, if there are any."""
     words = modules.split(",")
-    known = _known_modules(reading)
-    missing = [one for one in words if known is not None and one not in known]
+    known = _known_modules(reading) or words
+    missing = [one for one in words if one not in known]
     if not missing or len(missing) == len(words):
         return modules
     reading.assume(f"no adapters of {', '.join(missing)[:80]}, which the model does not have")
