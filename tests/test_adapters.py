@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,6 +22,8 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.optimizers import states_of
 from paceline.catalog.recipes import recipe_of
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.footprint import FULLEST
+from paceline.forecast.wording.sharding import fit
 
 _LLAMA_8B = {"q": (4096, 4096), "k": (4096, 1024), "v": (4096, 1024), "o": (4096, 4096)}
 _LLAMA_8B_MLP = {"gate": (4096, 14336), "up": (4096, 14336), "down": (14336, 4096)}
@@ -450,3 +454,19 @@ def test_qwens_own_code_has_a_loss_in_16_bits_without_autocast(tmp_path: Path) -
 
     logits = 8192 * 151936
     assert peak("amp-fp16") - peak("o2") == pytest.approx(6 * logits, rel=0.02)
+
+
+def test_what_measured_jobs_may_exceed_may_not_fit() -> None:
+    """Of a job that fits, the interval of what it allocates may reach beyond what can be allocated."""
+    words = {"workers": 1, "strategy": "native", "seq": 2048, "lora": "16", "checkpointing": "full", "kernels": "eager"}
+    made = paceline.simulate("llama-3-8b@a100", **words).sharded
+    assert made is not None
+    assert made.likely
+    low, high = made.likely["peak"]
+    beside = made.memory.beside_bytes
+    for most, may_not in ((low, True), (made.memory.peak_bytes, True), (high, False)):
+        # As much as allocates `most`, and a little more for rounding.
+        own = dataclasses.replace(made, capacity_bytes=beside + math.ceil(most / FULLEST) + 2)
+        assert own.fits == (most >= made.memory.peak_bytes)
+        assert own.may_not_fit == (may_not and bool(own.fits))
+        assert ("may not fit" in fit(own)) == own.may_not_fit

@@ -179,6 +179,13 @@ class Sharded:
         return self.capacity_bytes is not None and self.memory.is_tight_in(self.capacity_bytes)
 
     @property
+    def may_not_fit(self) -> bool:
+        """Whether it fits, but the interval of what it allocates reaches beyond what can be allocated."""
+        if self.capacity_bytes is None or not self.fits or "peak" not in self.likely:
+            return False
+        return self.likely["peak"][1] > allocatable_bytes(self.capacity_bytes, self.memory.beside_bytes)
+
+    @property
     def room_bytes(self) -> int:
         """Bytes of a known memory that nothing takes, if it fits."""
         return max(0, (self.capacity_bytes or 0) - self.memory.total_bytes)

@@ -115,6 +115,8 @@ def fit(own: Sharded) -> str:
 
 
 def _room(own: Sharded) -> str:
+    if own.may_not_fit:
+        return f": may not fit, as 10% of such jobs allocate more than {units.memory(own.likely['peak'][1])}"
     if own.is_tight:
         return f": tight, {units.memory(own.room_bytes)} left" if own.room_bytes else ": tight, all of it reserved"
     return ": fits" if own.fits else ""
