@@ -25,7 +25,7 @@ FULLEST = 0.955
 """Share of what context and NCCL leave that allocations may take: Llama 3 8B trained on an A100 with 80.3 of 84.4 GB
 (fms-acceleration's a100_80gb_foak.csv); no job is known that took more."""
 FRAGMENTED = 1.13
-"""Times what is reserved by the rule above that 26 of 29 measured jobs stay below (docs/explanation/memory.md)."""
+"""Times what is reserved by the rule above that most measured jobs stay below (docs/explanation/memory.md)."""
 _ROUTED = 1.36
 """Times its peak that a mixture of experts reserves, because the sizes of its activations vary from step to step: two
 jobs of ms-swift under Megatron-Core, both 1.36."""
