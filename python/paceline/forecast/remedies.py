@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 
 from paceline.catalog.gpus import all_hardware
+from paceline.catalog.instances import all_instances
 from paceline.catalog.models.workload import Workload
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
+from paceline.forecast.sharded import Sharded
 from paceline.forecast.sharding import GATHERED, NONE, kind
 
 Settings = Mapping[str, str | int | bool]
@@ -102,6 +104,13 @@ class _Tried:
         return trial is not None and trial.fits and not trial.is_tight
 
 
+def has_host(own: Sharded) -> bool:
+    """Whether a node can have so much memory as a forecast needs of it: some cloud's has, where it is not known."""
+    if own.host is None or own.host.capacity_bytes is not None:
+        return True
+    return own.host.node_bytes <= max(one.host_memory_bytes or 0 for one in all_instances())
+
+
 def least_gpus(workload: Workload, capacity_bytes: int) -> int:
     """Return how many GPUs hold the model's state, without activations, if it is shared evenly."""
     whole = replace(workload, tensor=1, pipeline=1, microbatches=1, virtual_stages=1).memory(sharding="zero3")
@@ -130,7 +139,9 @@ def proposals(families: Families, attempt: Attempt, shortage: float) -> Proposal
     tried = _Tried(attempt, shortage)
     fitting = list(islice(_several(tried, families.usual), _MOST)) or _more(tried, families.usual)
     if families.gpus and (len(fitting) < _MOST or all(trial.is_tight for trial in fitting)):
-        some = [(), *((one,) for one in families.usual)]
+        # Where one change leaves room, no other is made beside more GPUs.
+        is_roomy = any(tried.is_roomy(_merged([one])) for one in families.usual)
+        some = [(), *((one,) for one in families.usual if not is_roomy)]
         near = families.gpus[: families.near]
         several = (_mildest(tried, (*one, near)) for one in some if tried.may_fit((*one, near)))
         fitting[_MOST - 1 :] = [*fitting[_MOST - 1 :], *islice(filter(None, several), 1)][-1:]

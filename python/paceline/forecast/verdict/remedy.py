@@ -61,7 +61,7 @@ def _attempt(typed: Typed, settings: Settings) -> Trial | None:
     except InvalidArgumentError:
         return None
     own = result.sharded
-    if own is None or own.capacity_bytes is None:
+    if own is None or own.capacity_bytes is None or not remedies.has_host(own):
         return None
     return Trial(settings, bool(own.fits), own.memory.total_bytes, own.shortage, own.is_tight, result)
 

@@ -103,11 +103,18 @@ def _bound_at(knee: Knee) -> str:
     return why if knee.best is None else f"{why} ({bottleneck.gain(knee.best)})"
 
 
+def _changes(of: Explanation) -> Sequence[Change]:
+    """Return the changes that concern it: of one GPU, those of its computation."""
+    if not rows.is_alone(of.result):
+        return of.changes
+    return [one for one in of.changes if one.measure is Measure.COMPUTE]
+
+
 def _without_gain(of: Explanation) -> list[Fact]:
     """Return the changes that gain nothing, with what they take, and those that were not tried, with the reason."""
     slower: list[Pair] = []
     others: list[str] = []
-    for one in of.changes:
+    for one in _changes(of):
         if one.iteration_s is not None or one.about is None:
             continue
         if one.about.remark is Remark.SLOWER:
@@ -163,7 +170,7 @@ def change(one: Change) -> str:
 
 def table(of: Explanation) -> list[str]:
     """Return the changes that gain something, the largest gain first."""
-    known = [(one, one.iteration_s, one.gain) for one in of.changes if one.iteration_s is not None]
+    known = [(one, one.iteration_s, one.gain) for one in _changes(of) if one.iteration_s is not None]
     if not known:
         return []
     time = units.time_unit(seconds for _, seconds, _ in known)
