@@ -41,6 +41,11 @@ SMALL = {
     "qwen3_next": [BASE | LINEAR | SHARED | {"mlp_only_layers": [1]}],
     "falcon_h1": [BASE | MAMBA, BASE | MAMBA | {"mamba_rms_norm": True}],
     "nemotron_h": [NEMOTRON, NEMOTRON | {"moe_latent_size": 20}],
+    "lfm2": [
+        BASE | {"layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"], "block_multiple_of": 16},
+        BASE | {"full_attn_idxs": [1, 4], "block_ffn_dim_multiplier": 1.4, "block_multiple_of": 8, "conv_bias": True},
+        BASE | {"block_auto_adjust_ff_dim": False, "tie_word_embeddings": False},
+    ],
 }
 CASES = [(kind, fields) for kind, every in SMALL.items() for fields in every]
 

@@ -208,11 +208,19 @@ _SANTACODER = {
     **{"n_positions": 2048, "vocab_size": 49_280, "multi_query": True, "attention_softmax_in_fp32": True},
 }
 
+_LFM2 = {
+    **{"model_type": "lfm2", "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16},
+    **{"num_key_value_heads": 8, "block_ff_dim": 6656, "vocab_size": 65_536, "conv_L_cache": 3, "theta": 1e6},
+    **{"full_attn_idxs": [2, 5, 8, 10, 12, 14], "conv_dim": 1024, "block_dim": 1024, "block_use_swiglu": True},
+}
+
 
 @pytest.mark.parametrize(
     ("fields", "parameters"),
     [
-        # As published: THUDM's chatglm3-6b and glm-4-9b, bigcode's santacoder and starcoder.
+        # As published: LFM2-350M and LFM2-1.2B, chatglm3-6b and glm-4-9b, santacoder and starcoder.
+        (_LFM2, 354_483_968),
+        (_LFM2 | {"hidden_size": 2048, "num_attention_heads": 32, "block_ff_dim": 12_288}, 1_170_340_608),
         (_CHATGLM3, 6_243_584_000),
         (_CHATGLM3 | {"num_layers": 40, "padded_vocab_size": 151_552, "seq_length": 131_072}, 9_399_951_360),
         (_SANTACODER, 1_124_886_528),
@@ -235,6 +243,8 @@ def test_families_of_other_names_have_the_published_parameters(fields, parameter
     [
         # query_key_value and dense_4h_to_h of 28 blocks; c_attn of 24 blocks, whose heads share keys and values.
         (_CHATGLM3, "8:query_key_value,dense_4h_to_h", 28 * 8 * (4096 + 4608 + 13_696 + 4096)),
+        (_LFM2, "8:in_proj", 10 * 8 * (1024 + 3 * 1024)),
+        (_LFM2, "8:q_proj,out_proj", 8 * (16 + 6) * (1024 + 1024)),
         (_SANTACODER, "8:c_attn", 24 * 8 * (2048 + 2048 + 2 * 128)),
     ],
 )

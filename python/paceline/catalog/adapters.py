@@ -67,6 +67,10 @@ _MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         _LATENT,
     ),
     **dict.fromkeys(("mamba2", "nemotron_h", "falcon_h1"), _MAMBA),
+    "lfm2": {
+        **{"q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",), "in_proj": ("in",), "out_proj": ("out",)},
+        **{"w1": ("gate",), "w2": ("down",), "w3": ("up",)},
+    },
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _DELTA),
     "qwen": {"c_attn": ("qkv",), "c_proj": ("attention.out", "down"), "w1": ("up",), "w2": ("gate",)},
     "phi3": {

@@ -558,6 +558,7 @@ _CONTEXTS = {
     "starcoder2": 4096,
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"), 32_768),
     **dict.fromkeys(("gemma3_text", "glm4", "glm4_moe", "gpt_oss", "ministral", "mistral", "mixtral"), 131_072),
+    "lfm2": 128_000,
     **{"seed_oss": 524_288, "deepseek_v32": 163_840, "minimax_m2": 196_608, "kimi_k2": 131_072, "llama4_text": 131_072},
     **dict.fromkeys(("glm_moe_dsa", "glm4_moe_lite"), 202_752),
     **{"qwen3_5_text": 32_768, "qwen3_5_moe_text": 32_768, "qwen3_next": 32_768, "falcon_h1": 8192, "nemotron_h": 4096},

@@ -70,6 +70,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "mamba2": ("Mamba2",),
     "nemotron_h": ("NemotronH",),
     "falcon_h1": ("FalconH1",),
+    "lfm2": ("Lfm2",),
     "qwen3_5_text": ("Qwen3_5", "Qwen3_5Text"),
     "qwen3_5_moe_text": ("Qwen3_5Moe", "Qwen3_5MoeText"),
     "qwen3_next": ("Qwen3Next",),

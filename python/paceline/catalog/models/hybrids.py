@@ -1,4 +1,4 @@
-"""Families whose blocks mix tokens by state-space models or gated delta rules, alone or beside attention.
+"""Families whose blocks mix tokens by state-space models, gated delta rules or convolutions, alone or beside attention.
 
 Their kernels are those of mamba-ssm and flash-linear-attention, which transformers uses where they are installed: a
 scan is products inside chunks of tokens, and a recurrence over the chunks' states (T. Dao, A. Gu, "Transformers are
@@ -344,10 +344,66 @@ def _qwen3_5(config: Config, tokens: int) -> list[Layer]:
     return model_layers(config, layers, tokens, hidden, tied=tied, norm=1, rms=True)
 
 
+def _short_convolution(config: Config, hidden: int, tokens: int, name: str) -> Layer:
+    """Return a gated convolution over a few tokens (Lfm2ShortConv)."""
+    bias = config.flag("conv_bias", default=False)
+    steps: list[Step] = [
+        Norm("norm", hidden, tokens),
+        Product("in", hidden, 3 * hidden, tokens, bias=bias),
+        Pointwise("mul", hidden, tokens),
+        Convolve("conv", hidden, config.whole("conv_L_cache", 3), tokens, bias=bias),
+        Pointwise("mul", hidden, tokens),
+        Product("out", hidden, hidden, tokens, bias=bias),
+        Add(hidden, tokens),
+    ]
+    return layer_of(f"{name}.mixer", steps, tokens=tokens, hidden=hidden, block=name)
+
+
+def _lfm2(config: Config, tokens: int) -> list[Layer]:
+    """Of LFM2: attention in some layers, and short convolutions in the others."""
+    hidden, count = config.whole("hidden_size"), config.layers("num_hidden_layers")
+    heads = config.whole("num_attention_heads")
+    kinds = config.texts("layer_types", ("conv", "full_attention"), count)
+    if not kinds:
+        attends = config.members("full_attn_idxs", count) if config.get("full_attn_idxs") is not None else range(count)
+        kinds = ["full_attention" if index in attends else "conv" for index in range(count)]
+    ffn = config.whole("block_ff_dim", config.whole("intermediate_size", 12_288))
+    if config.flag("block_auto_adjust_ff_dim", default=True):
+        multiple = config.whole("block_multiple_of", 256)
+        ffn = int(config.number("block_ffn_dim_multiplier", 1.0) * int(2 * ffn / 3))
+        ffn = multiple * -(-ffn // multiple)
+    block = Block(
+        hidden,
+        heads,
+        config.kv_heads("num_key_value_heads", heads),
+        config.per_head(hidden, heads, "hidden_size", "num_attention_heads"),
+        ffn,
+        tokens,
+        gated=True,
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        norm=1,
+        rms=True,
+        qk_norm="head",
+        rotary=1.0,
+        activation="silu",
+    )
+    layers = []
+    for index, kind in enumerate(kinds):
+        name = f"model.layers.{index}"
+        is_convolution = kind == "conv"
+        mixer = _short_convolution(config, hidden, tokens, name) if is_convolution else attention_layer(block, name)
+        layers += [mixer, mlp_layer(block, name)]
+    tied = config.flag("tie_embedding", default=config.flag("tie_word_embeddings", default=True))
+    return model_layers(config, layers, tokens, hidden, tied=tied, norm=1, rms=True)
+
+
 FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
     "mamba2": _mamba2,
     "nemotron_h": _nemotron,
     "falcon_h1": _falcon_h1,
+    "lfm2": _lfm2,
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _qwen3_5),
 }
 """Layers of a configuration with so many tokens, by `model_type`."""

@@ -72,6 +72,7 @@ _MODELS = {
     "gpt3-2.7b-hdim128": "configs/gpt3-2.7b-128.json",
     "gpt_bigcode-santacoder": "configs/santacoder-4096.json",
     "glm-4.7-flash": "glm-4.7-flash",
+    "lfm2-350m": "configs/lfm2-350m.json",
     "chatglm3-6b": "configs/chatglm3-6b.json",
     "bert-large-uncased": "configs/bert-large-sequence.json",
     "llama-2-13b-hf": "llama-2-13b",
@@ -90,7 +91,6 @@ _UNKNOWN_MODELS = (
     ("Qwen-VL|Qwen2.5-VL", "a vision-language model, whose images or videos the source does not state in tokens"),
     ("Llama-4-Scout|gemma-4", "a multimodal model, whose images the source does not state in tokens"),
     ("granite-3.0-3b", "the tokens of a sample are not stated"),
-    ("LFM2", "LFM2, with convolutions between its blocks, is not known"),
 )
 """Patterns of models that no command forecasts, and why."""
 

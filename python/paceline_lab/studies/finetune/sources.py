@@ -281,8 +281,9 @@ def _nemo(it: Measurement) -> Reading:
 
 
 def _axolotl(it: Measurement) -> Reading:
-    """Axolotl's examples, with packed samples."""
-    reading = trainer(it, tokens=it.tokens, kernels="fused", adapters=_trainer_adapters(it), implementation="fused")
+    """Axolotl's examples, with packed samples; norms and gates are Liger's where the source names these."""
+    kernels = "fused" if "Liger" in it.loss_kernel else "eager"
+    reading = trainer(it, tokens=it.tokens, kernels=kernels, adapters=_trainer_adapters(it), implementation="fused")
     if it.attention.startswith("flash-attn 3"):
         reading.add(assumed="FlashAttention-2 for 3")
     return reading
