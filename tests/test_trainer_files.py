@@ -286,6 +286,10 @@ SCRIPTS = {
     "NGPU=8 torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file titan.toml --training.seq_len 4096": {
         **{"workers": 8, "seq": 4096, "sharding": "hsdp:8", "kernels": "compiled"}
     },
+    "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b --training.max_context_length "
+    "4096 --training.num_tokens_per_microbatch_per_dp_rank 8192 --parallelism.tensor_parallel_degree=2": {
+        **{"workers": 8, "seq": 4096, "batch": 2, "tensor_parallel": 2, "sharding": "zero3", "precision": "fsdp-mixed"}
+    },
     "accelerate launch --mixed_precision bf16 --num_machines 2 --num_processes 16 --use_deepspeed "
     "--zero_stage 2 train.py": {
         **{"workers": 16, "sharding": "zero2", "dtype": "bf16", "precision": "o2", "gpus_per_node": 8}

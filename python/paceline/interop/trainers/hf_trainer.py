@@ -17,6 +17,7 @@ from paceline.interop.trainers.words import (
     AUTOCAST,
     DTYPES,
     adapters_in_fp32,
+    as_fields,
     eager_kernels,
     take_gpus,
     take_lora,
@@ -87,8 +88,8 @@ def precision(reading: Reading, held: str | None, *fields: str) -> None:
     elif held == "bf16":
         recipe = "bf16"
     if recipe != reading.options.get("precision"):
-        reading.default("precision", recipe, f"the recipe of precision {recipe}", "--precision NAME")
         reading.take("precision", recipe, *named)
+        reading.assume(f"the recipe of precision {recipe}", "--precision NAME", "precision")
 
 
 def _is_on(reading: Reading, name: str) -> bool:
@@ -302,14 +303,6 @@ def packing(reading: Reading, *names: str) -> None:
         reading.take("real_tokens", 1, *names)
     elif "seq" in reading.options:
         reading.assume("all samples as long as the sequence, without padding", "--real-tokens SHARE")
-
-
-def as_fields(values: Values) -> tuple[Values, dict[str, str]]:
-    """Return the arguments of a script as fields of a file: `--per-device-train-batch-size 4`, and their spelling."""
-    labels = {name[2:].replace("-", "_"): name for name in values if name.startswith("--")}
-    return {
-        (name[2:].replace("-", "_") if name.startswith("--") else name): one for name, one in values.items()
-    }, labels
 
 
 def _recognizes(values: Values) -> bool:

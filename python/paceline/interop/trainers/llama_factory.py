@@ -11,6 +11,7 @@ from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import (
     adapters_in_fp32,
+    as_fields,
     take_gpus,
     take_lora,
     take_loss,
@@ -130,7 +131,7 @@ def _loss(reading: Reading) -> None:
 
 
 def _recognizes(values: Values) -> bool:
-    names = set(hf_trainer.as_fields(values)[0])
+    names = set(as_fields(values)[0])
     own = {"finetuning_type", "stage", "cutoff_len", "template"}
     return "model_name_or_path" in names and bool(names & own) and "micro_batch_size" not in names
 
@@ -140,5 +141,5 @@ LLAMA_FACTORY = Trainer(
     _recognizes,
     _derive,
     tables=("llama-factory", "transformers"),
-    translate=hf_trainer.as_fields,
+    translate=as_fields,
 )

@@ -170,7 +170,7 @@ def _precision(reading: Reading) -> None:
             "--accumulate-allreduce-grads-in-fp32",
         )
         return
-    reading.take("dtype", "fp32")
+    reading.default("dtype", "fp32", "FP32, as neither bf16 nor fp16 is set", "--dtype bf16")
 
 
 _FSDP = {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"}
@@ -196,7 +196,7 @@ def _sharding(reading: Reading) -> None:
             "--num-distributed-optimizer-instances",
         )
     else:
-        reading.take("sharding", "none")
+        reading.default("sharding", "none", "no distributed optimizer", "--sharding zero1")
     for name in ("--overlap-grad-reduce", "--overlap-param-gather"):
         if reading.flag(name):
             reading.known(name, "as a forecast has it")

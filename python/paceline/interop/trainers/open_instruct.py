@@ -11,6 +11,7 @@ from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import (
     adapters_in_fp32,
+    as_fields,
     default_optimizer,
     eager_kernels,
     take_gpus,
@@ -67,7 +68,7 @@ def _derive(reading: Reading) -> None:
 
 
 def _recognizes(values: Values) -> bool:
-    names = set(hf_trainer.as_fields(values)[0])
+    names = set(as_fields(values)[0])
     own = {"with_tracking", "dataset_mixer_list", "dataset_mixer", "dataset_mix_dir", "try_launch_beaker_eval_jobs"}
     return "model_name_or_path" in names and bool(names & own)
 
@@ -77,5 +78,5 @@ OPEN_INSTRUCT = Trainer(
     _recognizes,
     _derive,
     tables=("transformers",),
-    translate=hf_trainer.as_fields,
+    translate=as_fields,
 )

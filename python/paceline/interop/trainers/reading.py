@@ -393,9 +393,10 @@ class Reading:
     def passes(self, count: int | None, *names: str) -> None:
         """Take the forward and backward passes of an iteration: microbatches of a pipeline, else accumulation."""
         if (stages := self.degree("pipeline_parallel")) > 1:
+            self.take("microbatches", count, *names)
             if count is None:
-                self.assume(f"{4 * stages} microbatches, four a stage", "--microbatches N")
-            self.take("microbatches", count or 4 * stages, *names)
+                words = f"{4 * stages} microbatches, four a stage"
+                self.default("microbatches", 4 * stages, words, "--microbatches N")
         else:
             self.take("accumulate", count, *names, unless=1)
 
@@ -503,8 +504,13 @@ class Reading:
 
     def source(self, setting: str) -> tuple[str, ...]:
         """Return the fields that give an option, by the names in their file."""
-        reading = self._of_included.get(setting, self)
-        return tuple(reading.label(name) for name in reading.fields_of.get(setting, ()))
+        value = self.options.get(setting)
+        own = self._of_included.get(setting, self)
+        same = (one for one in self.included if setting in one.options and one.options[setting] == value)
+        for reading in (own, *same):
+            if names := reading.fields_of.get(setting):
+                return tuple(reading.label(name) for name in names)
+        return ()
 
     def _named_model(self, spelled: Callable[[str, object], str]) -> str:
         if not isinstance(self.model, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, take_gpus, take_optimizer
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, as_fields, take_gpus, take_optimizer
 
 _UPDATES = {"for-loop": "loop", "foreach": "foreach", "fused": "fused", "fused_opt_states_bf16": "fused"}
 _FAMILIES = {
@@ -45,7 +45,17 @@ def _derive(reading: Reading) -> None:
         )
 
 
+_MODULE, _CONFIG = "module", "config"
+"""Arguments of versions whose configurations are in Python: `--module llama3 --config llama3_8b`."""
+
+
 def _model(reading: Reading) -> None:
+    if _CONFIG in reading.values:
+        module, config = reading.text(_MODULE), reading.text(_CONFIG)
+        flavor = config.removeprefix(f"{module}_").replace("_", "-")
+        reading.name_model(_FAMILIES.get((module.lower(), flavor.lower())) or f"{module}-{flavor}", _MODULE)
+        reading.leave(_CONFIG, "a configuration in Python, of which only the model is read")
+        return
     name, flavor = reading.text("model.name"), reading.text("model.flavor")
     if not name and not flavor:
         return
@@ -105,19 +115,35 @@ _PARALLEL = {
 
 
 def _batch(reading: Reading) -> None:
-    if reading.whole("training.seq_len") is None:
+    length, tokens = "training.max_context_length", "training.num_tokens_per_microbatch_per_dp_rank"
+    reading.take("seq", reading.whole(length), length)
+    is_read = _CONFIG not in reading.values
+    if is_read and reading.whole("training.seq_len") is None:
         reading.default("seq", 2048, "sequences of 2,048 tokens, torchtitan's default", "--seq N")
+    count = reading.whole(tokens)
+    if count is not None and "seq" in reading.options:
+        reading.take("batch", max(1, count // reading.options["seq"]), tokens, length)
     names = ("training.local_batch_size", "training.batch_size")
     batch, total = reading.whole(*names), reading.whole("training.global_batch_size", least=-1)
     stages = reading.degree("pipeline_parallel")
     if stages > 1:
         size = reading.whole(f"{_P}pipeline_parallel_microbatch_size") or 1
-        reading.take("batch", size, f"{_P}pipeline_parallel_microbatch_size")
-        micro = reading.whole(f"{_P}pipeline_parallel_microbatches", "experimental.pipeline_parallel_microbatches")
-        reading.passes(micro or (max(1, batch // size) if batch else None), *names)
+        _default(reading, "batch", size, "microbatches of 1 sequence", f"{_P}pipeline_parallel_microbatch_size")
+        counts = (
+            *(f"{_P}pipeline_parallel_microbatches", "experimental.pipeline_parallel_microbatches"),
+            f"{_P}num_pp_microbatches",
+        )
+        micro = reading.whole(*counts)
+        if micro is None and is_read:
+            _default(reading, "microbatches", max(1, (batch or 8) // size), "batch 8 per GPU", *names)
+        else:
+            reading.passes(micro, *counts)
         _schedule(reading)
         return
-    _default(reading, "batch", batch or 8, "batch 8 per GPU", *names)
+    if is_read:
+        _default(reading, "batch", batch or 8, "batch 8 per GPU", *names)
+    else:
+        reading.take("batch", batch, *names)
     if total is not None and total > 0:
         reading.passes_of_global("training.global_batch_size", total, *names)
     else:
@@ -225,6 +251,7 @@ TORCHTITAN = Trainer(
         "model.flavor" in values
         or (any(key.startswith(_P + "data_parallel") for key in values))
         or ("training.seq_len" in values and ("training.batch_size" in values or "training.local_batch_size" in values))
+        or ("--module" in values and "--config" in values)
     ),
     _derive,
     direct={
@@ -232,4 +259,5 @@ TORCHTITAN = Trainer(
         "optimizer.implementation": Direct("optimizer_impl", _UPDATES),
     },
     tables=("torchtitan",),
+    translate=as_fields,
 )

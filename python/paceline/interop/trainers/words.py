@@ -9,6 +9,7 @@ from paceline.catalog.adapters import modules_of
 from paceline.catalog.losses import LOSSES
 from paceline.catalog.models.families import model_of
 from paceline.errors import InvalidArgumentError
+from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading
 
 SHARDINGS: Mapping[object, tuple[str, str | None]] = {
@@ -249,3 +250,11 @@ def take_gpus(reading: Reading) -> None:
     reading.take("workers", each * (nodes or 1), *of_one, *of_nodes)
     if (nodes or 1) > 1 and "cluster" not in reading.given:
         reading.take("gpus_per_node", each, *of_one)
+
+
+def as_fields(values: Values) -> tuple[Values, dict[str, str]]:
+    """Return the arguments of a script as fields of a file: `--per-device-train-batch-size 4`, and their spelling."""
+    labels = {name[2:].replace("-", "_"): name for name in values if name.startswith("--")}
+    return {
+        (name[2:].replace("-", "_") if name.startswith("--") else name): one for name, one in values.items()
+    }, labels
