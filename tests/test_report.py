@@ -235,3 +235,9 @@ def test_a_model_on_gpus_leads_with_what_fits(tmp_path):
     assert "One iteration: none" not in text and "workers" not in text
     refused = cli.output("report", "llama-3-8b", "-o", page, code=2)
     assert "llama-3-8b needs a GPU type" in refused and "try: llama-3-8b@h100" in refused
+
+
+def test_a_trainers_file_is_a_workload_on_the_gpu_after_its_name(tmp_path):
+    path = tmp_path / "axolotl.yml"
+    path.write_text("base_model: meta-llama/Llama-3.2-1B\nadapter: lora\nlora_r: 8\nsequence_len: 1024\n")
+    assert "axolotl.yml@h100" in cli.refused("report", path, "-o", tmp_path / "report.html")

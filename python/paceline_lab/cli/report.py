@@ -31,6 +31,7 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     """
     from paceline._internal.console import Bar
     from paceline.forecast.output.plotting import need_matplotlib
+    from paceline.forecast.trainer_file import is_candidate
 
     from paceline_lab.report.spec import of_trace, read
 
@@ -40,7 +41,8 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     check_writable("--output", output)
     if png is not None:
         make_folder("--png", png)
-    is_trace = spec.suffix.lower() == ".json" or (spec.suffix.lower() != ".toml" and not spec.exists())
+    suffix = spec.suffix.lower()
+    is_trace = suffix == ".json" or (suffix != ".toml" and (not spec.exists() or is_candidate(spec)))
     specification = of_trace(str(spec)) if is_trace else read(spec)
     from paceline_lab.report.chapters import simulated
     from paceline_lab.report.document import write

@@ -105,7 +105,12 @@ def _is_model(trace: str) -> bool:
     if not options and not is_recorded(named) and (config := resolve(named)) is not None:
         raise InvalidArgumentError(f"{config.name} needs a GPU type", remedy=f"{trace}@h100 (list: paceline list gpus)")
     sweep = Sweep.of(trace, {"gpus": [8]}, "report", "key")
-    return sweep.workload(sweep.trace) is not None
+    try:
+        return sweep.workload(sweep.trace) is not None
+    except InvalidArgumentError as error:
+        if sweep.file is None or sweep.get("gpu") is not None:
+            raise
+        raise InvalidArgumentError(error.reason, remedy=f"{trace}@h100 (list: paceline list gpus)") from None
 
 
 def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
