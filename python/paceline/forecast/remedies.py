@@ -50,7 +50,7 @@ class Trial:
     shortage: float
     """How many times the memory that there is it takes, of a GPU or of a host."""
     is_tight: bool = False
-    """Whether it fits, but leaves no room."""
+    """Whether it fits, but leaves no room, or its interval reaches beyond what there is."""
     result: Result | None = None
     """Its forecast; None if only its memory is known."""
 

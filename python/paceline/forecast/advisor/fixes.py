@@ -96,9 +96,8 @@ def _trial(job: Job, one: TooLarge, settings: Settings) -> Trial:
     if own is None:
         limit = job.allocatable_bytes
         return Trial(settings, one.least_bytes <= limit, one.least_bytes, one.least_bytes / max(1, limit))
-    return Trial(
-        settings, bool(own.fits) and remedies.has_host(own), own.memory.total_bytes, own.shortage, own.is_tight
-    )
+    fits, tight = bool(own.fits) and remedies.has_host(own), own.is_tight or own.may_not_fit
+    return Trial(settings, fits, own.memory.total_bytes, own.shortage, tight)
 
 
 def _with(job: Job, settings: Settings, gpus: int) -> Job | None:

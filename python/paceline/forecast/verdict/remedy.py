@@ -63,7 +63,8 @@ def _attempt(typed: Typed, settings: Settings) -> Trial | None:
     own = result.sharded
     if own is None or own.capacity_bytes is None or not remedies.has_host(own):
         return None
-    return Trial(settings, bool(own.fits), own.memory.total_bytes, own.shortage, own.is_tight, result)
+    tight = own.is_tight or own.may_not_fit
+    return Trial(settings, bool(own.fits), own.memory.total_bytes, own.shortage, tight, result)
 
 
 def _floor(sweep: Sweep) -> tuple[int, int] | None:

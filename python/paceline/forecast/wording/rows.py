@@ -284,7 +284,7 @@ def setup(result: Result, workload: Workload | None, noun: str) -> list[str]:
     if is_alone(result) and result.compute_s > 0:
         made = [] if workload is None else computation(workload)
         speed = [f"{units.short(result.compute_speedup)}x compute speed"] if result.compute_speedup != 1 else []
-        return [", ".join([_batch(result, workload, noun).removesuffix(f" per {noun}"), *made, *speed])]
+        return [", ".join([_batch(result, workload, noun).replace(f" per {noun}", ""), *made, *speed])]
     stage = " of the slowest stage" if workload is not None and workload.pipeline > 1 else ""
     sizes = f"{units.size(result.gradient_bytes)} of gradients{stage} to sync"
     if result.compute_s <= 0:
