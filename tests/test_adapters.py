@@ -223,6 +223,7 @@ def test_quantized_weights_have_scales(quantize: str, bits: float) -> None:
     [
         ({"lora": "16:q_pro"}, "'q_pro' is no linear layer of llama-3-8b", "16:q_proj"),
         ({"lora": "16:c_attn"}, "'c_attn' is no linear layer", "q_proj, k_proj"),
+        ({"lora": "16:lm_head"}, "'lm_head' is no linear layer", "modules_to_save"),
         ({"lora": "4096:k_proj"}, "a rank of 4096 is more than model.layers.0.attention.k.weight has", "16"),
         ({"lora": "x"}, "'x' is no rank", "16:attention"),
         ({"lora": "8:q_proj,,v_proj"}, "has an empty module", "8:q_proj,v_proj"),
@@ -246,7 +247,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str
 
 
 def test_what_a_mixture_has_not_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="'experts' is no linear layer of llama-3-8b"):
+    with pytest.raises(InvalidArgumentError, match="'experts' is no linear layer of llama-3-8b's blocks"):
         workload("llama-3-8b@h100", lora="8:experts")
     with pytest.raises(InvalidArgumentError, match="is not modeled for the experts") as error:
         workload("qwen3-30b-a3b@h100", lora="8:experts", dora=True)

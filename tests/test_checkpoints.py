@@ -89,3 +89,10 @@ def test_weights_in_8_bits_are_trained_in_16(tmp_path: Path) -> None:
     assert made is not None
     assert plain is not None
     assert made.memory() == plain.memory()
+
+
+@pytest.mark.parametrize(("precision", "is_assumed"), [("mixed", True), ("amp-bf16", False), ("bf16", False)])
+def test_the_dtype_of_products_is_assumed_without_autocast(precision: str, is_assumed: bool) -> None:
+    made = find_workload("llama-3.2-1b@h100", lora="8", quantize="nf4", precision=precision, seq=512)
+    assert made is not None
+    assert any("bnb_4bit_compute_dtype=bfloat16" in note for note in made.model.notes) == is_assumed

@@ -458,11 +458,12 @@ def _chosen(model: Model, adapter: Adapter, saved: Collection[str]) -> set[str]:
     chosen: set[str] = set()
     for word in adapter.modules:
         if word not in choices:
-            near = nearest(word, list(choices))
+            near = nearest(word, list(choices)) or next(iter(choices))
+            remedy = f"{{this={adapter.rank}:{near}}} (of {', '.join(choices)})"
+            if word in _ends(model):
+                remedy = f"{{{SAVED}={word}}}, which trains it wholly, or {remedy}"
             raise InvalidArgumentError(
-                f"'{word[:80]}' is no linear layer of {model.name}",
-                setting="lora",
-                remedy=f"{{this={adapter.rank}:{near or next(iter(choices))}}} (of {', '.join(choices)})",
+                f"'{word[:80]}' is no linear layer of {model.name}'s blocks", setting="lora", remedy=remedy
             )
         if word in named and named[word] & set(saved):
             raise InvalidArgumentError(

@@ -20,11 +20,16 @@ class Checkpoint:
     method: str
     """For prose."""
     quantization: names.Quantization | None
-    """As which they count; None: they are converted to 16 bits."""
+    """As which they count; None: in 16 bits."""
     options: tuple[names.Quantization, ...] = ()
     """Values of `--quantize` that say the same."""
     is_named: bool = False
     """Whether a name says so, rather than a file."""
+
+    @property
+    def in_16_bits(self) -> str:
+        """Why they count in 16 bits, for prose."""
+        return "which training converts to 16 bits" if self.method in _CONVERTED else "and count in 16 bits"
 
 
 _NF4 = Checkpoint("bitsandbytes' 4 bits", "nf4", ("nf4", "nf4-double"))
@@ -33,6 +38,8 @@ _INT8 = Checkpoint("8 bits", "int8", ("int8",))
 _GPTQ = Checkpoint("GPTQ's 4 bits", "gptq-int4", ("gptq-int4",))
 # As many bits, converted before each product of both passes (`WQLinearMMFunction` in awq/modules/linear/gemm.py).
 _AWQ = Checkpoint("AWQ's 4 bits, which count as nf4-double", "nf4-double")
+_CONVERTED = ("FP8", "fp8", "fbgemm_fp8", "mxfp4")
+"""Methods of which transformers' quantizers do not train."""
 _ENDS: tuple[tuple[str, Checkpoint], ...] = (
     # Unsloth's have `bnb_4bit_use_double_quant`.
     (r"bnb-4bit|4bit", _NF4_DOUBLE),
@@ -49,7 +56,7 @@ def checkpoint_of(config: Config) -> Checkpoint | None:
 
     Raises InvalidArgumentError for a malformed `quantization_config`.
     """
-    if config.fields.get("quantization_config") is None:
+    if not config.fields.get("quantization_config"):
         return _named(config.called)
     own = config.part("quantization_config")
     method = own.text("quant_method", "bitsandbytes" if _has_bits(own) else "")
@@ -58,7 +65,7 @@ def checkpoint_of(config: Config) -> Checkpoint | None:
         return _INT8 if own.flag("load_in_8bit", default=False) else _NF4_DOUBLE if is_double else _NF4
     bits = own.whole("bits", 4) if method in ("gptq", "awq") else 0
     known = {("awq", 4): _AWQ, ("gptq", 4): _GPTQ, ("gptq", 8): _INT8}
-    words = f"{method[:40]} of {bits} bits" if bits else method[:40] or "few bits"
+    words = f"{method[:40]} of {bits} bits" if bits else method[:40] or "few bits of a method that is not named"
     return known.get((method, bits), Checkpoint(words, None))
 
 

@@ -196,6 +196,8 @@ def workload_of(  # noqa: PLR0917
     quantize, note = _of_checkpoint(config, quantize, adapter)
     config = replace(config, notes=(*config.notes, note)) if note else config
     held = _quantization(quantize, adapter, recipe, dora=bool(dora))
+    if held in ("nf4", "nf4-double") and recipe.name == "mixed":
+        config = replace(config, notes=(*config.notes, _COMPUTE_DTYPE.format(recipe.computation)))
     recipe = recipe if adapter is None else recipe.of_adapters
     chosen: names.Optimizer = _one_of(ALIASES.get(optimizer or "", optimizer or "adam"), tuple(KINDS), "optimizer")
     check_impl(chosen, optimizer_impl)
@@ -275,6 +277,12 @@ def _adapter(text: str | None, saved: Sequence[str], *, dora: bool) -> Adapter |
         raise error.at("lora") from None
 
 
+_COMPUTE_DTYPE = (
+    "Assumed bnb_4bit_compute_dtype={}: without it and without autocast, bitsandbytes multiplies in FP32, several times "
+    "as slowly"
+)
+
+
 def _of_checkpoint(config: Config, quantize: str | None, adapter: Adapter | None) -> tuple[str | None, str]:
     """Return how the weights of a checkpoint are held, and a note on that.
 
@@ -286,7 +294,7 @@ def _of_checkpoint(config: Config, quantize: str | None, adapter: Adapter | None
     named = config.called or config.where
     own = checkpoint.quantization
     if own is None:
-        return quantize, f"Weights of {named} are in {checkpoint.method}, which training converts to 16 bits"
+        return quantize, f"Weights of {named} are in {checkpoint.method}, {checkpoint.in_16_bits}"
     base = f"the base model, {config.name}" if checkpoint.is_named else "a config.json without quantization_config"
     if adapter is None:
         raise InvalidArgumentError(
@@ -595,6 +603,7 @@ def _merged(text: str, own: dict[str, Any], given: dict[str, Any]) -> dict[str, 
     for name, value in given.items():
         if name in own and own[name] != value:
             own_value = f"{own[name]:g} W" if name == "power_limit" else own[name]
+            own_value = "+".join(own_value) if isinstance(own_value, list) else own_value
             raise InvalidArgumentError(f"'{text[:80]}' says {own_value}, too", setting=name, remedy="drop {this}")
     return given | own
 
