@@ -10,6 +10,22 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 
+def quantize(module: torch.nn.Module, kind: str) -> None:
+    """Replace the linear layers of a module, as transformers does for a BitsAndBytesConfig."""
+    import bitsandbytes as bnb
+
+    for name, layer in module.named_children():
+        if not isinstance(layer, torch.nn.Linear):
+            quantize(layer, kind)
+            continue
+        sizes, is_double = (layer.in_features, layer.out_features), kind == "nf4-double"
+        if kind == "int8":
+            new = bnb.nn.Linear8bitLt(*sizes, bias=False, has_fp16_weights=False, threshold=6.0)
+        else:
+            new = bnb.nn.Linear4bit(*sizes, False, layer.weight.dtype, is_double, "nf4")
+        setattr(module, name, new.to(layer.weight.dtype).to(layer.weight.device))
+
+
 def main() -> None:
     """Train a few steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -17,6 +33,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--modules", default="all-linear", help="PEFT's target_modules, with commas")
     parser.add_argument("--dora", action="store_true")
+    parser.add_argument("--quantize", choices=("nf4", "nf4-double", "int8"), help="with bitsandbytes")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--autocast", action="store_true")
     parser.add_argument("--batch", type=int, default=2)
@@ -28,6 +45,10 @@ def main() -> None:
     }
     config = LlamaConfig.from_json_file(args.config) if args.config else LlamaConfig(**sizes)
     model = LlamaForCausalLM(config).to("cuda", torch.bfloat16)
+    if args.quantize:
+        quantize(model.model.layers, args.quantize)
+        # PEFT chooses its layers by this.
+        setattr(model, f"is_loaded_in_{8 if args.quantize == 'int8' else 4}bit", True)
     if args.checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     modules = args.modules if args.modules == "all-linear" else args.modules.split(",")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Records the steps of docs/results/compute.md without a GPU, for `paceline study compute`.
+"""Records without a GPU the steps that studies forecast by recording: `paceline study compute`, `study finetune`.
 
-python scripts/record_steps.py [MODEL …]     # python/paceline_lab/studies/steps/traces/MODEL.json.xz
+python scripts/record_steps.py [NAME …]     # python/paceline_lab/studies/steps/traces/NAME.json.xz
 
-Needs transformers and torchvision (group `trainers`); takes about half a minute a model.
+Needs transformers, torchvision (group `trainers`) and peft; takes about a quarter of a minute each.
 """
 
 from __future__ import annotations
@@ -14,25 +14,37 @@ import sys
 import tempfile
 from pathlib import Path
 
+from paceline_lab.studies import finetune
 from paceline_lab.studies.compute.data import read
-from paceline_lab.studies.steps.data import FOLDER
+from paceline_lab.studies.steps.data import FOLDER, Row
 
-ROOT = Path(__file__).parent.parent
-GPU = "h200"
-"""On which they were measured."""
+BENCHES = Path(__file__).parent.parent / "benches" / "gpu"
 
 
-def record(model: str) -> None:
+def recordings() -> dict[str, tuple[str, list[str]]]:
+    """Return the GPU and the script of each recording, by its name."""
+    rows: list[Row] = [*read(), *finetune.read()]
+    recorded = {row.forecast_model: row.forecast_gpu for row in rows if row.command.startswith("traces/")}
+    return {name: (gpu, _script(name)) for name, gpu in recorded.items()}
+
+
+def _script(name: str) -> list[str]:
+    if name.startswith("peft-"):
+        method, _, tokens = name.removeprefix("peft-").rpartition("-")
+        return [str(BENCHES / "adapters.py"), method, tokens]
+    return [str(BENCHES / "steps.py"), name]
+
+
+def record(name: str, gpu: str, script: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "step.json"
-        script = [sys.executable, str(ROOT / "benches/gpu/steps.py"), model]
-        command = [sys.executable, "-m", "paceline", "record", "--gpu", GPU, "-o", str(out), "--", *script]
-        subprocess.run(command, check=True)
+        command = [sys.executable, "-m", "paceline", "record", "--gpu", gpu, "-o", str(out), "--", sys.executable]
+        subprocess.run([*command, *script], check=True)
         packed = lzma.compress(out.read_bytes(), preset=9 | lzma.PRESET_EXTREME)
-    (FOLDER / "traces" / f"{model}.json.xz").write_bytes(packed)
+    (FOLDER / "traces" / f"{name}.json.xz").write_bytes(packed)
 
 
 if __name__ == "__main__":
-    models = [row.model for row in read() if row.group == "steps" and row.metric.is_time]
-    for name in sys.argv[1:] or models:
-        record(name)
+    known = recordings()
+    for name in sys.argv[1:] or known:
+        record(name, *known[name])

@@ -378,12 +378,17 @@ def test_every_adapter_of_every_family_is_multiplied_by() -> None:
         (("--autocast",), {}),
         (("--modules", "q_proj,v_proj", "--checkpointing"), {"precision": "mixed", "checkpointing": "full"}),
         (("--dora", "--autocast"), {"dora": True}),
+        (("--quantize", "nf4", "--autocast"), {"quantize": "nf4"}),
+        (("--quantize", "nf4-double", "--autocast"), {"quantize": "nf4-double"}),
+        (("--quantize", "int8", "--autocast"), {"quantize": "int8"}),
     ],
 )
 def test_a_recorded_script_agrees_with_the_options(
     tmp_path: Path, words: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     pytest.importorskip("peft")
+    if "--quantize" in words:
+        pytest.importorskip("bitsandbytes")
     config = {
         **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "vocab_size": 8192},
         **{"intermediate_size": 8192, "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 8},
@@ -404,7 +409,7 @@ def test_a_recorded_script_agrees_with_the_options(
     assert recorded.sharded is not None and computed.sharded is not None
     assert computed.gradient_bytes == recorded.gradient_bytes
     for part in ("forward_s", "backward_s", "optimizer_s"):
-        assert getattr(computed, part) == pytest.approx(getattr(recorded, part), rel=0.04)
+        assert getattr(computed, part) == pytest.approx(getattr(recorded, part), rel=0.05)
     assert computed.sharded.memory.peak_bytes == pytest.approx(recorded.sharded.memory.peak_bytes, rel=0.12)
 
 

@@ -10,9 +10,12 @@ import paceline
 import pytest
 from paceline.catalog.gpus import find_hardware
 from paceline.cli.record import _print_summary, _without_launcher
+from paceline.operators.operator import Operator, contiguous
 from paceline.operators.steps import retimed
 
 pytest.importorskip("torch")
+
+from paceline.torch.simulated.calls import kernels_of
 
 # One recording serves three tests.
 shared = pytest.mark.xdist_group("record_on")
@@ -617,3 +620,51 @@ def test_a_power_limit_is_named(gpt):
     notes = cli.notes(cli.output("simulate", path, "--power-limit", "350W", "--gpus", "8"))
     gpu = "H100 SXM5 80 GB"
     assert f"--power-limit: operators recorded for {gpu} are timed on {gpu} limited to 350 W" in notes
+
+
+PASSES = """
+import sys, torch
+from torch import nn
+
+assert torch.rand(1) > 0.1 and not torch.rand(1) > 0.9  # As layers that are dropped at random.
+with torch.autocast("cuda", torch.bfloat16):
+    assert torch.is_autocast_enabled() and torch.get_autocast_dtype("cuda") is torch.bfloat16
+assert not torch.is_autocast_enabled()
+model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+passes, keeps = int(sys.argv[1]), sys.argv[2] == "keeps"
+for step in range(4):
+    for _ in range(passes):
+        out = model(torch.randn(8, 64, device="cuda"))
+        loss = out.exp().sum()
+        if not keeps:
+            out = None
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@recorded_in_ci
+def test_memory_is_that_of_one_pass_and_of_what_the_script_holds(tmp_path):
+    (tmp_path / "train.py").write_text(PASSES)
+
+    def activations(*words):
+        _, trace = recorded(tmp_path, "train.py", *words)
+        layers = trace["workers"][0]["forward"]
+        return trace["batch"] * sum(layer.get("activation_bytes", 0) for layer in layers)
+
+    one = activations(1, "drops")
+    # An input and what the GELU reads and writes, and the exponential.
+    assert one == 4 * 8 * (64 + 2 * 256 + 64)
+    assert activations(3, "drops") == pytest.approx(one, rel=0.01)  # Rounded by sample.
+    assert activations(1, "keeps") == one + 4 * 8 * 64
+
+
+def test_blocks_of_a_diagonal_are_copied_one_by_one():
+    blocks = tuple(contiguous((size, size), "float32") for size in (1, 2, 3))
+    whole = Operator("block_diag", blocks, (contiguous((6, 6), "float32"),))
+    filled, *copies = kernels_of(whole)
+    assert filled.outputs == whole.outputs and not filled.inputs
+    assert [copy.outputs for copy in copies] == [(block,) for block in blocks]
+    assert kernels_of(filled) == (filled,)

@@ -105,12 +105,20 @@ def survey(root: nn.Module) -> tuple[ModuleTable, list[nn.Module], list[nn.Param
         ),
         parameter_names=tuple(cleaned),
         parameter_elements=tuple(p.numel() for p in parameters),
-        parameter_bytes=tuple(p.numel() * p.element_size() for p in parameters),
+        parameter_bytes=tuple(map(_bytes_of, parameters)),
         frozen=frozenset(i for i, p in enumerate(parameters) if not p.requires_grad),
         owner_chains=tuple(tuple(dict.fromkeys(c)) for c in chains),
         opaque=frozenset(i for i, module in enumerate(modules) if is_opaque(module)),
     )
     return table, modules, parameters
+
+
+def _bytes_of(parameter: nn.Parameter) -> int:
+    """Return the bytes of a parameter, with the scales of one that bitsandbytes has quantized."""
+    state, size = getattr(parameter, "quant_state", None), parameter.numel() * parameter.element_size()
+    of_scales = getattr(state, "state2", None)
+    tensors = (getattr(state, "absmax", None), getattr(of_scales, "absmax", None), getattr(parameter, "SCB", None))
+    return size + sum(it.numel() * it.element_size() for it in tensors if isinstance(it, torch.Tensor))
 
 
 def clean_path(path: str, *, drop_leading_module: bool) -> str:

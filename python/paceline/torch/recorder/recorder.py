@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from paceline._internal.recording import (
+    LOSS_LAYER,
     Overhead,
     RecordingError,
     Summary,
@@ -298,20 +299,29 @@ class Recorder:
         self._kept = (tuple(layers), (*bytes_of, loss))
 
     def _with_activations(self, worker: dict[str, Any], batch: int) -> dict[str, Any]:
-        """Return the worker with bytes of one sample, if the layers are those of a single pass."""
-        layers = [layer for layer in worker["forward"] if not layer["layer"].startswith("(")]
-        if self._kept is None or len(layers) != len(self._kept[0]) or len(worker["forward"]) > len(layers) + 1:
+        """Return the worker with bytes of one sample, if the layers are those of a pass.
+
+        Of several passes in a step, which are alike, the last one counts: its bytes are there at once, `batch` the
+        samples of all.
+        """
+        names = [layer["layer"] for layer in worker["forward"]]
+        own = [name for name in names if not name.startswith("(")]
+        if self._kept is None or not own or len(self._kept[0]) % len(own):
             return worker
-        *kept, loss = self._kept[1]
-        if len(worker["forward"]) > len(kept):
-            kept.append(loss)
-        elif kept:
+        passes = len(self._kept[0]) // len(own)
+        *kept, (size, only) = self._kept[1]
+        kept, loss = kept[-len(own) :], (size // passes, only)
+        if LOSS_LAYER not in names:
             # The model computes its loss itself, after its last layer.
             kept[-1] = (kept[-1][0] + loss[0], max(kept[-1][1], loss[1]))
-        forward = [
-            {**layer, "activation_bytes": -(-size // batch), "backward_bytes": -(-only // batch)}
-            for layer, (size, only) in zip(worker["forward"], kept, strict=True)
-        ]
+        sizes = iter(kept)
+        forward = []
+        for layer in worker["forward"]:
+            if layer["layer"].startswith("("):
+                size, only = loss if layer["layer"] == LOSS_LAYER else (0, 0)
+            else:
+                size, only = next(sizes)
+            forward.append({**layer, "activation_bytes": -(-size // batch), "backward_bytes": -(-only // batch)})
         return {**worker, "forward": forward}
 
     @property

@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_leaves
 def state_size(optimizer: torch.optim.Optimizer) -> float | None:
     """Return the bytes of state per element of the parameters that a step has trained; None if that cannot be told.
 
-    Counters, which are single numbers, do not count. Of a parameter of which this rank has a shard, the whole and the
-    whole's states count.
+    Counters, which are single numbers, do not count, nor do paged states of bitsandbytes, which are in managed memory.
+    Of a parameter of which this rank has a shard, the whole and the whole's states count.
     """
     elements = size = 0
     for group in optimizer.param_groups:
@@ -19,7 +19,8 @@ def state_size(optimizer: torch.optim.Optimizer) -> float | None:
                 continue
             elements += parameter.numel()
             own = tree_leaves(optimizer.state.get(parameter, {}))
-            size += sum(_bytes(one) for one in own if isinstance(one, torch.Tensor) and one.numel() > 1)
+            tensors = (one for one in own if isinstance(one, torch.Tensor) and one.numel() > 1)
+            size += sum(_bytes(one) for one in tensors if not getattr(one, "is_paged", False))
     return size / elements if elements else None
 
 

@@ -133,6 +133,10 @@ class Account:
     """Whether what made these numbers was compiled."""
     _calls: list[tuple[int, int]] = field(default_factory=list)
     _storages: set[int] = field(default_factory=set)
+    _returned: list[weakref.ref[torch.UntypedStorage]] = field(default_factory=list)
+    """The memory of what outermost modules have returned since the last backward pass."""
+    _has_passed: bool = False
+    """Whether a backward pass has run since the outermost module began: the memory that it kept may be reused."""
 
     def attach(self) -> None:
         """Watch every module's calls."""
@@ -151,6 +155,7 @@ class Account:
         self.kept = tuple(self._calls)
         self._calls.clear()
         self._storages.clear()
+        self._returned.clear()
         self._running.clear()
         self._numbers.clear()
         self._owners.clear()
@@ -173,6 +178,9 @@ class Account:
 
     def made(self, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor]) -> None:
         """Count what an operator of the backward pass makes of its inputs."""
+        if not self._has_passed:
+            self._has_passed = True
+            self._keep_returned()
         self._backward.add(self._owner(), inputs, outputs, recomputed=bool(self._running))
 
     def end_backward(self) -> None:
@@ -226,6 +234,9 @@ class Account:
         return rows
 
     def _enter(self, module: nn.Module, _args: object) -> None:
+        if self._has_passed and not self._running and not inside_backward():
+            self._storages.clear()
+            self._has_passed = False
         self._running.append(id(module))
         self.compiled.enter(module)
         if not inside_backward():
@@ -239,20 +250,27 @@ class Account:
         if not self._running and not inside_backward():
             self._calls.append((0, 0))
             if torch.is_grad_enabled():
-                # The script holds what the model returns until its next step.
-                for tensor in tensors_in(output):
-                    self._keep(tensor)
+                self._returned += [weakref.ref(memory_of(tensor)) for tensor in tensors_in(output)]
         self._note()
+
+    def _keep_returned(self) -> None:
+        """Count what the model has returned and the script still holds; many hold only the loss."""
+        for storage in filter(None, (one() for one in self._returned)):
+            self._keep_storage(storage)
+        self._returned.clear()
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count what autograd saves, each storage once; parameters are there anyway."""
-        storage = memory_of(tensor)
         owner = tensor if tensor._base is None else tensor._base  # A product keeps its weight transposed.
-        if self._calls and not isinstance(owner, nn.Parameter) and storage._cdata not in self._storages:
+        if not isinstance(owner, nn.Parameter):
+            self._keep_storage(memory_of(tensor))
+        return tensor
+
+    def _keep_storage(self, storage: torch.UntypedStorage) -> None:
+        if self._calls and storage._cdata not in self._storages:
             self._storages.add(storage._cdata)
             module, before = self._calls[-1]
             self._calls[-1] = (module, before + storage.nbytes())
-        return tensor
 
     def _note(self) -> None:
         if inside_backward():

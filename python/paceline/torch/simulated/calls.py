@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from torch.utils.flop_counter import flop_registry
 from paceline.operators.operator import Operator, Tensor, is_multi_tensor
 
 _NOTHING = ("empty", "new_empty", "lift_fresh", "_local_scalar_dense", "_unsafe_view", "detach", "alias", "sym_", "is_")
+
+_OF_BITSANDBYTES = "optimizer_update_"
+"""Begins the names of its optimizers' kernels, of which each updates a tensor."""
 
 
 def operator_of(
@@ -47,6 +51,10 @@ def operator_of(
     if name.startswith(_NOTHING) or is_view(func):
         return None
     inputs = tensors_in((args, kwargs))
+    if name.startswith(_OF_BITSANDBYTES):
+        # A name, the gradient, the parameter, and one or two states.
+        gradient, *held = (tensor_of(one) for one in args[1:5] if one is not None)
+        return Operator(f"multi_tensor_{name}", (gradient, *held), tuple(held), phase=phase)
     if func.overloadpacket not in flop_registry:
         inputs = list({id(tensor): tensor for tensor in inputs}.values())  # x * x reads x once.
     if not outputs and is_multi_tensor(name):
@@ -55,6 +63,18 @@ def operator_of(
     sources = tuple(writers.get(storage_of(tensor), -1) for tensor in inputs)
     described = tuple(map(tensor_of, inputs)), tuple(map(tensor_of, outputs))
     return Operator(name, *described, attributes, compiled, phase, sources, tf32)
+
+
+def kernels_of(operator: Operator) -> Iterable[Operator]:
+    """Return the operators that torch runs for one: itself, as a rule.
+
+    `block_diag` fills the result with zeros, and copies its blocks one by one (aten/src/ATen/native/TensorShape.cpp).
+    """
+    if operator.name != "block_diag":
+        return (operator,)
+    filled = replace(operator, name="zeros", inputs=(), sources=())
+    copies = (replace(operator, name="copy_", inputs=(it, it), outputs=(it,), sources=()) for it in operator.inputs)
+    return (filled, *copies)
 
 
 def storage_of(tensor: torch.Tensor) -> int:

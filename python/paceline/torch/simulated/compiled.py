@@ -17,6 +17,7 @@ from torch import nn
 
 _WITHOUT_FUSION = ("eager", "aot_eager", "aot_eager_decomp_partition")
 """torch's backends for debugging, which run the operators one by one."""
+_NOTE = "torch.compile: chains of memory-bound operators count as fused in what is compiled"
 
 
 @dataclass
@@ -38,7 +39,10 @@ class Compiled:
 
     def enter(self, module: nn.Module) -> None:
         """A module begins."""
-        self._inside.append(self.now() or module in self._modules)
+        is_compiled = module in self._modules
+        if is_compiled:
+            self.noted(_NOTE)
+        self._inside.append(self.now() or is_compiled)
 
     def leave(self) -> None:
         """The innermost module ends."""
@@ -66,13 +70,13 @@ class Compiled:
         """Return what is to be called instead: a module itself, or a function around a function."""
         if options.get("disable") or options.get("backend") in _WITHOUT_FUSION or isinstance(what, type):
             return what
-        self.noted("torch.compile: chains of memory-bound operators count as fused in what is compiled")
         if isinstance(what, nn.Module):
             self._modules.add(what)
             return what
 
         @functools.wraps(what)
         def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            self.noted(_NOTE)
             self._functions += 1
             self.changed()
             try:

@@ -213,11 +213,20 @@ def stand_in_for_transformers(is_compiled: Callable[[], bool]) -> None:
     """
 
     class Patch:
-        """Patches the module once it is imported."""
+        """Patches the modules once they are imported."""
 
         def find_spec(self, name: str, path: object = None, target: object = None) -> None:
             utilities: Any = sys.modules.get("transformers.utils.import_utils")
             if utilities is not None and hasattr(utilities, "is_tracing"):
                 utilities.is_fake_tensor = lambda _: is_compiled()
+            masks: Any = sys.modules.get("transformers.masking_utils")
+            if masks is not None and getattr(masks, "fast_all", None) not in (None, _unmasked):
+                # It compares a sum with a size, for speed; a sum has no value here.
+                masks.fast_all = _unmasked
 
     sys.meta_path.insert(0, Patch())
+
+
+def _unmasked(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the result of `.all()`, which is true when it is read."""
+    return tensor.all()

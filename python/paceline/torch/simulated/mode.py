@@ -28,11 +28,13 @@ from paceline.operators.operator import is_multi_tensor
 from paceline.operators.power import limited
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.simulated.account import Account
-from paceline.torch.simulated.calls import is_view, operator_of, storage_of, tensors_in, written_by
+from paceline.torch.simulated.calls import is_view, kernels_of, operator_of, storage_of, tensors_in, written_by
 from paceline.torch.simulated.clock import SimulatedClock
 from paceline.torch.simulated.dispatch import dispatch_as, stand_in_for_transformers
 from paceline.torch.simulated.distributed import stand_in_for_distributed
+from paceline.torch.simulated.quantized import INSTEAD, stand_in_for_bitsandbytes
 from paceline.torch.simulated.stand_ins import HereInsteadOfCuda, enable_autocast, stand_in
+from paceline.torch.simulated.values import is_drawn, keep_value, value_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": None, "fp32": None}
 """Dtypes of operators by `--dtype`; for None, those of the script."""
@@ -71,8 +73,9 @@ class Simulation:
         )
         place = -1
         if operator is not None:
-            place = self.clock.run(operator)
-            account.count(place)
+            for kernel in kernels_of(operator):
+                place = self.clock.run(kernel)
+                account.count(place)
         elif is_view(func):
             return
         # An optimizer's outputs are too many to be told apart, and nothing is fused with it.
@@ -144,13 +147,16 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = dict(kwargs or {})
         simulation = self._simulation
         if func is torch.ops.aten._local_scalar_dense.default:
-            value = getattr(args[0], "_paceline_holds", None) or _value_of(args[0].dtype)
-            if not simulation.updating:
+            value = value_of(args[0])
+            if not simulation.updating and not is_drawn(args[0]):
                 simulation.clock.synchronize()
                 _note_branch(simulation, value)
             return value
         if func is torch.ops.aten.equal.default:
             return False
+        if (instead := INSTEAD.get(func._schema.name)) is not None:
+            with self:
+                return instead(*args, **given)
         try:
             out = func(*args, **given)
         except (DynamicOutputShapeException, DataDependentOutputException) as error:
@@ -163,18 +169,10 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # On a GPU, it has the layout of the weight.
             out = (out[0], torch.empty_like(args[2], dtype=out[1].dtype), out[2])
         simulation.dispatch(func, args, given, out)
-        if func in (torch.ops.aten.all.default, torch.ops.aten.all.dim):
-            out._paceline_holds = True
+        keep_value(func, args, out)
         if inside_backward():
             simulation.account.made(tensors_in((args, given)), tensors_in(out))
         return out
-
-
-def _value_of(dtype: torch.dtype) -> bool | int | float:
-    """Return what `.item()` gives: 1, by which scripts may divide, or False."""
-    if dtype == torch.bool:
-        return False
-    return 1.0 if dtype.is_floating_point else 1
 
 
 def _note_branch(simulation: Simulation, value: float) -> None:
@@ -215,6 +213,7 @@ def enter(gpu: str, dtype: str | None, power_limit: float | None = None) -> Simu
     if not hardware.is_cpu:
         dispatch_as(hardware)
     stand_in_for_transformers(simulation.account.fuses)
+    stand_in_for_bitsandbytes()
     stand_in_for_distributed(simulation.shard, simulation.account.ignore)
     simulation.account.attach()
     simulation.account.compiled.noted = simulation.note

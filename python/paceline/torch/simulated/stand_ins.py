@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from paceline.catalog.gpus import Hardware
 from paceline.operators.backend import capability
@@ -45,6 +46,10 @@ class HereInsteadOfCuda(TorchFunctionMode):
             if key in given:
                 given[key] = _here(given[key])
         given.pop("pin_memory", None)
+        if func is torch.asarray and isinstance(args[0], torch.UntypedStorage):
+            # Of a file of safetensors, whose content counts nowhere.
+            with _disable_current_modes():
+                return func(*args, **given)
         if name == "to":
             args = tuple(_here(argument) for argument in args)
         return func(*args, **given)
@@ -173,6 +178,10 @@ def _stand_in_for_amp() -> None:
         original(self, device_type, dtype, enabled, cache_enabled)
 
     autocast.__init__ = here  # type: ignore[method-assign]
+    module: Any = torch
+    for name in ("is_autocast_enabled", "get_autocast_dtype"):
+        setattr(module, name, _of_cpu(getattr(torch, name)))
+    module.get_autocast_gpu_dtype = lambda: module.get_autocast_dtype("cuda")
     scaler: Any = GradScaler
     disabled = scaler.__init__
 
@@ -181,6 +190,16 @@ def _stand_in_for_amp() -> None:
         disabled(self, "cpu", enabled=False)
 
     scaler.__init__ = without_data
+
+
+def _of_cpu(function: Callable[[str], Any]) -> Callable[..., Any]:
+    """Return a function of a kind of device, CUDA by default, whose answer for CUDA is that for the CPU."""
+
+    @functools.wraps(function)
+    def answer(device_type: str = "cuda") -> Any:  # noqa: ANN401
+        return function("cpu" if device_type == "cuda" else device_type)
+
+    return answer
 
 
 def _stand_in_for_modules() -> None:
@@ -204,12 +223,15 @@ def _apply(
         if id(parameter) not in done:
             with torch.no_grad():
                 changed = fn(parameter)
-            same = changed is parameter or (
+            same = (
                 changed.dtype == parameter.dtype
                 and changed.device == parameter.device
                 and changed.stride() == parameter.stride()
             )
-            done[id(parameter)] = parameter if same else nn.Parameter(changed, parameter.requires_grad)
+            if isinstance(changed, nn.Parameter):  # Also one of a class of its own, with its fields.
+                done[id(parameter)] = changed
+            else:
+                done[id(parameter)] = parameter if same else nn.Parameter(changed, parameter.requires_grad)
         module._parameters[name] = done[id(parameter)]
     for name, buffer in module._buffers.items():
         if buffer is not None:

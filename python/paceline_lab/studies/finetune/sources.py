@@ -86,11 +86,29 @@ def _peft(it: Measurement) -> Reading:
     if length is None:
         raise NotForecast("the lengths of samples are not stated")
     longest, mean = int(length[1]), int(length[2])
-    reading = trainer(it, tokens=longest if it.is_memory else mean, kernels="eager")
+    tokens = longest if it.is_memory else mean
+    if it.method in _PEFT_RECORDED:
+        reading = _peft_recorded(it, tokens)
+    else:
+        reading = trainer(it, tokens=tokens, kernels="eager")
     if it.is_memory:
         reading.add(assumed=f"the longest batch: {it.batch_per_gpu} samples of {longest} tokens")
     else:
         reading.add(assumed=f"samples of the mean length, {mean} tokens, since batches hold samples of like length")
+    return reading
+
+
+_PEFT_RECORDED = (
+    *("lora-fa", "ia3", "prefix", "prompt", "p-tuning", "vera", "adalora", "loha", "lokr", "boft", "llama-adapter"),
+)
+"""Methods that no option has: benches/gpu/adapters.py, recorded by scripts/record_steps.py."""
+
+
+def _peft_recorded(it: Measurement, tokens: int) -> Reading:
+    name = "ia3-all" if it.method == "ia3" and "q_proj" in it.lora_modules else it.method
+    reading = Reading([f"traces/peft-{name}-{tokens}.json"])
+    readings.gpu(it, reading)
+    reading.add("--sharding", "none", "--strategy", "native", assumed="recorded with peft 0.21.2")
     return reading
 
 
