@@ -9,7 +9,7 @@ from paceline_lab.studies.finetune.data import GROUPS, read
 from paceline_lab.studies.finetune.measurement import measurements
 from paceline_lab.studies.finetune.readings import NotForecast
 from paceline_lab.studies.finetune.sources import SOURCES, source_of
-from paceline_lab.studies.steps.data import UNITS, Metric
+from paceline_lab.studies.steps.data import FOLDER, UNITS, Metric
 from paceline_lab.studies.steps.runs import forecast_each
 
 ROWS = {row.id: row for row in read()}
@@ -76,13 +76,20 @@ def test_the_time_of_a_run_is_a_rate():
     assert row.measured == pytest.approx(1024 / float(it.measured))
 
 
+def test_methods_that_no_option_has_are_recorded_at_both_lengths():
+    assert ROWS["ft031"].command.startswith("traces/peft-lora-fa-768.json --gpu l40s ")
+    assert ROWS["ft044"].command.startswith("traces/peft-ia3-all-210.json ")
+    named = {row.command.split(" ")[0] for row in ROWS.values() if row.command.startswith("traces/")}
+    assert len(named) == 2 * 12
+    assert all((FOLDER / f"{name}.xz").exists() for name in named)
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
         ("ft275", "lengths of samples are not stated"),
         ("ft755", "Apple"),
         ("ft581", "NPU"),
-        ("ft031", "no option has lora-fa"),
         ("ft455", "mean length"),
     ],
 )

@@ -87,10 +87,8 @@ def _peft(it: Measurement) -> Reading:
         raise NotForecast("the lengths of samples are not stated")
     longest, mean = int(length[1]), int(length[2])
     tokens = longest if it.is_memory else mean
-    if it.method in _PEFT_RECORDED:
-        reading = _peft_recorded(it, tokens)
-    else:
-        reading = trainer(it, tokens=tokens, kernels="eager")
+    is_recorded = it.method in _PEFT_RECORDED
+    reading = _peft_recorded(it, tokens) if is_recorded else trainer(it, tokens=tokens, kernels="eager")
     if it.is_memory:
         reading.add(assumed=f"the longest batch: {it.batch_per_gpu} samples of {longest} tokens")
     else:
