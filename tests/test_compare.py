@@ -511,6 +511,27 @@ def test_a_profile_of_a_gpu_is_split_into_parts(tmp_path):
     times = (parts.computation_s, parts.optimizer_s, parts.communication_s, parts.input_s, parts.idle_s)
     assert [round(1e6 * seconds) for seconds in times] == [600, 40, 200, 0, 160]
     assert parts.step_s == pytest.approx(1e-3)
+    # Of NCCL's kernel, 150 us are beside the backward pass.
+    assert parts.hidden_s == pytest.approx(150e-6)
+
+
+def test_a_profile_without_overlap_is_named_so(tmp_path):
+    words = ("llama-3-8b", "--gpu", "a100", "--gpus", "32", "--sharding", "zero3", "--seq", "4096")
+    options = {"gpu": "a100", "gpus": 32, "sharding": "zero3", "seq": 4096}
+    run = forecaster_parts(paceline.simulate("llama-3-8b", **options, overlap=False))
+    computed, sent, updated = (1e6 * run[name] for name in ("computation", "communication", "optimizer"))
+    profile = Recording()
+    whole = computed + sent + updated
+    for number in range(3):
+        at = number * whole
+        profile.add(f"ProfilerStep#{number}", "user_annotation", at, whole)
+        profile.kernel("ampere_bf16_s16816gemm", at, at, computed)
+        profile.kernel("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", at, at + computed, sent)
+        profile.add("Optimizer.step#AdamW.step", "user_annotation", at + computed + sent, updated)
+        profile.kernel("multi_tensor_apply_kernel", at + computed + sent, at + computed + sent, updated)
+    found = answer(*words, "--measured", profile.write(tmp_path / "profile.json"))
+    assert names(found)[0] == "no-overlap"
+    assert found["causes"][0]["for"] == ["0% of communication is beside computation"]
 
 
 def test_a_profile_of_cpus_is_split_into_parts():

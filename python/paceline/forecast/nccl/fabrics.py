@@ -45,7 +45,7 @@ class Alternative:
 
     @property
     def rate_bps(self) -> float:
-        """What a node's network carries, in bits per second: through the host's memory at most half of each slot."""
+        """Bits per second of a node's network: through the host's memory at most half of each slot's."""
         if self.cluster.gpudirect:
             return self.cluster.bandwidth_bps
         machine = Machine.of(self.cluster)
