@@ -245,7 +245,7 @@ def memory_of(
     recipe: Recipe | None = None,
     units_in_flight: int = 2,
     activations: int | None = None,
-    held_bytes: Callable[[Tensor], int] | None = None,
+    held_bytes: int | None = None,
     elements: Callable[[Tensor], int] | None = None,
     states_each: States | None = None,
 ) -> Memory:
@@ -261,7 +261,7 @@ def memory_of(
         recipe: Types of parameters, gradients and states; by default the usual ones of the precision.
         units_in_flight: Blocks that are gathered at once with `zero3`.
         activations: Bytes that are kept for the backward pass, if not what all layers keep of a microbatch.
-        held_bytes: Of a parameter, where not all are held in the recipe's type.
+        held_bytes: Of all parameters, where not all are held in the recipe's type.
         elements: Of a trained parameter, in the recipe's type; by default its size.
         states_each: Bytes of states for each of these elements, if not those of the optimizer by the recipe.
 
@@ -274,7 +274,7 @@ def memory_of(
     recipe = recipe or recipe_of(None, computed.precision)
     recipe = recipe.sharded if level >= 3 else recipe
     size, gathered = dtype_bytes(recipe.parameters), dtype_bytes(recipe.gathered)
-    held = model.parameters * size if held_bytes is None else sum(map(held_bytes, model.tensors()))
+    held = model.parameters * size if held_bytes is None else held_bytes
     summed = dtype_bytes(recipe.gradients)
     count = model.trained_parameters
     if elements is not None:

@@ -278,8 +278,8 @@ def _adapter(text: str | None, saved: Sequence[str], *, dora: bool) -> Adapter |
 
 
 _COMPUTE_DTYPE = (
-    "Assumed bnb_4bit_compute_dtype={}: without it and without autocast, bitsandbytes multiplies in FP32, several times "
-    "as slowly"
+    "Assumed bnb_4bit_compute_dtype={}: without it and without autocast, bitsandbytes multiplies in FP32, several "
+    "times as slowly"
 )
 
 

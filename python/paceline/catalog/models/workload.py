@@ -409,13 +409,20 @@ class Workload:
 
         A module that is trained wholly beside adapters has the type of the frozen weights, as PEFT copies it.
         """
-        if not tensor.is_saved:
+        if not (self._has_saved and tensor.is_saved):
             return tensor.size
         return -(-tensor.size * self._frozen_bytes // max(self._frozen_bytes, dtype_bytes(self.recipe.parameters)))
 
     @cached_property
+    def _has_saved(self) -> bool:
+        """Whether modules are trained wholly beside adapters."""
+        return self.adapter is not None and bool(self.adapter.saved)
+
+    @cached_property
     def trained_elements(self) -> int:
         """All `elements` of a rank."""
+        if not self._has_saved:
+            return self.own.trained_parameters
         return sum(self.elements(tensor) for layer in self.own.layers for tensor in layer.trained)
 
     @property
@@ -717,7 +724,6 @@ class Workload:
     def _memory_of_stage(self, stage: int, sharding: str = "none", group: int = 1) -> Memory:
         model = self._models[stage]
         layers = model.layers
-        has_saved = self.adapter is not None and bool(self.adapter.saved)
         found = memory_of(
             model,
             self.computed,
@@ -727,9 +733,9 @@ class Workload:
             optimizer=self.optimizer,
             recipe=self.recipe,
             activations=self.batch * sum(self._kept(stage)),
-            held_bytes=None if self.adapter is None else self.held_bytes,
-            elements=self.elements if has_saved else None,
-            states_each=self.states_each(self.recipe) if has_saved else None,
+            held_bytes=None if self.adapter is None else self._held[stage],
+            elements=self.elements if self._has_saved else None,
+            states_each=self.states_each(self.recipe) if self._has_saved else None,
         )
         outputs = self.samples * sum(map(self._kept_outputs, layers)) + sum(map(self._kept_weights, layers))
         loss = max(-(-found.loss // self.context), self.batch * self._only_backward[stage][-1])
@@ -881,9 +887,13 @@ class Workload:
     @property
     def all_held_bytes(self) -> int:
         """Bytes of all parameters of a rank that shards nothing, a reference's included."""
-        own = self.own
-        reference = own.parameters * dtype_bytes(self.recipe.parameters) if self.has_reference else 0
-        return sum(map(self.held_bytes, own.tensors())) + reference
+        reference = self.own.parameters * dtype_bytes(self.recipe.parameters) if self.has_reference else 0
+        return sum(self._held) + reference
+
+    @cached_property
+    def _held(self) -> tuple[int, ...]:
+        """Bytes of the parameters of each stage."""
+        return tuple(sum(map(self.held_bytes, model.tensors())) for model in self._models)
 
     def held_bytes(self, tensor: Tensor) -> int:
         """Return the bytes of a parameter as a rank has it that shards nothing."""
