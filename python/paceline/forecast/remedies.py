@@ -133,11 +133,13 @@ class Families:
 def proposals(families: Families, attempt: Attempt, shortage: float) -> Proposals:
     """Return what makes a job fit; `shortage`: how many times the memory that there is it needs as it is.
 
-    On the GPUs that there are: single changes, pairs if none leaves room, and more at once if no pair fits. Then more
+    On the GPUs that there are: single changes, pairs if none leaves room, and more at once if no pair does. Then more
     GPUs; and where nothing fits, all that is left.
     """
     tried = _Tried(attempt, shortage)
-    fitting = list(islice(_several(tried, families.usual), _MOST)) or _more(tried, families.usual)
+    fitting = list(islice(_several(tried, families.usual), _MOST))
+    if all(trial.is_tight for trial in fitting):
+        fitting = [*_more(tried, families.usual, roomy=True), *fitting][:_MOST] or _more(tried, families.usual)
     if families.gpus and (len(fitting) < _MOST or all(trial.is_tight for trial in fitting)):
         # Where one change leaves room, no other is made beside more GPUs.
         is_roomy = any(tried.is_roomy(_merged([one])) for one in families.usual)
@@ -166,8 +168,12 @@ def _several(tried: _Tried, families: Sequence[Sequence[Settings]]) -> Iterator[
             return
 
 
-def _more(tried: _Tried, families: Sequence[Sequence[Settings]]) -> list[Trial]:
-    """Return as many changes as it takes: added while they help, until all fit, then without those not needed."""
+def _more(tried: _Tried, families: Sequence[Sequence[Settings]], *, roomy: bool = False) -> list[Trial]:
+    """Return as many changes as it takes: added while they help, until all fit, then without those not needed.
+
+    `roomy`: until they leave room.
+    """
+    is_enough = tried.is_roomy if roomy else tried.fits
     added: list[Sequence[Settings]] = []
     least = math.inf
     for family in families:
@@ -180,13 +186,13 @@ def _more(tried: _Tried, families: Sequence[Sequence[Settings]]) -> list[Trial]:
         if trial is None or trial.shortage >= least:
             continue
         added, least = [*others, strongest], trial.shortage
-        if trial.fits:
+        if is_enough(trial.settings):
             break
-    if not added or not tried.fits(_merged(added)):
+    if not added or not is_enough(_merged(added)):
         return []
     for family in reversed(added[:-1]):
         without = [one for one in added if one is not family]
-        if tried.fits(_merged(without)):
+        if is_enough(_merged(without)):
             added = without
     trial = _mildest(tried, added)
     return [] if trial is None else [trial]

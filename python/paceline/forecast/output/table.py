@@ -13,7 +13,16 @@ from paceline.forecast.result import Result
 from paceline.forecast.verdict.bottleneck import MIN_GAIN
 from paceline.forecast.verdict.groups import Group
 from paceline.forecast.wording import terms
-from paceline.forecast.wording.rows import base_trace, chunk_text, is_alone, named, sharding_label, varies, whose
+from paceline.forecast.wording.rows import (
+    base_trace,
+    chunk_text,
+    is_against_linear,
+    is_alone,
+    named,
+    sharding_label,
+    varies,
+    whose,
+)
 from paceline.forecast.wording.sharding import legend, memory_text
 
 Cell = Callable[[Result, "Group"], str]
@@ -85,16 +94,17 @@ def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, C
         columns.append((Column("library", left=True), lambda result, _: result.library))
     if varies([result.workers for result in results]):
         columns.append((Column(f"{noun}s"), lambda result, _: f"{_ranks(result, noun):,}"))
-    if varies([result.bandwidth_bps for result in results]):
+    links = [result for result in results if not is_alone(result)]
+    if varies([result.bandwidth_bps for result in links]):
         of = (
             "\nper " + units.listed(sorted({whose(result) for result in results}), "or")
             if any(result.gpus_per_node > 1 for result in results)
             else ""
         )
         columns.append((Column(f"bandwidth{of}"), lambda result, _: units.rate(result.bandwidth_bps)))
-    if varies([result.gpus_per_node for result in results]):
+    if varies([result.gpus_per_node for result in links]):
         columns.append((Column("GPUs per\nnode"), lambda result, _: f"{result.gpus_per_node:,}"))
-    if varies([result.latency_s for result in results]):
+    if varies([result.latency_s for result in links]):
         columns.append((Column("latency"), lambda result, _: units.duration(result.latency_s, 4)))
     if varies([result.compute_speedup for result in results]):
         columns.append((Column("compute\nspeedup"), lambda result, _: f"{result.compute_speedup:g}x"))
@@ -105,7 +115,8 @@ def _swept_columns(results: Sequence[Result], noun: str) -> list[tuple[Column, C
             *([(Column("compression", left=True), _compression)] if any(it.compression for it in results) else []),
             *([(Column("sync\nevery"), _every)] if any(it.sync_every for it in results) else []),
         ]
-    columns.append((Column("strategy", left=True), _strategy))
+    if not all(map(is_alone, results)):
+        columns.append((Column("strategy", left=True), _strategy))
     if any(result.coordinator for result in results):
         columns.append((Column("coordinator", left=True), lambda result, _: result.coordinator or "none"))
     if varies([result.servers for result in results if result.servers]):
@@ -163,11 +174,12 @@ def _figure_columns(
     columns: list[tuple[Column, Cell]] = [
         (Column(f"iter {time[1]}"), lambda result, _: units.in_unit(result.iteration_s, time))
     ]
+    pairs = [(result, group) for group in groups for result in group.results if result in listed]
     computes = any(result.compute_s > 0 for result in results)
     if computes:
         columns += [
             (Column("samples/s", spare=1), lambda result, _: _optional(result.samples_per_s, units.digits)),
-            (Column("scaling"), lambda result, _: _optional(result.scaling_efficiency, units.percent)),
+            *([(Column("scaling"), _scaling)] if any(_is_scaled(*pair) for pair in pairs) else []),
         ]
         if any(result.asynchronous is not None for result in results):
             columns.append((Column("mean\nstaleness"), _staleness))
@@ -193,9 +205,9 @@ def _figure_columns(
     if baselines := {result.baseline for result in results if result.baseline is not None}:
         name = f"speed-up over\n{baselines.pop()}"
         columns.append((Column(name), lambda result, _: _optional(result.speedup, units.factor)))
-    elif any(len(group.results) > 1 for group in groups):
+    elif len(listed) > len(groups) or not all(_is_even(group, group.ranked()[:1]) for group in groups):
         columns.append((Column(f"vs {_first(groups[0])}"), _speedup))
-    if computes:
+    if computes and not all(map(is_alone, listed)):
         columns.append(
             (
                 Column(f"exposed {exposed[1]}", spare=3),
@@ -207,6 +219,16 @@ def _figure_columns(
     if any(result.coordinator for result in results):
         columns += [_part_column(name, time) for name in ("coordinator", "copy", "collective")]
     return columns
+
+
+def _is_scaled(result: Result, group: Group) -> bool:
+    return is_against_linear(result, group.scenario(result).workload)
+
+
+def _scaling(result: Result, group: Group) -> str:
+    if not is_alone(result) and not _is_scaled(result, group):
+        return "-"
+    return _optional(result.scaling_efficiency, units.percent)
 
 
 def _first(group: Group) -> str:

@@ -333,13 +333,13 @@ def network(result: Result, workload: Workload | None) -> str:
 def differing(result: Result, results: Sequence[Result]) -> list[str]:
     """Return the bandwidth, latency and speed of a result, those of which differ from those of others."""
     words = []
-    if varies([other.bandwidth_bps for other in results]):
+    if not is_alone(result) and varies([other.bandwidth_bps for other in results]):
         words.append(units.rate(result.bandwidth_bps))
-    if varies([other.latency_s for other in results]):
+    if not is_alone(result) and varies([other.latency_s for other in results]):
         words.append(f"latency {units.duration(result.latency_s)}")
     if varies([other.compute_speedup for other in results]):
         words.append(f"{units.short(result.compute_speedup)}x compute speed")
-    if varies([other.gpus_per_node for other in results]):
+    if not is_alone(result) and varies([other.gpus_per_node for other in results]):
         words.append(f"{units.count(result.gpus_per_node, 'GPU')} per node")
     if varies([other.send_order for other in results]) and result.send_order is not None:
         words.append(f"order {result.send_order}")
