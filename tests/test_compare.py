@@ -279,7 +279,7 @@ LOOPS = {
     # By cause: workload, options, and what the run has in effect: other options, a network, or the time of a part.
     "sockets": ("llama-3-8b", LLAMA_8B, "sockets"),
     "no-plugin": ("llama-3-8b", {**LLAMA_8B, "cluster": "p5"}, "no-plugin"),
-    "one-rail": ("llama-3-8b", LLAMA_8B, "one-nic"),
+    "one-rail": ("llama-3-8b", LLAMA_8B, "one-rail"),
     "acs": ("gpt2-xl", GPT2_XL, "acs"),
     "peer-access-off": ("llama-3-8b", {**LLAMA_8B, "workers": "8"}, {"intra_bandwidth": "80Gbps"}),
     "straggler": ("bert-large", BERT, {"stragglers": "0:1.4"}),

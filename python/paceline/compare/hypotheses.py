@@ -235,14 +235,14 @@ def _networks(question: Question) -> Iterator[Hypothesis]:
         _with_rate(question),
         Variable(_NETWORK[0] * rate, _NETWORK[1] * rate, _instead(question)),
     )
-    if (through_host := networks.get("no-gpudirect")) is not None:
+    if (through_host := networks.get("gpudirect-off")) is not None:
         most = through_host.rate_bps
         variable = Variable(_THROUGH_HOST * most, most, _instead(question))
         yield Hypothesis(_cause("gpudirect-off"), _on_network(question, through_host), variable)
     if (redirected := networks.get("acs")) is not None:
         variable = Variable(_HALF[0] * rate, _HALF[1] * rate, _instead(question))
         yield Hypothesis(_cause("acs"), _on_network(question, redirected), variable)
-    if (one_nic := networks.get("one-nic")) is not None:
+    if (one_nic := networks.get("one-rail")) is not None:
         nics = Machine.of(question.forecaster.cluster).nics
 
         def on(count: float) -> float:
@@ -255,7 +255,7 @@ def _networks(question: Question) -> Iterator[Hypothesis]:
             counts[0], counts[-1], lambda count: f"{count:.0f} of {nics} NICs", is_whole=True, values=counts
         )
         yield Hypothesis(_cause("one-rail"), on, variable)
-    if (half := networks.get("half-pcie")) is not None:
+    if (half := networks.get("nic-pcie")) is not None:
         words = "network cards with half of their PCI Express lanes"
         yield Hypothesis(_cause("nic-pcie"), lambda _: question.forecaster.seconds_on(half.cluster), words=words)
 
@@ -279,7 +279,7 @@ def _sockets(question: Question, instead: Alternative | None) -> Iterator[Hypoth
         if instead.name == "no-plugin":
             facts.append(f"NCCL uses the nodes' RDMA by the plugin {question.forecaster.cluster.nccl_plugin} only")
     if high > _SOCKETS_BPS[0]:
-        cause = _cause("sockets" if instead is None or instead.name == "sockets" else "no-plugin")
+        cause = _cause("sockets" if instead is None else instead.name)
         variable = Variable(min(_SOCKETS_BPS[0], high / 4), high, _instead(question))
         yield Hypothesis(cause, seconds, variable, facts=tuple(facts))
 

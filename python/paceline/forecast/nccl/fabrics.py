@@ -1,4 +1,7 @@
-"""A cluster with the network that NCCL falls back to, or that a fault leaves it: causes to try on a scenario."""
+"""A cluster with the network that NCCL falls back to, or that a fault leaves it: causes to try on a scenario.
+
+The words for each, its check and its remedy are in `catalog/causes.json`, by the same name.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,24 @@ from typing import Literal
 
 from paceline._core import Cluster, Sockets
 from paceline.catalog.channels import with_channel
-from paceline.catalog.nccl import Kind, constant
-from paceline.forecast.nccl.model import CollectiveTime, Group, Machine, collective_time
+from paceline.catalog.nccl import constant
+from paceline.forecast.nccl.model import Machine
 
-FabricName = Literal["sockets", "no-plugin", "no-gpudirect", "acs", "one-nic", "half-pcie"]
+FabricName = Literal["sockets", "no-plugin", "gpudirect-off", "acs", "one-rail", "nic-pcie"]
 _ACS = 0.5
 """Of the cards' rate, where their traffic with GPUs goes by the CPU: 9.84 of 22 GB/s (nccl-tests#112), 27 of 48
 (nccl#949)."""
-
-
 _HELPERS = Sockets(4, 1)
 """Of a connection: `ncclSocketGetNsockNthread` of NCCL's src/transport/net_socket.cc, by the PCI vendor 0x1ae0."""
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """A cluster whose NCCL uses another network, and how to recognize it."""
+    """A cluster whose NCCL uses another network."""
 
     name: FabricName
+    """Of the cause in the catalog."""
     cluster: Cluster
-    cause: str
-    """In words: `NCCL over sockets instead of RDMA`."""
-    check: str
-    """A command, or the line of NCCL_DEBUG=INFO, that shows it."""
 
     def carrying(self, bps: float) -> Cluster:
         """Return the cluster whose network carries so many bits per second of a node.
@@ -61,70 +59,25 @@ def alternatives(cluster: Cluster) -> list[Alternative]:
     return [one for one in _all(cluster) if one.cluster != cluster]
 
 
-def compared(kind: Kind, size: int, group: Group, cluster: Cluster) -> list[tuple[Alternative, CollectiveTime]]:
-    """Return the time of a collective under each alternative, the slowest first; `size` is in bytes."""
-    times = [
-        (one, collective_time(kind, size, group, one.cluster, caller="nccl-tests")) for one in alternatives(cluster)
-    ]
-    return sorted(times, key=lambda it: -it[1].seconds)
-
-
 def _all(cluster: Cluster) -> Iterator[Alternative]:
     machine = Machine.of(cluster)
     if cluster.channel != "tcp":
         yield from _without_rdma(cluster, machine)
     if machine.nics > 1:
-        yield Alternative(
-            "one-nic",
-            _on_one_nic(cluster, machine),
-            f"one network card of {machine.nics} is used",
-            "NCCL_DEBUG=INFO: 'Using' lists one card after NET/IB or NET/OFI; NCCL_IB_HCA",
-        )
-    nic = machine.network / machine.nics
-    left = min(1.0, machine.generation.slot / 2 / nic)
-    yield Alternative(
-        "half-pcie",
-        cluster.replace(bandwidth_bps=cluster.bandwidth_bps * left),
-        "network cards have half of their PCI Express lanes, or the generation before",
-        "sudo lspci -vv: LnkSta below LnkCap at the network card",
-    )
+        yield Alternative("one-rail", _on_one_nic(cluster, machine))
+    left = min(1.0, machine.generation.slot / 2 * machine.nics / machine.network)
+    yield Alternative("nic-pcie", cluster.replace(bandwidth_bps=cluster.bandwidth_bps * left))
 
 
 def _without_rdma(cluster: Cluster, machine: Machine) -> Iterator[Alternative]:
-    sockets = _over_sockets(_on_one_nic(cluster, machine))
-    if cluster.nccl_plugin is None:
-        yield Alternative(
-            "sockets",
-            sockets,
-            "NCCL over sockets of one network interface instead of RDMA",
-            "NCCL_DEBUG=INFO: NET/Socket where NET/IB is expected",
-        )
-    else:
-        yield Alternative(
-            "no-plugin",
-            sockets,
-            f"NCCL has not loaded its plugin {cluster.nccl_plugin}: sockets of one network interface",
-            "NCCL_DEBUG=INFO: NET/Socket where NET/OFI or the plugin's name is expected",
-        )
-    yield Alternative(
-        "no-gpudirect",
-        cluster.replace(gpudirect=False),
-        "GPUDirect RDMA is off: messages pass through host memory",
-        "NCCL_DEBUG=INFO: 'via NET/…' without /GDRDMA; lsmod | grep nvidia_peermem",
-    )
-    yield Alternative(
-        "acs",
-        cluster.replace(bandwidth_bps=_ACS * cluster.bandwidth_bps),
-        "ACS is on: messages between network cards and GPUs go by the CPU",
-        "sudo lspci -vvv | grep ACSCtl: SrcValid+",
-    )
+    """Yield sockets of one interface in the place of all cards, and what slows messages between cards and GPUs."""
+    sockets = with_channel(_on_one_nic(cluster, machine).replace(latency_s=0.0, efficiency=None), "tcp")
+    yield Alternative("sockets" if cluster.nccl_plugin is None else "no-plugin", sockets)
+    yield Alternative("gpudirect-off", cluster.replace(gpudirect=False))
+    yield Alternative("acs", cluster.replace(bandwidth_bps=_ACS * cluster.bandwidth_bps))
 
 
 def _on_one_nic(cluster: Cluster, machine: Machine) -> Cluster:
     if cluster.has_rails:
         return cluster.replace(fabric=None)
     return cluster.replace(bandwidth_bps=cluster.bandwidth_bps / machine.nics, nics_per_node=1)
-
-
-def _over_sockets(cluster: Cluster) -> Cluster:
-    return with_channel(cluster.replace(latency_s=0.0, efficiency=None), "tcp")
