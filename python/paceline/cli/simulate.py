@@ -66,7 +66,7 @@ _SECTIONS = {
     metavar="FILE",
     help="Model from a Hugging Face config.json; needs --gpu.",
 )
-@click.option("--all", "everything", is_flag=True, help="List all strategies, not only the five fastest.")
+@click.option("--all", "everything", is_flag=True, help="List all strategies, not only the five fastest that differ.")
 @click.option("--explain", is_flag=True, help="Show the bottleneck and what would help.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per scenario.")
 @types.option("simulate", "detail")
