@@ -638,6 +638,10 @@ def test_aliases_of_yaml_do_not_multiply(tmp_path):
     assert "values" in cli.refused("simulate", tmp_path / "bomb.yaml")
 
 
+def test_documents_without_an_end_take_no_time():
+    assert dict(arguments("<<A\n" * 50_000 + "python x.py --lr 1")) == {"--lr": 1}
+
+
 def test_shell_scripts():
     text = r"""
 export NODES=${NNODES:-2}
@@ -668,7 +672,9 @@ def test_advise_searches_what_the_file_fixes(tmp_path):
     assert "As in file" in shown and f"simulate {path}" in " ".join(shown.replace("\\\n", "").split())
 
 
-EXAMPLES = {name: text for name, (text, *_) in FILES.items()}
+EXAMPLES = {name: text for name, (text, *_) in FILES.items()} | {
+    f"run{number}.sh": command for number, command in enumerate(SCRIPTS)
+}
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(string.ascii_letters, max_size=8)
 )
@@ -690,6 +696,8 @@ def changed_files(draw):
 def test_whatever_is_written_is_read_or_refused(tmp_path_factory, changed, gpus):
     name, text = changed
     path = tmp_path_factory.getbasetemp() / name
+    for beside, content in LAUNCH.items():
+        path.with_name(beside).write_text(content)
     path.write_text(text)
     try:
         reading = trainers.read(path, {} if gpus is None else {"workers": [gpus]})

@@ -9,6 +9,7 @@ read: a shell is needed to decide them. Commands that only print, and documents 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,7 @@ _PROGRAM = re.compile(
 _FILE = re.compile(r"[\w./~${}-]+\.(?:ya?ml|toml|json)")
 NAMED_FILE = "(file)"
 """The field of a file that a program gets as an argument without a name: `axolotl train qlora.yml`."""
-_HERE_DOCUMENT = re.compile(r"(?ms)<<-?[ \t]*(['\"]?)(\w+)\1([^\n]*)\n.*?^[ \t]*\2[ \t]*$")
+_HERE_DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w*)['\"]?")
 _CASE = re.compile(r"(?m)^[ \t]*-[\w|-]*\)")
 """A pattern of `case`: `--model)`."""
 _PRINTING = frozenset(
@@ -56,7 +57,7 @@ def arguments(text: str) -> Iterator[tuple[str, Any]]:
     """
     text = text.replace("\r\n", "\n")
     variables = dict(_of_slurm(text))
-    lines = _WHOLE_COMMENT.sub("", _HERE_DOCUMENT.sub(r"\3", text))
+    lines = _WHOLE_COMMENT.sub("", _without_documents(text))
     plain = _CASE.sub("", _COMMENT.sub("", re.sub(r"\\[ \t]*\n", " ", lines)))
     commands = "".join(_without_assignments(plain, variables))
     options = _of_lines(_expanded(commands, variables))
@@ -65,6 +66,23 @@ def arguments(text: str) -> Iterator[tuple[str, Any]]:
         options = [pair for value in variables.values() for pair in _of_lines(_expanded(value, variables))]
     yield from _settings(variables)
     yield from options
+
+
+def _without_documents(text: str) -> str:
+    """Return a script without the lines of its documents, from `<<EOF` to the line `EOF`."""
+    lines = text.split("\n")
+    ends: dict[str, list[int]] = {}
+    for place, line in enumerate(lines):
+        ends.setdefault(line.strip(), []).append(place)
+    left: list[str] = []
+    place = 0
+    while place < len(lines):
+        match = _HERE_DOCUMENT.search(lines[place])
+        known = [] if match is None else ends.get(match[1], [])
+        after = bisect_right(known, place)
+        left.append(lines[place] if match is None else lines[place].replace(match[0], " "))
+        place = known[after] + 1 if after < len(known) else place + 1
+    return "\n".join(left)
 
 
 def _of_slurm(text: str) -> Iterator[tuple[str, str]]:
