@@ -515,23 +515,38 @@ def test_a_profile_of_a_gpu_is_split_into_parts(tmp_path):
     assert parts.hidden_s == pytest.approx(150e-6)
 
 
-def test_a_profile_without_overlap_is_named_so(tmp_path):
-    words = ("llama-3-8b", "--gpu", "a100", "--gpus", "32", "--sharding", "zero3", "--seq", "4096")
-    options = {"gpu": "a100", "gpus": 32, "sharding": "zero3", "seq": 4096}
-    run = forecaster_parts(paceline.simulate("llama-3-8b", **options, overlap=False))
+GATHERS = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect", "profiled"),
+    [
+        ("no-overlap", {"overlap": False}, (0.0, "BFloat16", "0% of communication is beside computation")),
+        (
+            "wide-gathers",
+            {"param_dtype": "float32", "reduce_dtype": "float32"},
+            (0.5, "Float", "the profile's all-gathers are in float32"),
+        ),
+    ],
+)
+def test_a_profile_tells_overlap_and_the_type_of_gathers(tmp_path, cause, effect, profiled):
+    hidden, dtype, fact = profiled
+    options = {"gpu": "a100", "gpus": 32, "sharding": "zero3", "seq": 2048}
+    run = forecaster_parts(paceline.simulate("llama-3-8b", **options, **effect))
     computed, sent, updated = (1e6 * run[name] for name in ("computation", "communication", "optimizer"))
-    profile = Recording()
-    whole = computed + sent + updated
-    for number in range(3):
-        at = number * whole
-        profile.add(f"ProfilerStep#{number}", "user_annotation", at, whole)
+    profile, whole = Recording(), computed + sent + updated
+    args = {"Collective name": "_allgather_base", "In msg nelems": 1 << 20, "Out msg nelems": 1 << 25, "dtype": dtype}
+    for at in (0, whole, 2 * whole):
+        profile.add("ProfilerStep#1", "user_annotation", at, whole)
         profile.kernel("ampere_bf16_s16816gemm", at, at, computed)
-        profile.kernel("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", at, at + computed, sent)
+        begin = at + (1 - hidden) * computed
+        profile.kernel(GATHERS, at, begin, at + computed + sent - begin, stream=20, **args)
         profile.add("Optimizer.step#AdamW.step", "user_annotation", at + computed + sent, updated)
         profile.kernel("multi_tensor_apply_kernel", at + computed + sent, at + computed + sent, updated)
-    found = answer(*words, "--measured", profile.write(tmp_path / "profile.json"))
-    assert names(found)[0] == "no-overlap"
-    assert found["causes"][0]["for"] == ["0% of communication is beside computation"]
+    words = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    found = answer("llama-3-8b", *words, "--measured", profile.write(tmp_path / "profile.json"))
+    first = next(one for one in found["causes"] if one["gap_of"] == "communication")
+    assert first["cause"] == cause and fact in first["for"]
 
 
 def test_a_profile_of_cpus_is_split_into_parts():

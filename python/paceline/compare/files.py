@@ -130,6 +130,7 @@ def _profile(path: Path) -> Measured:
         text=path.name,
         parts_s=seconds,
         hidden_s=parts.hidden_s,
+        gathered=parts.gathered,
         ranks=parts.world_size or None,
         notes=tuple(notes),
     )

@@ -486,7 +486,9 @@ def _of_gradients(question: Question) -> Iterator[Hypothesis]:
         yield Hypothesis(_cause("small-buckets"), _of_options(question, bucket_size="none"), words="a tensor each")
     if gathers and scenario.workload is not None and scenario.workload.recipe.gathered != "float32":
         changes = {"param_dtype": "float32", "reduce_dtype": "float32"}
-        yield Hypothesis(_cause("wide-gathers"), _of_options(question, **changes), words="4 bytes per parameter")
+        facts = ("the profile's all-gathers are in float32",) if _is_wide(question) else ()
+        words = "4 bytes per parameter"
+        yield Hypothesis(_cause("wide-gathers"), _of_options(question, **changes), words=words, facts=facts)
     if int(scenario.options.get("accumulate", 1)) > 1 and not scenario.options.get("accumulate_sync"):
         words = f"{scenario.options['accumulate']} times per step"
         yield Hypothesis(_cause("every-pass-synced"), _of_options(question, accumulate_sync=True), words=words)
@@ -562,11 +564,21 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
 
 
 def evidence(question: Question, cause: Cause) -> float:
-    """Return how likely what a profile shows of overlap is with a cause, over how likely it is at best."""
-    share = question.hidden_share
-    if share is None or cause.part != "communication":
+    """Return how likely what a profile shows of communication is with a cause, over how likely it is at best."""
+    if cause.part != "communication":
         return 1.0
-    return 1.0 if (share < _HIDDEN) == (cause.name == "no-overlap") else _AGAINST
+    likelihood, share = 1.0, question.hidden_share
+    if share is not None and (share < _HIDDEN) != (cause.name == "no-overlap"):
+        likelihood *= _AGAINST
+    if question.measured.gathered and _is_wide(question) != (cause.name == "wide-gathers"):
+        likelihood *= _AGAINST
+    return likelihood
+
+
+def _is_wide(question: Question) -> bool:
+    """Whether a profile has all-gathers in a wider type than the forecast."""
+    workload = question.forecaster.workload
+    return workload is not None and question.measured.gathered == "float32" != workload.recipe.gathered
 
 
 def _fewer(batch: int) -> tuple[float, ...]:

@@ -106,6 +106,8 @@ class Measured:
     """Seconds of a step by part (`paceline.catalog.causes.PARTS`)."""
     hidden_s: float | None = None
     """Seconds of communication beside computation, which are in no part."""
+    gathered: str = ""
+    """The type of most bytes of all-gathers (`bfloat16`), if the file says so."""
     ranks: int | None = None
     """The ranks of the run, if the file says so."""
     sizes: tuple[Timed, ...] = ()

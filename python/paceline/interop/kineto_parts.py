@@ -7,6 +7,7 @@ of anything else that runs kernels. Without kernels, the operators of the CPU co
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ class StepParts:
     world_size: int
     device: str
     on_gpu: bool
+    gathered: str
+    """The type of most bytes of all-gathers, such as `bfloat16`; empty if the profile does not say."""
 
 
 def parts_of(path: Path) -> StepParts:
@@ -54,8 +57,16 @@ def parts_of(path: Path) -> StepParts:
     step, computation, optimizer, communication, hidden, waiting, idle = (
         median(column) * 1e-6 for column in zip(*each, strict=True)
     )
-    about = (len(each), profile.world_size, profile.device, source.on_gpu)
+    about = (len(each), profile.world_size, profile.device, source.on_gpu, _gathered(profile))
     return StepParts(step, computation, optimizer, communication, hidden, waiting, idle, *about)
+
+
+def _gathered(profile: Profile) -> str:
+    sizes: Counter[str] = Counter()
+    for one in map(collectives.describe, filter(collectives.is_kernel, profile.of(*ON_GPU))):
+        if one.kind == "all-gather" and one.bytes and one.dtype:
+            sizes[one.dtype] += one.bytes
+    return max(sizes, key=sizes.__getitem__, default="")
 
 
 def _parts(source: Source, profile: Profile, window: Interval) -> tuple[float, ...]:
