@@ -439,6 +439,19 @@ def test_malformed_files(tmp_path, name, content, said):
     assert said in shown and name in shown and "try:" in shown
 
 
+@pytest.mark.parametrize("command", [["advise"], ["compare", "--measured", "2s"], ["simulate"]])
+def test_a_missing_file_is_one_in_each_command(tmp_path, command):
+    words = [command[0], tmp_path / "gone.yaml", *command[1:], "--gpu", "h100", "--gpus", "8"]
+    assert "gone.yaml: no such file" in " ".join(cli.refused(*words).split())
+
+
+def test_compare_shows_the_fields_of_the_file(tmp_path):
+    path = written(tmp_path, "titan.toml")
+    words = ("compare", path, "--gpu", "h100", "--measured", "2s")
+    assert "titan.toml is a file of torchtitan" in cli.printed(*words)
+    assert json.loads(cli.printed(*words, "--json"))["file"]["trainer"] == "torchtitan"
+
+
 def test_of_a_field_that_is_there_twice_the_last_counts(tmp_path):
     reading = trainers.read(written(tmp_path, "lora.yml", AXOLOTL + "micro_batch_size: 4\nlora_r: 32\n"), {})
     assert reading.options["batch"] == 4

@@ -146,7 +146,7 @@ def _model(model: str | None, config: Path | None) -> str | Path:
     from paceline.catalog.models.config import read_config
     from paceline.catalog.models.spec import config_named
     from paceline.forecast.advisor.job import refuse_recording
-    from paceline.forecast.trainer_file import is_candidate
+    from paceline.forecast.trainer_file import check_there, is_candidate
 
     if (model is None) == (config is None):
         raise UsageError("advise needs one model", remedy="paceline advise llama-3-8b --gpu h100 --gpus 64")
@@ -157,6 +157,7 @@ def _model(model: str | None, config: Path | None) -> str | Path:
     assert model is not None
     if is_candidate(model):
         return model
+    check_there([model])
     refuse_recording(model)
     config_named(model)
     return model

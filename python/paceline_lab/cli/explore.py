@@ -75,13 +75,14 @@ def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelSta
     from paceline.catalog.gpus import find_hardware
     from paceline.catalog.models.config import built_in_configs, find_config
     from paceline.catalog.models.spec import split_word
-    from paceline.forecast.trainer_file import is_candidate
+    from paceline.forecast.trainer_file import check_there, is_candidate
 
     from paceline_lab.explore.answers import preset
     from paceline_lab.explore.state import ModelState, checked, checked_of_model
 
     if is_candidate(named):
         return _of_file(Path(named), gpu)
+    check_there([named])
     word = named
     named, own = split_word(word)
     if gpu is not None and own.setdefault("gpu", gpu) != gpu:
