@@ -476,3 +476,16 @@ def test_what_measured_jobs_may_exceed_may_not_fit() -> None:
         assert own.fits == (most >= made.memory.peak_bytes)
         assert own.may_not_fit == (may_not and bool(own.fits))
         assert ("may not fit" in fit(own)) == own.may_not_fit
+
+
+def test_small_batches_beside_adapters_find_no_blocks_of_gradients() -> None:
+    """Where all is trained, activations of few tokens take blocks of gradients; adapters' are too small for that."""
+    options: dict[str, Any] = {"workers": 1, "strategy": "native", "seq": 512, "kernels": "eager"}
+
+    def besides(**more: Any) -> int:
+        made = paceline.simulate("llama-3.2-1b@a100", **options, **more).sharded
+        assert made is not None
+        return made.memory.reserved_bytes - made.memory.peak_bytes
+
+    logits = 2 * 512 * 128256
+    assert besides(lora="16") >= logits > besides()

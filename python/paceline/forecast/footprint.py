@@ -104,10 +104,11 @@ def _reserved_bytes(scenario: Scenario, workload: Workload | None, peak: Peak) -
         return max(peak.apart_bytes, round(_ROUTED * peak.peak_bytes))
     gathers = kind(scenario.options.get("sharding") or "none") in GATHERED
     tokens = workload.batch * workload.tokens // workload.context
-    if gathers or tokens > max(layer.hidden for layer in workload.model.layers):
+    is_frozen = workload.model.is_frozen
+    if gathers or is_frozen or tokens > max(layer.hidden for layer in workload.model.layers):
         # Eager kernels recompute a block in tensors of many sizes, which leave the blocks of the logits in pieces.
-        # So does any kernel beside adapters, whose gradients are too small to leave other blocks for logits.
-        is_pieced = workload.kernels == "eager" or workload.model.is_frozen
+        # So does any kernel beside adapters, whose gradients are too small to leave blocks for anything.
+        is_pieced = workload.kernels == "eager" or is_frozen
         return peak.apart_bytes + workload.loss_blocks_bytes + (workload.least_passing_bytes if is_pieced else 0)
     # Activations are no larger than the gradients of the matrices that they are multiplied by, and take their blocks
     # on the same stream; logits are larger than those.
