@@ -479,13 +479,8 @@ def test_what_measured_jobs_may_exceed_may_not_fit() -> None:
 
 
 def test_small_batches_beside_adapters_find_no_blocks_of_gradients() -> None:
-    """Where all is trained, activations of few tokens take blocks of gradients; adapters' are too small for that."""
-    options: dict[str, Any] = {"workers": 1, "strategy": "native", "seq": 512, "kernels": "eager"}
-
-    def besides(**more: Any) -> int:
-        made = paceline.simulate("llama-3.2-1b@a100", **options, **more).sharded
-        assert made is not None
-        return made.memory.reserved_bytes - made.memory.peak_bytes
-
-    logits = 2 * 512 * 128256
-    assert besides(lora="16") >= logits > besides()
+    """What is reserved has the loss's own blocks, though a microbatch has fewer tokens than the model is wide."""
+    options: dict[str, Any] = {"workers": 1, "strategy": "native", "seq": 512, "kernels": "eager", "lora": "16"}
+    made = paceline.simulate("llama-3.2-1b@a100", **options).sharded
+    assert made is not None
+    assert made.memory.reserved_bytes - made.memory.peak_bytes >= 2 * 512 * 128256
