@@ -43,7 +43,7 @@ class Trial:
     """A configuration that was tried."""
 
     settings: Settings
-    """What was changed."""
+    """Its changes."""
     fits: bool
     need_bytes: int
     """Memory of a GPU that it takes."""
@@ -127,7 +127,7 @@ class Families:
     near: int
     """How many of those variants are tried before other changes are tried with all."""
     last: Sequence[Sequence[Settings]]
-    """What makes another job, or needs another machine or trainer: only where nothing else helps."""
+    """Changes that make another job, or need another machine or trainer: only where nothing else helps."""
 
 
 def proposals(families: Families, attempt: Attempt, shortage: float) -> Proposals:

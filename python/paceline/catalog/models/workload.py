@@ -703,7 +703,7 @@ class Workload:
 
     @property
     def loss_blocks_bytes(self) -> int:
-        """What the allocator reserves beside adapters for the loss, beyond what that allocates at once.
+        """Bytes that the allocator reserves beside adapters for the loss, beyond what that allocates at once.
 
         Measured with vocabularies of 32,000 and 128,256 (fms-acceleration, `refs/a100_80gb_liger.csv`): from 4 to 8
         samples, all that a GPU has in use grows by 14 bytes a logit. Where all is trained, gradients and temporaries of

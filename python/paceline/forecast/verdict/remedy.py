@@ -20,7 +20,7 @@ from paceline.forecast.typed import Typed
 
 @dataclass(frozen=True)
 class Proposed:
-    """What was tried for a request that does not fit."""
+    """The proposal that was tried for a request that does not fit."""
 
     typed: Typed
     """The request."""

@@ -95,7 +95,7 @@ def default_optimizer(reading: Reading, whose: str) -> None:
 
 
 _PATTERN = re.compile(r"[\\^$*+?|()\[\]{}]|\\.\\*")
-"""What PEFT's regular expressions have, and names of modules have not."""
+"""Characters that PEFT's regular expressions have, and names of modules have not."""
 _GROUP = re.compile(r"\(([\w|]+)\)(\w*)")
 _NAME = re.compile(r"[A-Za-z]\w*")
 _PEFT_MODULES: Mapping[str, str] = {
