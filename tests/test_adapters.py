@@ -408,8 +408,10 @@ def test_a_recorded_script_agrees_with_the_options(
     computed = forecast(tmp_path / "config.json", **given)
     assert recorded.sharded is not None and computed.sharded is not None
     assert computed.gradient_bytes == recorded.gradient_bytes
+    # bitsandbytes converts 8 bits by two kernels, one after the other.
+    off = 0.06 if "int8" in words else 0.04
     for part in ("forward_s", "backward_s", "optimizer_s"):
-        assert getattr(computed, part) == pytest.approx(getattr(recorded, part), rel=0.05)
+        assert getattr(computed, part) == pytest.approx(getattr(recorded, part), rel=off)
     assert computed.sharded.memory.peak_bytes == pytest.approx(recorded.sharded.memory.peak_bytes, rel=0.12)
 
 

@@ -42,6 +42,10 @@ OWN = {
     "glm4_moe": {**EXPERTS, "n_routed_experts": 4, "first_k_dense_replace": 1, "use_qk_norm": True, "head_dim": 24},
     "gemma2": {"head_dim": 24},
     "ministral": {"head_dim": 24},
+    "ministral3": {"head_dim": 24},
+    "hunyuan_v1_dense": {"head_dim": 24},
+    "glm": {"head_dim": 24},
+    "helium": {"head_dim": 16},
     "smollm3": {"tie_word_embeddings": False},
     "llama": {"attention_bias": True, "mlp_bias": True},
 }

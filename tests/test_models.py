@@ -70,6 +70,8 @@ PUBLISHED = {
 }
 WITHOUT_A_BUILT_IN = {
     *("ministral", "granite", "olmo3", "glm4_moe", "falcon_h1", "qwen3_5_text", "qwen3_5_moe_text", "gemma4_text"),
+    *("ministral3", "helium", "hunyuan_v1_dense", "exaone4", "glm", "xlm-roberta", "camembert", "mt5"),
+    *("chatglm", "gpt_bigcode", "lfm2"),
 }
 # B. of parameters in the paper's table 2.1.
 GPT3 = {"gpt3-1.3b": 1.3e9, "gpt3-2.7b": 2.7e9, "gpt3-6.7b": 6.7e9, "gpt3-13b": 13e9, "gpt3-175b": 175e9}

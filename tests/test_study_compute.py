@@ -46,7 +46,8 @@ def test_files_of_commands_are_there():
         if word.startswith(str(FOLDER))
     }
     assert named == {str(path) for path in FOLDER.glob("configs/*.json")}
-    recorded = {f"{word}.xz" for row in ROWS.values() for word in row.words if word.startswith("traces/")}
+    rows = [*ROWS.values(), *finetune.read()]
+    recorded = {f"{word}.xz" for row in rows for word in row.words if word.startswith("traces/")}
     assert recorded == {str(path.relative_to(FOLDER)) for path in FOLDER.glob("traces/*")}
 
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from paceline._internal.nearest import nearest
 from paceline.catalog import names
+from paceline.catalog.models.heads import ROBERTAS
 from paceline.catalog.models.layers import SAVED, Layer, Model, Tensor
 from paceline.errors import InvalidArgumentError
 
@@ -52,6 +53,10 @@ _DELTA: dict[str, tuple[str, ...]] = {
     **{"in_proj_qkvz": ("qkvz",), "in_proj_ba": ("ba",), "in_proj_qkv": ("mixer.qkv",), "in_proj_z": ("z",)},
     **{"in_proj_b": ("mixer.b",), "in_proj_a": ("mixer.a",), "out_proj": ("mixer.out",)},
 }
+_OF_T5: dict[str, tuple[str, ...]] = {
+    **{"q": ("q",), "k": ("k",), "v": ("v",), "o": ("attention.out",)},
+    **{"wi": ("up",), "wi_0": ("gate",), "wi_1": ("up",), "wo": ("down",)},
+}
 _MODULES: dict[str, dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("gpt2", "gpt_bigcode"), _GPT),
     "chatglm": {
@@ -61,7 +66,7 @@ _MODULES: dict[str, dict[str, tuple[str, ...]]] = {
     "mpt": {"Wqkv": ("qkv",), "out_proj": ("attention.out",), "up_proj": ("up",), "down_proj": ("down",)},
     **dict.fromkeys(("falcon", "gpt_neox"), _FALCON),
     **dict.fromkeys(("opt", "bart", "whisper"), _OPT),
-    **dict.fromkeys(("bert", "roberta", "vit"), _BERT),
+    **dict.fromkeys(("bert", *ROBERTAS, "vit"), _BERT),
     **dict.fromkeys(
         ("deepseek_v2", "deepseek_v3", "kimi_k2", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite"),
         _LATENT,
@@ -77,15 +82,12 @@ _MODULES: dict[str, dict[str, tuple[str, ...]]] = {
         **{"qkv_proj": ("qkv",), "o_proj": ("attention.out",)},
         **{"gate_up_proj": ("gate_up",), "down_proj": ("down",)},
     },
-    "glm4": {**_LLAMA, "gate_up_proj": ("gate_up",)},
+    **{kind: {**_LLAMA, "gate_up_proj": ("gate_up",)} for kind in ("glm", "glm4")},
     "starcoder2": {
         **{"q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",), "o_proj": ("attention.out",)},
         **{"c_fc": ("up",), "c_proj": ("down",)},
     },
-    "t5": {
-        **{"q": ("q",), "k": ("k",), "v": ("v",), "o": ("attention.out",)},
-        **{"wi": ("up",), "wi_0": ("gate",), "wi_1": ("up",), "wo": ("down",)},
-    },
+    **dict.fromkeys(("t5", "mt5"), _OF_T5),
 }
 """The linear layers of a block by transformers' names, and what they are called here; of other families, Llama's."""
 _BITS: Mapping[names.Quantization, tuple[float, int]] = {
@@ -106,11 +108,11 @@ _ENDS: Mapping[str, Mapping[str, str]] = {
     **dict.fromkeys(("gpt2", "gpt_bigcode", "mpt", "qwen"), _GPT2),
     "chatglm": {"words": "word_embeddings", "head": "output_layer"},
     "bert": {**_ENCODER, "head": "cls"},
-    "roberta": _ENCODER,
+    **dict.fromkeys(ROBERTAS, _ENCODER),
     "vit": _ENCODER,
     "gpt_neox": {"words": "embed_in", "head": "embed_out"},
     "falcon": {"words": "word_embeddings"},
-    **dict.fromkeys(("t5", "bart"), _T5),
+    **dict.fromkeys(("t5", "mt5", "bart"), _T5),
     "mamba2": {"words": "embeddings"},
 }
 """Names of the tables and the head of transformers' families, where they are not Llama's."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from paceline._core import Trace
 from paceline.catalog.gpus import titled
+from paceline.catalog.models.heads import ROBERTAS
 from paceline.catalog.models.layers import Model
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.recipes import dtype_bytes
@@ -28,8 +29,8 @@ QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
 """Deviations of a normal distribution within which a share `LEVEL` is."""
 APART = 2
 """Properties in which a case may differ from the question."""
-_ENCODERS = ("bert", "roberta")
-_ENCODER_DECODERS = ("t5", "bart", "whisper")
+_ENCODERS = ("bert", *ROBERTAS)
+_ENCODER_DECODERS = ("t5", "mt5", "bart", "whisper")
 _IMAGES = ("vit",)
 UNLISTED = "unlisted"
 """The architecture of a GPU whose file is not a built-in one: a recording knows its title only."""

@@ -16,7 +16,7 @@ from paceline.catalog.models.blocks import (
 )
 from paceline.catalog.models.composites import language_part
 from paceline.catalog.models.config import Config
-from paceline.catalog.models.heads import decoder_layers, head_of, labeling
+from paceline.catalog.models.heads import ROBERTAS, decoder_layers, head_of, labeling
 from paceline.catalog.models.layers import Activations, Layer, Matmul, Model, Tensor
 from paceline.catalog.models.steps import Pointwise, Product, Weight
 from paceline.catalog.models.stepwise import layer_of
@@ -180,7 +180,7 @@ def _chatglm(config: Config, tokens: int) -> list[Layer]:
 
 def _bert(config: Config, tokens: int) -> list[Layer]:
     hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    is_roberta = config.kind == "roberta"
+    is_roberta = config.kind in ROBERTAS
     block = Block(
         hidden,
         heads,
@@ -222,7 +222,7 @@ def _bert_head(config: Config, tokens: int, hidden: int, words: Tensor) -> list[
     if what == "choice":
         return [pooler, labeling("model.head", 1, hidden, 1)]
     if what == "sequence":
-        if config.kind == "roberta":
+        if config.kind in ROBERTAS:
             return [labeling("model.head", 1, hidden, config.labels(), more=_dense(hidden))]
         return [pooler, labeling("model.head", 1, hidden, config.labels())]
     if what in ("tokens", "answers"):
@@ -535,8 +535,9 @@ _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
     "chatglm": _chatglm,
     "starcoder2": _starcoder2,
     "bert": _bert,
-    "roberta": _bert,
+    **dict.fromkeys(ROBERTAS, _bert),
     "t5": _t5,
+    "mt5": _t5,
     "bart": _bart,
     "transfo-xl": _transfo_xl,
     "whisper": _whisper,
@@ -555,7 +556,7 @@ _CONTEXT = {
 _CONTEXTS = {
     **{"whisper": 448, "gemma4_text": 131_072, "deepseek_v4": 1_048_576},
     **{"t5": 512, "transfo-xl": 128, "gemma": 8192, "gemma2": 8192, "phi3": 4096, "olmoe": 4096, "deepseek_v3": 4096},
-    "starcoder2": 4096,
+    **{"starcoder2": 4096, "helium": 4096, "glm": 131_072, "ministral3": 262_144},
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"), 32_768),
     **dict.fromkeys(("gemma3_text", "glm4", "glm4_moe", "gpt_oss", "ministral", "mistral", "mixtral"), 131_072),
     "lfm2": 128_000,
@@ -578,7 +579,7 @@ def with_context(whole: Config, sequence: int) -> Config:
     config = language_part(whole, MODEL_TYPES).config
     field = _CONTEXT.get(config.kind, "max_position_embeddings")
     # RoBERTa's first two positions are not used.
-    needed = sequence + 2 * (config.kind == "roberta")
+    needed = sequence + 2 * (config.kind in ROBERTAS)
     known = config.fields.get(field)
     return replace(config, fields={**config.fields, field: needed}) if known is not None and known < needed else whole
 
@@ -624,7 +625,7 @@ def _made(whole: Config, sequence: int | None) -> Model:
     else:
         field = _CONTEXT.get(config.kind, "max_position_embeddings")
         context = config.whole(field, default_context(config.kind))
-        if config.kind == "roberta":
+        if config.kind in ROBERTAS:
             # RoBERTa's first two positions are not used.
             if context < 3:
                 raise config.wrong(field, f"{context} leaves no position for a token, as the first 2 are not used")

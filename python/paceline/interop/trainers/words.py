@@ -99,9 +99,9 @@ _PATTERN = re.compile(r"[\\^$*+?|()\[\]{}]|\\.\\*")
 _GROUP = re.compile(r"\(([\w|]+)\)(\w*)")
 _NAME = re.compile(r"[A-Za-z]\w*")
 _PEFT_MODULES: Mapping[str, str] = {
-    **{"gpt2": "c_attn", "mpt": "Wqkv", "t5": "q,v", "phi": "q_proj,v_proj,fc1,fc2"},
+    **{"gpt2": "c_attn", "mpt": "Wqkv", "t5": "q,v", "mt5": "q,v", "phi": "q_proj,v_proj,fc1,fc2"},
     **dict.fromkeys(("gpt_neox", "falcon", "bloom", "chatglm"), "query_key_value"),
-    **dict.fromkeys(("bert", "roberta"), "query,value"),
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta"), "query,value"),
     "nemotron_h": "q_proj,k_proj,v_proj,o_proj",
 }
 """Modules that PEFT adapts by default, by family; of others q_proj and v_proj (peft/utils/constants.py)."""
