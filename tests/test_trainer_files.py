@@ -375,6 +375,14 @@ def test_global_batch_is_kept_on_other_gpus(tmp_path):
     assert "global_batch_size" in shown and "not a multiple" in shown
 
 
+def test_open_degrees_make_no_contradiction(tmp_path):
+    text = MEGATRON.replace("--tensor-model-parallel-size 2", "--tensor-model-parallel-size $TP")
+    text = text.replace("--global-batch-size 128", "--global-batch-size 24")
+    reading = trainers.read(written(tmp_path, "train.sh", text), {})
+    assert reading.options["workers"] == 32 and any("variables are open" in one.words for one in reading.assumptions)
+    assert fates(reading)["--tensor-model-parallel-size"] == ("not forecast", "a variable that the file does not set")
+
+
 def test_what_is_missing_names_its_option(tmp_path):
     deepspeed = written(tmp_path, "ds_config.json")
     assert "--model llama" in cli.refused("simulate", deepspeed, "--gpu", "h100", "--gpus", "8")

@@ -23,6 +23,7 @@ from paceline.interop.trainers.models import found_config, same_sizes
 Fate = Literal["read", "no effect", "not forecast", "not understood"]
 _MOST = 1 << 31
 _MODEL = "model"
+_VARIABLE = "a variable that the file does not set"
 AUTO = "auto"
 """The value that leaves a choice to the trainer."""
 
@@ -153,7 +154,7 @@ class Reading:
             if name in self.values:
                 self._consulted.setdefault(name, "")
             if isinstance(found, str) and "$" in found:
-                self._unforecast[name] = "a variable that the file does not set"
+                self._unforecast[name] = _VARIABLE
             elif found is not None and found != AUTO:
                 return found
         return None
@@ -408,6 +409,12 @@ class Reading:
         if self.replicas is None:
             return
         each = batch * self.replicas
+        if total % each and _VARIABLE in self._unforecast.values():
+            # A degree may be what is open.
+            self.assume(
+                "one pass, as variables are open on which the passes of a global batch depend", "--accumulate N"
+            )
+            return
         if total % each:
             near = max(1, round(total / each)) * each
             raise self.wrong(
