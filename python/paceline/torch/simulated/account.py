@@ -19,6 +19,10 @@ from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.simulated.calls import memory_of, tensors_in
 from paceline.torch.simulated.compiled import Compiled
 
+_WITHOUT_GRADIENTS = (
+    "a pass without gradients, as of DPO's reference (--loss dpo) or an evaluation, is not in the trace"
+)
+
 
 @dataclass
 class Totals:
@@ -135,6 +139,8 @@ class Account:
     _storages: set[int] = field(default_factory=set)
     _returned: list[weakref.ref[torch.UntypedStorage]] = field(default_factory=list)
     """The memory of what outermost modules have returned since the last backward pass."""
+    _is_counted: bool = True
+    """Whether the outermost module that runs, or has run last, does so for a backward pass."""
     _has_passed: bool = False
     """Whether a backward pass has run since the outermost module began: the memory that it kept may be reused."""
 
@@ -237,9 +243,13 @@ class Account:
         if self._has_passed and not self._running and not inside_backward():
             self._storages.clear()
             self._has_passed = False
+        if not self._running and not inside_backward():
+            self._is_counted = torch.is_grad_enabled()
+            if not self._is_counted:
+                self.compiled.noted(_WITHOUT_GRADIENTS)
         self._running.append(id(module))
         self.compiled.enter(module)
-        if not inside_backward():
+        if not inside_backward() and self._is_counted:
             self._calls.append((id(module), 0))
         self._note()
 
@@ -247,7 +257,7 @@ class Account:
         if self._running and self._running[-1] == id(module):
             self._running.pop()
             self.compiled.leave()
-        if not self._running and not inside_backward():
+        if not self._running and not inside_backward() and self._is_counted:
             self._calls.append((0, 0))
             if torch.is_grad_enabled():
                 self._returned += [weakref.ref(memory_of(tensor)) for tensor in tensors_in(output)]
