@@ -9,13 +9,15 @@ python scripts/write_residuals.py memory          # residuals-memory.json: the m
 
 The cases of models are published rates of training transformers (published/training.csv, docs/results/torchtitan.csv),
 and the times of `paceline study compute` and `finetune` whose computation is computed. Models whose shape is assumed do
-not count.
+not count. Those of `paceline study held-out` are blind: their residuals are those of the first forecasts, made before
+anything was corrected by them (held-out-first.csv). They count for intervals, never for constants.
 
 Of the scaled ones, computation was set so that the forecast of the row of fewest GPUs of a series is as measured
 (`paceline simulate --measured`); a residual is that of a row with more GPUs.
 
-A file also has the factor by which intervals are widened so that they hold 80 % of the cases of sources that they do
-not know (paceline.forecast.likeness). What is printed at the end is how such intervals do.
+A file also has the weight of a source that has not been seen (paceline.forecast.likeness): that with which intervals
+that do not know a case's source hold nearest to 80% of the blind cases; of all where none is blind. What is printed at
+the end is how such intervals do.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -32,10 +35,10 @@ from typing import Any
 from paceline.catalog import channels
 from paceline.catalog.libraries import find_library
 from paceline.forecast import evidence
-from paceline.forecast.evidence import Coverage
-from paceline.forecast.likeness import LEVEL, conditions_of
+from paceline.forecast.evidence import ComputedCase, Coverage
+from paceline.forecast.likeness import LEVEL, SCALES, conditions_of
 from paceline.forecast.run import computed_under
-from paceline_lab.studies import compute, finetune
+from paceline_lab.studies import compute, finetune, held_out
 from paceline_lab.studies.priors import publication
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.published.crossvalidation import leave_one_source_out
@@ -92,14 +95,20 @@ def model_cases() -> Cases:
         if it.case.has_shape
     ]
     steps = runs.leave_one_source_out([row for row in step_rows() if row.metric.is_time and row.is_computed])
-    return cases + [case_of(it) for it in once(steps)]
+    return [*cases, *map(case_of, once(steps)), *blind_cases(lambda row: row.metric.is_time and row.is_computed)]
 
 
 def memory_cases() -> Cases:
     steps, _ = runs.forecast_each([row for row in step_rows() if row.metric.is_memory])
-    reserved = (Metric.RESERVED, Metric.NVIDIA_SMI)
+    cases = [*map(case_of, once(steps)), *blind_cases(lambda row: row.metric.is_memory)]
+    return [case | {"architecture": ""} for case in cases]
+
+
+def blind_cases(counts: Callable[[Row], bool]) -> Cases:
+    first = {it.row.id: it for it in held_out.first_forecasts() if counts(it.row)}
+    steps, _ = runs.forecast_each([it.row for it in first.values()])
     return [
-        {"kind": "reserved" if it.row.metric in reserved else "peak", **case_of(it), "architecture": ""}
+        case_of(it) | {"source": it.row.group, "residual": round(first[it.row.id].residual, 4), "blind": True}
         for it in once(steps)
     ]
 
@@ -120,7 +129,10 @@ def case_of(it: Forecast) -> dict[str, Any]:
     result, scenario = it.answer.result, it.answer.scenario
     conditions = computed_under(scenario)
     assert conditions is not None
+    reserved = (Metric.RESERVED, Metric.NVIDIA_SMI)
+    kind = {"kind": "reserved" if it.row.metric in reserved else "peak"} if it.row.metric.is_memory else {}
     return {
+        **kind,
         "source": publication(it.row.source),
         **asdict(conditions if conditions.model else replace(conditions, model=model_of(it.row.model))),
         "gpus": result.workers * (result.gpus_per_worker or 1),
@@ -145,11 +157,6 @@ def scaled_cases() -> Cases:
     ]
 
 
-PARTS = {
-    name: {"factor": partial(coverage, adapters=False), "factor_of_adapters": partial(coverage, adapters=True)}
-    for name, coverage in (("models", evidence.coverage_of_models), ("memory", evidence.coverage_of_memory))
-}
-"""Coverages whose factors are fitted apart, by the name of the factor."""
 CASES = {
     "published": published_cases,
     "models": model_cases,
@@ -163,51 +170,53 @@ def model_of(name: str) -> str:
     return "encoder" if "bert" in name else "decoder" if re.match("llama|gpt", name) else "images"
 
 
-def write(name: str, cases: Cases, factors: dict[str, float]) -> None:
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of an unseen source, one of which is chosen: shares of cases are too coarse for more."""
+
+
+def write(name: str, cases: Cases, unseen: float) -> None:
     lines = ",\n".join(f"    {json.dumps(case)}" for case in cases)
-    command = f"python scripts/write_residuals.py {name}"
-    # Rounded up, so that it still holds as many.
-    rounded = "".join(f'  "{key}": {math.ceil(1e4 * factor) / 1e4:.4f},\n' for key, factor in factors.items())
-    head = f'{{\n  "command": "{command}",\n{rounded}'
+    head = f'{{\n  "command": "python scripts/write_residuals.py {name}",\n  "unseen": {unseen},\n'
     FILES[name].write_text(f'{head}  "cases": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
     evidence.forget()
 
 
 def rewrite(name: str) -> None:
-    cases = CASES[name]()
-    parts = PARTS.get(name, {"factor": COVERAGE[name]})
-    write(name, cases, dict.fromkeys(parts, 1.0))
-    write(name, cases, {key: coverage().factor for key, coverage in parts.items()})
-    print(f"{name}: {len(cases)} cases, {sentence(COVERAGE[name]())}")
-    for key, coverage in parts.items() if len(parts) > 1 else ():
-        print(f"  {key}: {sentence(coverage())}")
+    cases, coverages = CASES[name](), COVERAGE[name]
+    misses = {}
+    for unseen in WEIGHTS:
+        write(name, cases, unseen)
+        misses[unseen] = abs(coverages.get("blind", coverages["all"])().share - LEVEL)
+    best = min(misses, key=misses.__getitem__)
+    write(name, cases, best)
+    print(f"{name}: {len(cases)} cases, an unseen source counts {best}")
+    for part, coverage in coverages.items():
+        print(f"  {part}: {sentence(coverage())}")
 
 
-def blind_share() -> float:
-    """Return the share of cases in intervals whose factor does not know their source either."""
-    inside = known = 0
-    for cases in (evidence.published_cases(), evidence.computed_cases()):
-        for source in sorted({case.source for case in cases}):
-            others = [case for case in cases if case.source != source]
-            factor = evidence.covered(evidence.left_out(others, frozenset((source,)))).factor
-            own = evidence.covered(evidence.left_out([case for case in cases if case.source == source]), factor)
-            inside, known = inside + own.inside, known + own.known
-    return inside / known
-
-
-def sentence(found: Coverage) -> str:
-    share = found.inside / found.known
+def sentence(coverage: Coverage) -> str:
+    if not coverage.known:
+        return f"none of {coverage.outside} has an interval"
     return (
-        f"{found.known} with an interval, which holds {share:.0%} (of {LEVEL:.0%}); {found.outside} have none; mean "
-        f"width {found.width:.2f} times the smallest one width for all"
+        f"{coverage.known} with an interval, which holds {coverage.share:.0%} (of {LEVEL:.0%}); {coverage.outside} "
+        f"have none; half reach beyond {coverage.times:.2f} times the forecast"
     )
 
 
+PARTS: dict[str, Callable[[ComputedCase], bool]] = {
+    "all": lambda case: True,
+    "blind": lambda case: case.blind,
+    "all weights trained": lambda case: case.conditions.weights in ("", "trained"),
+    "LoRA": lambda case: case.conditions.weights == "adapted",
+    "QLoRA": lambda case: case.conditions.weights.startswith("quantized"),
+    **{scale: partial(lambda case, scale: case.conditions.scale == scale, scale=scale) for scale in SCALES},
+}
+"""Cases by what they are of."""
 COVERAGE = {
-    "published": evidence.coverage,
-    "models": evidence.coverage_of_models,
-    "scaled": evidence.coverage_of_scaled,
-    "memory": evidence.coverage_of_memory,
+    "published": {"all": evidence.coverage},
+    "models": {part: partial(evidence.coverage_of_models, which) for part, which in PARTS.items()},
+    "scaled": {"all": evidence.coverage_of_scaled},
+    "memory": {part: partial(evidence.coverage_of_memory, which) for part, which in PARTS.items()},
 }
 
 if __name__ == "__main__":
@@ -216,5 +225,3 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     for name in names:
         rewrite(name)
-    print(f"all: {sentence(evidence.coverage_of_all())}")
-    print(f"all, the factor fitted without a row's source, too: {blind_share():.0%}")

@@ -39,6 +39,9 @@ DOCS = ROOT / "docs"
 Row = dict[str, Any]
 
 
+KINDS = ("time", "memory")
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     return ["| " + " | ".join(map(str, cells)) + " |" for cells in (headers, ["---"] * len(headers), *rows)]
 
@@ -110,28 +113,28 @@ def of_studies() -> None:
 def of_steps(found: Computed, by: Sequence[str]) -> dict[str, list[str]]:
     """The tables of a study of steps: summaries, also by some columns, every row, its command, and what is left out."""
     of = ("rows", "mean", "median", "nine in ten within", "worst", "bias")
-    kinds = ("time", "memory")
     sums = [
         [f"{title}: {kind}", *steps_result.sums(rows)]
         for group, title in (("", "all"), *found.groups.items())
-        for kind in kinds
+        for kind in KINDS
         if (rows := found.of(kind, group or None))
     ]
     fits, intervals = [], []
     for group, title in found.groups.items():
         rows = [it for it in found.rows if it.row.group == group]
-        verdict, covered = steps_result.verdicts(rows), steps_result.covered(rows)
+        verdict, covered = steps_result.verdicts(rows), [steps_result.covered(found.of(kind, group)) for kind in KINDS]
         fits += [[title, *verdict.values()]] if verdict["rows"] else []
-        intervals += [[title, *covered.values()]] if covered["rows"] else []
+        if any(one["rows"] for one in covered):
+            intervals.append([title, *map(inside, covered)])
     tables = {
         "summary": table(("", *of), sums),
         "fits": table(("", "verdicts", "right", "fits, but did not", "does not fit, but did"), fits),
-        "intervals": table(("", "times with an interval", "in it"), intervals),
+        "intervals": table(("", "times in their interval", "values of memory in theirs"), intervals),
     }
     for name in by:
         lines = [
             [value.replace("_", " ") if name == "metric" else f"{value}: {kind}", *steps_result.sums(rows)]
-            for kind in kinds
+            for kind in KINDS
             for value, rows in steps_result.parted(found.of(kind), name).items()
         ]
         tables[name] = table(("", *of), lines)
@@ -174,6 +177,11 @@ def of_finetune() -> None:
     write(DOCS / "results/finetune.md", tables | of_held_out(held_out.run(DOCS / "images")))
 
 
+def inside(covered: Mapping[str, int]) -> str:
+    """How many of the intervals hold what was measured, in words."""
+    return f"{covered['inside']} of {covered['rows']}" if covered["rows"] else ""
+
+
 SIZES = (
     (2e9, "up to 2 billion parameters"),
     (10e9, "2 to 10 billion"),
@@ -201,7 +209,7 @@ def of_held_out(result: held_out.HeldOut) -> dict[str, list[str]]:
             parts.setdefault(column(it.row), []).append(it.row.id)
         lines = []
         for part, ids in parts.items():
-            for kind in ("time", "memory"):
+            for kind in KINDS:
                 today = [it for it in result.of(kind) if it.row.id in set(ids)]
                 if today:
                     then = steps_result.sums([first[it.row.id] for it in today])
@@ -217,11 +225,11 @@ def of_held_out(result: held_out.HeldOut) -> dict[str, list[str]]:
         now = [it for it in result.rows if group in ("", it.row.group)]
         if then:
             verdicts = [steps_result.verdicts(rows) for rows in (then, now)]
-            known = [steps_result.covered(rows) for rows in (then, now)]
+            known = [[it for it in then if it.row.metric.is_time], *(result.of(kind, group or None) for kind in KINDS)]
             ratios = [f"{one['right']} of {one['rows']}" for one in verdicts]
-            inside = [f"{one['inside']} of {one['rows']}" if one["rows"] else "" for one in known]
-            lines.append([title, ratios[0], inside[0], ratios[1], inside[1]])
-    heads = ("", "first: verdicts right", "in the interval", "today: verdicts right", "in the interval")
+            counts = [inside(steps_result.covered(rows)) for rows in known]
+            lines.append([title, ratios[0], counts[0], ratios[1], *counts[1:]])
+    heads = ("", "first: verdicts right", "times in the interval", "today: verdicts right", "times", "memory")
     tables["held-out-fits"] = table(heads, lines)
     reasons: dict[str, int] = {}
     for _, why in result.skipped:

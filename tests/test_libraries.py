@@ -245,10 +245,10 @@ def test_libraries_are_consistent():
 
 def test_intervals_hold_what_was_not_calibrated_on():
     """Of rows whose source neither fitted a constant nor an interval, 80 % lie in the 80 % interval."""
-    for found in (evidence.coverage(), evidence.coverage_of_models(), evidence.coverage_of_all()):
+    for found in (evidence.coverage(), evidence.coverage_of_scaled()):
         assert found.known >= 30
-        assert 0.73 <= found.inside / found.known <= 0.87
-    assert evidence.coverage_of_all().width <= 1.5
+        assert 0.73 <= found.share <= 0.87
+        assert found.times <= 1.2
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Intervals: how wide cases make them, and where there are none."""
 
 import math
+import random
 from dataclasses import replace
 
 import paceline
@@ -12,7 +13,9 @@ from paceline.forecast.evidence import Question, covered, interval
 from paceline.forecast.kinds import Ground
 from paceline.forecast.likeness import (
     APART,
+    FP32_QUANTIZED,
     LEVEL,
+    SCALES,
     UNLISTED,
     Conditions,
     Like,
@@ -22,7 +25,6 @@ from paceline.forecast.likeness import (
     scale_of,
     size_of,
 )
-from paceline.forecast.result import Interval
 
 H100 = Conditions("hopper", "decoder", "16 bits", "one node", "data", "fused", "trained")
 likes = st.builds(Like, st.sampled_from("abc"), st.integers(0, APART), st.floats(-1, 1))
@@ -52,10 +54,29 @@ def test_a_case_that_differs_counts_less():
     assert size_of([*near, Like("x", 2, 0.5), Like("y", 2, 0.5), Like("z", 2, 0.5)]) == 0.1
 
 
-def test_many_cases_of_a_source_are_not_many_sources():
+def test_a_source_counts_once_however_many_cases_it_has():
     many = [Like("a", 0, 0.5)] * 9
-    assert size_of([*many, *(Like(str(place), 0, 0.1) for place in range(9))]) == 0.5
-    assert size_of([*many, *(Like(str(place), 0, 0.1) for place in range(13))]) == 0.1
+    assert size_of([*many, *(Like(str(place), 0, 0.1) for place in range(3))]) == 0.5
+    assert size_of([*many, *(Like(str(place), 0, 0.1) for place in range(4))]) == 0.1
+
+
+def test_a_source_that_nobody_has_seen_may_be_further_off_than_any():
+    cases = [Like(str(place), 0, place / 10) for place in range(1, 10)]
+    # Of ten alike, eight are within the size of the eighth.
+    assert size_of(cases, unseen=1) == pytest.approx(0.8)
+    assert size_of(cases[:2], unseen=1) == pytest.approx(0.2)
+    assert size_of(cases, unseen=0) <= size_of(cases, unseen=0.5) <= size_of(cases, unseen=1)
+
+
+def test_intervals_of_sources_alike_hold_what_they_say():
+    """Each source has an offset of its own, and its cases differ little: the setting for which the rule is made."""
+    draw, inside, trials = random.Random(3), 0, 600
+    for _ in range(trials):
+        sources = [(str(place), draw.gauss(0, 0.3)) for place in range(10)]
+        *known, (_, offset) = sources
+        cases = [Like(name, 0, draw.gauss(own, 0.05)) for name, own in known for _ in range(draw.randint(1, 30))]
+        inside += abs(draw.gauss(offset, 0.05)) <= size_of(cases, unseen=1)
+    assert LEVEL - 0.04 <= inside / trials <= LEVEL + 0.06
 
 
 def test_unknown_conditions_agree_with_anything():
@@ -125,13 +146,41 @@ def test_an_interval_does_not_know_the_source_that_it_leaves_out():
 
 
 def test_coverage_counts():
-    made = [Interval(math.exp(-size), math.exp(size), LEVEL, 1, "") for size in (0.1, 0.1, 0.1, 0.1, 0.2)]
-    rows = [(math.exp(off), own) for off, own in zip((0.05, -0.05, 0.1, 0.3, 0.05), made, strict=True)]
-    result = covered([*rows, (1.0, None)])
-    assert (result.inside, result.known, result.outside) == (4, 5, 1)
-    # One width of 0.1 for all holds four of five; the mean is 0.12.
-    assert result.width == pytest.approx(1.2)
-    assert result.factor == pytest.approx(1.0)
+    rows = list(zip((0.05, -0.05, 0.1, 0.3, 0.05), (0.1, 0.1, 0.1, 0.1, 0.2), strict=True))
+    result = covered([*rows, (0.0, None)])
+    assert (result.inside, result.known, result.outside, result.share) == (4, 5, 1, 0.8)
+    assert result.times == pytest.approx(math.exp(0.1))
+    assert covered([(0.0, None)]).known == 0
+
+
+@pytest.mark.parametrize("coverage", [evidence.coverage_of_models, evidence.coverage_of_memory])
+def test_intervals_hold_blind_forecasts_of_sources_that_they_do_not_know(coverage):
+    """Nothing was fitted to these. What the others' mechanisms were corrected by is nearer."""
+    blind = coverage(lambda case: case.blind)
+    assert blind.known >= 80
+    assert 0.75 <= blind.share <= 0.88
+    assert coverage().share >= blind.share
+    for weights in ("trained", "adapted", "quantized"):
+        own = coverage(lambda case, weights=weights: case.conditions.weights == weights)
+        assert own.known >= 25 and own.share >= 0.75, weights
+    for scale in SCALES:
+        own = coverage(lambda case, scale=scale: case.conditions.scale == scale)
+        assert not own.known or own.share >= 0.75, scale
+
+
+def test_an_interval_ignores_sources_in_a_context():
+    whole, ground = interval(1.0, question(H100))
+    with evidence.ignoring(ground.sources[:1]):
+        assert interval(1.0, question(H100)) == interval(1.0, question(H100), frozenset(ground.sources[:1]))
+    assert interval(1.0, question(H100)) == (whole, ground)
+
+
+def test_qlora_without_autocast_is_apart():
+    quantized = replace(H100, scale="one GPU", software="eager", weights="quantized")
+    own = replace(quantized, precision="32 bits", weights=FP32_QUANTIZED)
+    assert interval(1.0, question(quantized, 1))[0] is not None
+    likely, ground = interval(1.0, question(own, 1))
+    assert likely is None and (ground.condition, ground.value) == ("weights", FP32_QUANTIZED)
 
 
 def test_a_recording_is_computed_whatever_gpu_it_is_timed_on():
@@ -176,8 +225,3 @@ def test_memory_has_an_interval_around_it_whatever_the_architecture(kind):
 
 def test_memory_has_no_interval_where_nothing_was_measured():
     assert evidence.memory_interval(10**9, "peak", replace(H100, model="images", weights="quantized")) is None
-
-
-def test_intervals_of_memory_hold_as_many_as_they_say():
-    result = evidence.coverage_of_memory()
-    assert result.inside >= LEVEL * result.known

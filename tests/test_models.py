@@ -450,8 +450,8 @@ def test_a_rank_may_be_several_gpus():
 def test_the_interval_is_that_of_other_sources_training_of_transformers():
     found = coverage_of_models()
     assert found.known >= 113
-    assert 0.73 <= found.inside / found.known <= 0.87
-    assert found.width <= 1.5
+    assert found.share >= 0.75
+    assert found.times <= 1.6
     job = {"gpu": "a100", "workers": 64, "strategy": "native"}
     for sharding in (None, "zero1", "zero3"):
         result = paceline.simulate("gpt2-xl", sharding=sharding, **job)
@@ -463,7 +463,7 @@ def test_the_interval_is_that_of_other_sources_training_of_transformers():
     far = paceline.simulate("gpt2-xl", **(job | {"workers": 4096}), sharding="zero3")
     assert far.interval is None and "published up to 1,024 GPUs" in far.evidence
     slow = paceline.simulate("gpt2-xl", **job, bandwidth="1Gbps")
-    assert slow.interval is None and "published at 400-3,200 Gbps" in slow.evidence
+    assert slow.interval is None and "published at 10-3,200 Gbps" in slow.evidence
     ring = paceline.simulate("gpt2-xl", **(job | {"strategy": "tree"}))
     assert ring.interval is None and "nobody has published transformers with tree" in ring.evidence
     recorded = paceline.simulate("resnet-50", workers=8, sharding="zero1", strategy="ring")

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +23,7 @@ from typing import Any
 from paceline._internal import units
 from paceline.catalog.gpus import architecture_title
 from paceline.forecast.kinds import FURTHER, Comparable, Evidence, Ground
-from paceline.forecast.likeness import APART, LEVEL, QUANTILE, Conditions, Like, size_of
+from paceline.forecast.likeness import APART, FP32_QUANTIZED, LEVEL, QUANTILE, Conditions, Like, size_of
 from paceline.forecast.result import Interval
 from paceline.forecast.wording import terms
 
@@ -71,6 +74,10 @@ class ComputedCase:
     nodes: int
     link_bps: float
     residual: float
+    blind: bool = False
+    """Whether nothing was fitted to the source, nor corrected by it."""
+    kind: str = ""
+    """Of memory: `peak` (allocated), or `reserved`."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +156,10 @@ def measured_on(architecture: str) -> str:
     return f"{steps} on {title}, of {of}{few}"
 
 
-@lru_cache(maxsize=3)
-def memory_cases(kind: str) -> tuple[ComputedCase, ...]:
-    """Return the measured memory of training steps, of a kind: `peak` (allocated), or `reserved`."""
-    cases = [dict(case) for case in _read(_MEMORY)["cases"]]
-    return tuple(_computed_case(case) for case in cases if case.pop("kind") == kind)
+@lru_cache(maxsize=1)
+def memory_cases() -> tuple[ComputedCase, ...]:
+    """Return the measured memory of training steps."""
+    return tuple(_computed_case(dict(case)) for case in _read(_MEMORY)["cases"])
 
 
 @lru_cache(maxsize=4)
@@ -180,6 +186,19 @@ def _validated() -> tuple[tuple[str, int, float], ...]:
     return tuple((row["strategy"], row["workers"], -math.log1p(row["error"])) for row in rows)
 
 
+_IGNORED: ContextVar[frozenset[str]] = ContextVar("_IGNORED", default=frozenset())
+
+
+@contextmanager
+def ignoring(sources: Iterable[str]) -> Iterator[None]:
+    """Make intervals of this context without the cases of these sources."""
+    token = _IGNORED.set(frozenset(sources))
+    try:
+        yield
+    finally:
+        _IGNORED.reset(token)
+
+
 def interval(
     iteration_s: float, question: Question, without: frozenset[str] = frozenset()
 ) -> tuple[Interval | None, Evidence]:
@@ -190,6 +209,7 @@ def interval(
         question: What was forecast.
         without: Sources whose cases do not count, such as that of the forecast.
     """
+    without |= _IGNORED.get()
     if iteration_s <= 0:
         return None, Evidence(Ground.SILENT)
     if question.coordinated and question.workers > 1:
@@ -270,8 +290,8 @@ def _published(question: Question, without: frozenset[str]) -> tuple[_Size | Non
     return _sized(near, _PUBLISHED), ground.on(Ground.PUBLISHED, sources=_closest(near))
 
 
-def _sized(cases: Sequence[Like], file: Path, factor: str = "factor") -> _Size:
-    return _Size(_read(file)[factor] * size_of(cases), len(cases))
+def _sized(cases: Sequence[Like], file: Path) -> _Size:
+    return _Size(size_of(cases, _read(file)["unseen"]), len(cases))
 
 
 def _closest(cases: Sequence[Like]) -> tuple[str, ...]:
@@ -361,20 +381,25 @@ class _Near:
 @lru_cache(maxsize=256)
 def _near(kind: str, conditions: Conditions, without: frozenset[str]) -> _Near:
     """Return the cases near some conditions, of `time`, or of a kind of memory."""
-    cases, file = (computed_cases(), _COMPUTED) if kind == "time" else (memory_cases(kind), _MEMORY)
+    cases, file = (computed_cases(), _COMPUTED) if kind == "time" else (memory_cases(), _MEMORY)
     near = [
         (case, differences)
-        for case in _chosen(cases, conditions.has_adapters)
-        if case.source not in without and len(differences := conditions.differences(case.conditions)) <= APART
+        for case in cases
+        if case.source not in without
+        and (case.conditions.weights == FP32_QUANTIZED) == (conditions.weights == FP32_QUANTIZED)
+        and len(differences := conditions.differences(case.conditions)) + (kind != (case.kind or "time")) <= APART
     ]
-    for field in fields(Conditions):
-        known = {case.source for case, differences in near if field.name not in differences}
+    # By weights first, which say best why there is nothing near.
+    for name in sorted((field.name for field in fields(Conditions)), key=lambda name: name != "weights"):
+        known = {case.source for case, differences in near if name not in differences}
         if len(known) < _FEWEST_SOURCES:
-            return _Near(None, (), (), field.name)
-    likes = [Like(case.source, len(differences), case.residual) for case, differences in near]
+            return _Near(None, (), (), name)
+    likes = [
+        Like(case.source, len(differences) + (kind != (case.kind or "time")), case.residual)
+        for case, differences in near
+    ]
     as_large = tuple(case for case, differences in near if "scale" not in differences)
-    factor = "factor_of_adapters" if conditions.has_adapters else "factor"
-    return _Near(_sized(likes, file, factor), _closest(likes), as_large)
+    return _Near(_sized(likes, file), _closest(likes), as_large)
 
 
 def memory_interval(
@@ -388,31 +413,17 @@ def memory_interval(
         conditions: Those of the step. Memory does not depend on the architecture of the GPU.
         without: Sources whose cases do not count.
     """
-    near = _near("peak" if kind == "peak" else "reserved", replace(conditions, architecture=""), without)
-    if near.size is None:
-        return None
-    return round(size_bytes * math.exp(-near.size.log)), round(size_bytes * math.exp(near.size.log))
+    size = _memory_size("peak" if kind == "peak" else "reserved", conditions, without | _IGNORED.get())
+    return None if size is None else (round(size_bytes * math.exp(-size)), round(size_bytes * math.exp(size)))
 
 
-def _chosen(cases: Sequence[ComputedCase], adapters: bool | None) -> list[ComputedCase]:
-    return [case for case in cases if adapters in (None, case.conditions.has_adapters)]
-
-
-def coverage_of_memory(*, adapters: bool | None = None) -> Coverage:
-    """Return how intervals of measured memory do; see `coverage_of_models`."""
-    rows: list[tuple[float, Interval | None]] = []
-    for kind in ("peak", "reserved"):
-        for case in _chosen(memory_cases(kind), adapters):
-            found = memory_interval(_ONE, kind, case.conditions, frozenset((case.source,)))
-            own = None if found is None else Interval(found[0] / _ONE, found[1] / _ONE, LEVEL, 0, "")
-            rows.append((math.exp(case.residual), own))
-    return covered(rows)
+def _memory_size(kind: str, conditions: Conditions, without: frozenset[str]) -> float | None:
+    near = _near(kind, replace(conditions, architecture=""), without)
+    return None if near.size is None else near.size.log
 
 
 MEMORY_KINDS = ("peak", "reserved", "total")
 """Of memory: what is allocated at the peak, with what the allocator keeps, and all that the process takes."""
-_ONE = 10**9
-"""Bytes of a forecast whose interval is asked for."""
 
 
 @dataclass(frozen=True)
@@ -420,34 +431,44 @@ class Coverage:
     """The coverage of intervals that leave out the source of their own case."""
 
     inside: int
-    """Rows in their interval."""
+    """Cases in their interval."""
     known: int
-    """Rows that have one."""
+    """Cases that have one."""
     outside: int
-    """Rows that have none."""
-    width: float
-    """The mean logarithmic width, over that of the smallest one width for all that holds `LEVEL` of them."""
-    factor: float
-    """By which the smallest intervals that hold `LEVEL` of the rows are larger."""
+    """Cases that have none."""
+    times: float
+    """The median of an interval's high end over the forecast."""
+
+    @property
+    def share(self) -> float:
+        """The share of cases in their interval of those that have one."""
+        return self.inside / self.known
 
 
 def coverage() -> Coverage:
     """Return how intervals of the published rows do."""
-    return covered(left_out(published_cases()))
+    return covered(_left_out(published_cases()))
 
 
-def coverage_of_models(*, adapters: bool | None = None) -> Coverage:
-    """Return how intervals of the measured training steps do; `adapters`: only of those with some, or without."""
-    return covered(left_out(_chosen(computed_cases(), adapters)))
+def coverage_of_models(which: Callable[[ComputedCase], bool] = lambda _: True) -> Coverage:
+    """Return how intervals of the measured training steps do. `which`: those that count; all have a say."""
+    return covered(_left_out([case for case in computed_cases() if which(case)]))
+
+
+def coverage_of_memory(which: Callable[[ComputedCase], bool] = lambda _: True) -> Coverage:
+    """Return how intervals of measured memory do; see `coverage_of_models`."""
+    cases = [case for case in memory_cases() if which(case)]
+    return covered(
+        [(case.residual, _memory_size(case.kind, case.conditions, frozenset((case.source,)))) for case in cases]
+    )
 
 
 def coverage_of_scaled() -> Coverage:
     """Return how intervals of scaled forecasts do."""
-    rows: list[tuple[float, Interval | None]] = []
+    rows = []
     for case in scaled_cases():
         others = [Like(one.source, 0, one.residual) for one in scaled_cases() if one.source != case.source]
-        size = _sized(others, _SCALED)
-        rows.append((math.exp(case.residual), Interval(math.exp(-size.log), math.exp(size.log), LEVEL, size.cases, "")))
+        rows.append((case.residual, _sized(others, _SCALED).log))
     return covered(rows)
 
 
@@ -476,19 +497,13 @@ def scaled_interval(
     return Interval(iteration_s * math.exp(-log), iteration_s * math.exp(log), LEVEL, len(cases), basis)
 
 
-def coverage_of_all() -> Coverage:
-    """Return how intervals of both do."""
-    return covered([*left_out(published_cases()), *left_out(computed_cases())])
-
-
-def left_out(
-    cases: Sequence[Case | ComputedCase], without: frozenset[str] = frozenset()
-) -> list[tuple[float, Interval | None]]:
-    """Return the measured time of each case, of a forecast of a second, and the interval that does not know its source.
-
-    `without`: further sources that it does not know.
-    """
-    return [(math.exp(case.residual), interval(1.0, question_of(case), without | {case.source})[0]) for case in cases]
+def _left_out(cases: Sequence[Case | ComputedCase]) -> list[tuple[float, float | None]]:
+    """Return the residual of each case, and the logarithm of the interval that does not know its source."""
+    rows: list[tuple[float, float | None]] = []
+    for case in cases:
+        own, _ = interval(1.0, question_of(case), frozenset((case.source,)))
+        rows.append((case.residual, None if own is None else math.log(own.high_s)))
+    return rows
 
 
 def question_of(case: Case | ComputedCase) -> Question:
@@ -499,22 +514,12 @@ def question_of(case: Case | ComputedCase) -> Question:
     return Question(*usual, case.gpus, case.nodes, case.link_bps, conditions=case.conditions, gpus=case.gpus)
 
 
-def covered(rows: Sequence[tuple[float, Interval | None]], factor: float = 1.0) -> Coverage:
-    """Return how intervals do, of forecasts of a second.
-
-    Args:
-        rows: The measured time and the interval.
-        factor: By which the intervals are to be larger.
-    """
-    sizes = [(abs(math.log(measured_s)), factor * math.log(own.high_s)) for measured_s, own in rows if own is not None]
-    if not sizes:
-        return Coverage(0, 0, len(rows), 1.0, 1.0)
-    place = math.ceil(LEVEL * len(sizes)) - 1
-    one_for_all = sorted(residual for residual, _ in sizes)[place]
+def covered(rows: Sequence[tuple[float, float | None]]) -> Coverage:
+    """Return how intervals do: of each case its residual, and the logarithm of its interval's high end."""
+    known = [(abs(residual), size) for residual, size in rows if size is not None]
     return Coverage(
-        inside=sum(residual <= size for residual, size in sizes),
-        known=len(sizes),
-        outside=len(rows) - len(sizes),
-        width=math.fsum(size for _, size in sizes) / len(sizes) / one_for_all,
-        factor=sorted(residual / size for residual, size in sizes)[place],
+        inside=sum(residual <= size for residual, size in known),
+        known=len(known),
+        outside=len(rows) - len(known),
+        times=math.exp(statistics.median(size for _, size in known)) if known else 1.0,
     )

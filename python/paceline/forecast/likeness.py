@@ -1,11 +1,12 @@
 """How far a forecast may be off, by how far forecasts in like conditions have been.
 
-A case counts half for each property in which it differs from the question, and not at all from `APART` + 1 on. Errors
-of one source are alike, so n of its cases count as much as √n of independent ones. The size of an interval is the one
-that a share `LEVEL` of the cases' weight does not exceed: a weighted form of split conformal prediction (R. J.
-Tibshirani et al., "Conformal Prediction Under Covariate Shift", 2019). Other sources are further off than known ones,
-which a factor makes up for: the smallest with which intervals that do not know a source hold `LEVEL` of its cases, by
-`scripts/write_residuals.py`.
+A case counts half for each property in which it differs from the question, and not at all from `APART` + 1 on. Sources
+differ more than cases of one source do, so each source counts as one, however many cases it has. The source in question
+has not been seen: it counts, too, with an error larger than any; how much, `scripts/write_residuals.py` calibrates.
+The size of an interval is the one that a share `LEVEL` of all that weight does not exceed, or the largest of all errors
+where there are too few sources for that: split conformal prediction for groups (Y. Lee, R. F. Barber, R. Willett,
+"Distribution-free Inference with Hierarchical Data", 2023), weighted by likeness (R. J. Tibshirani et al., "Conformal
+Prediction Under Covariate Shift", 2019).
 """
 
 from __future__ import annotations
@@ -29,9 +30,14 @@ QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
 """Deviations of a normal distribution within which a share `LEVEL` is."""
 APART = 2
 """Properties in which a case may differ from the question."""
+FP32_QUANTIZED = "quantized under FP32 products"
+"""Weights that every product dequantizes to FP32: QLoRA without autocast. Its cases are apart from all others."""
+_ROUNDING = 1e-9
+_FP32_BITS = 32
 _ENCODERS = ("bert", *ROBERTAS)
 _ENCODER_DECODERS = ("t5", "mt5", "bart", "whisper")
 _IMAGES = ("vit",)
+SCALES = ("one GPU", "one node", "several nodes")
 UNLISTED = "unlisted"
 """The architecture of a GPU whose file is not a built-in one: a recording knows its title only."""
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")
@@ -55,12 +61,7 @@ class Conditions:
     software: str = ""
     """The kernels."""
     weights: str = ""
-    """`trained`, `adapted` (frozen beside adapters), or `quantized` beside adapters."""
-
-    @property
-    def has_adapters(self) -> bool:
-        """Whether adapters are trained beside frozen weights. A recording does not say so."""
-        return self.weights in ("adapted", "quantized")
+    """`trained`, `adapted` (frozen beside adapters), `quantized` beside adapters, or `FP32_QUANTIZED`."""
 
     def differences(self, other: Conditions) -> list[str]:
         """Return the names of the properties in which they differ."""
@@ -78,29 +79,33 @@ class Like:
     residual: float
 
 
-def size_of(cases: Sequence[Like]) -> float:
-    """Return the logarithm that `LEVEL` of the cases' weight does not exceed; there is at least one case."""
+def size_of(cases: Sequence[Like], unseen: float = 0.0) -> float:
+    """Return the logarithm that `LEVEL` of the weight does not exceed; there is at least one case.
+
+    `unseen`: the weight of the source in question; that of a source that is alike is 1.
+    """
     of_source = Counter(case.source for case in cases)
-    sizes = sorted((abs(case.residual), 0.5**case.differences / math.sqrt(of_source[case.source])) for case in cases)
-    left = LEVEL * math.fsum(weight for _, weight in sizes)
+    sizes = sorted((abs(case.residual), 0.5**case.differences / of_source[case.source]) for case in cases)
+    left = LEVEL * (math.fsum(weight for _, weight in sizes) + unseen)
     for size, weight in sizes:
         left -= weight
-        if left <= 0:
+        if left <= _ROUNDING:
             return size
     return sizes[-1][0]
 
 
 def conditions_of(workload: Workload, gpus: int, nodes: int) -> Conditions:
     """Return the conditions of a model's training on so many GPUs."""
-    model = workload.model
+    bits = 8 * dtype_bytes(workload.recipe.computation)
+    quantized = FP32_QUANTIZED if bits == _FP32_BITS else "quantized"
     return Conditions(
         architecture=workload.hardware.architecture,
-        model=_kind_of(model),
-        precision=f"{8 * dtype_bytes(workload.recipe.computation)} bits",
+        model=_kind_of(workload.model),
+        precision=f"{bits} bits",
         scale=scale_of(gpus, nodes),
         split="pipeline" if workload.pipeline > 1 else "tensor" if workload.tensor > 1 else "data",
         software=workload.kernels,
-        weights="trained" if workload.adapter is None else "quantized" if workload.quantization else "adapted",
+        weights="trained" if workload.adapter is None else quantized if workload.quantization else "adapted",
     )
 
 
@@ -144,4 +149,4 @@ def _precision_of(step: Mapping[str, Any]) -> str:
 
 def scale_of(gpus: int, nodes: int) -> str:
     """Return over what training is spread."""
-    return "one GPU" if gpus == 1 else "one node" if nodes == 1 else "several nodes"
+    return SCALES[0 if gpus == 1 else 1 if nodes == 1 else 2]

@@ -165,6 +165,31 @@ class Sharded:
         return None if self.capacity_bytes is None else self.memory.fits_into(self.capacity_bytes)
 
     @property
+    def in_question(self) -> tuple[int, int] | None:
+        """The bytes between which the verdict changes: the interval of what is allocated, or of all; None: it is sure.
+
+        It is also None where that is not known.
+        """
+        if self.capacity_bytes is None or (self.host is not None and self.host.fits is False):
+            return None
+        limits = {
+            "peak": allocatable_bytes(self.capacity_bytes, self.memory.beside_bytes),
+            "total": self.capacity_bytes,
+        }
+        kind = next((kind for kind in limits if kind in self.likely), None)
+        if kind is None:
+            return None
+        low, high = self.likely[kind]
+        return (low, high) if low <= limits[kind] < high else None
+
+    @property
+    def verdict(self) -> str | None:
+        """`fits` or `does not fit`, after `probably` where the interval leaves it open; None: unknown."""
+        if self.fits is None:
+            return None
+        return ("" if self.in_question is None else "probably ") + ("fits" if self.fits else "does not fit")
+
+    @property
     def shortage(self) -> float:
         """How many times the memory that may be used is needed, of a GPU or of its host; 0 where none is known."""
         known = [] if self.host is None else self.host.shares
@@ -219,7 +244,7 @@ class Sharded:
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
         plain = {**vars(self), "exposed": self.exposed.to_dict(), "memory": self.memory_dict()}
-        plain |= {"fits": self.fits, "tight": self.is_tight}
+        plain |= {"fits": self.fits, "verdict": self.verdict, "tight": self.is_tight}
         del plain["host"]
         plain |= {} if self.host is None else {"host": self.host.to_dict()}
         del plain["likely"]

@@ -92,11 +92,11 @@ class HeldOut(Computed):
     def _first(self, group: str | None) -> dict[str, Any]:
         rows = [it for it in self.first if group in (None, it.row.group)]
         kinds = {kind: numbers(own) for kind in ("time", "memory") if (own := self.first_of(kind, group))}
-        return {**kinds, "fits": verdicts(rows), "intervals": covered(rows)}
+        return {**kinds, "fits": verdicts(rows), "intervals": {"time": covered(self.first_of("time", group))}}
 
     def _first_text(self) -> str:
         first = self._first(None)
-        fits, intervals = first["fits"], first["intervals"]
+        fits, intervals = first["fits"], first["intervals"]["time"]
         return (
             f"First forecasts, before any correction: times are {first['time']['mean']:.1%} off on average, memory "
             f"{first['memory']['mean']:.1%}; {fits['right']} of {fits['rows']} verdicts on memory are right; "

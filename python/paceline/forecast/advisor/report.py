@@ -84,6 +84,7 @@ def _of_row(row: Row, tokens: int | None, total: float | None) -> dict[str, Any]
         "calls_s": own.calls_s,
         "memory": own.memory_dict(),
         "capacity_bytes": own.capacity_bytes,
+        "verdict": own.verdict,
         "tight": own.is_tight,
         "faster_with": None
         if given is None

@@ -14,7 +14,7 @@ from paceline.forecast.output.plotting import noun_of, save
 from paceline.forecast.result import Result
 from paceline.forecast.wording.bottleneck import path
 from paceline.forecast.wording.rows import buckets, compression_label, interval, network
-from paceline.forecast.wording.sharding import TIGHT_LEGEND, need
+from paceline.forecast.wording.sharding import TIGHT_LEGEND, chance, need
 from paceline.forecast.wording.terms import sharding_cell, strategy
 from paceline.forecast.wording.verdict import Answer
 
@@ -158,9 +158,7 @@ def summary(result: Result) -> str:
         "Bus bandwidth": "" if bus is None else units.rate(bus),
         "Scaling": "" if scaling is None else f"{units.percent(scaling)} of linear ({alone})",
         "Likely": interval(result),
-        "Memory": ""
-        if own is None
-        else need(own) + ("" if own.fits is None else ": fits" if own.fits else ": does not fit"),
+        "Memory": "" if own is None else need(own) + ("" if own.verdict is None else f": {own.verdict}{chance(own)}"),
         "Bottleneck": path(result, noun) if result.critical_path else "",
         "Exposed": f"{units.duration(result.exposed_communication_s)} of communication" if computes else "",
         "Setup": ", ".join(where),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from paceline._internal import units
 from paceline._internal.block import Fact, Pair
 from paceline.forecast.footprint import allocatable_bytes
+from paceline.forecast.likeness import LEVEL
 from paceline.forecast.lowering import lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
@@ -118,8 +119,15 @@ def _room(own: Sharded) -> str:
     if own.may_not_fit:
         return f": may not fit, as 10% of such jobs allocate more than {units.memory(own.likely['peak'][1])}"
     if own.is_tight:
-        return f": tight, {units.memory(own.room_bytes)} left" if own.room_bytes else ": tight, all of it reserved"
-    return ": fits" if own.fits else ""
+        left = f"{units.memory(own.room_bytes)} left" if own.room_bytes else "all of it reserved"
+        return f": tight, {left}{chance(own)}"
+    return f": {own.verdict}{chance(own)}" if own.fits else ""
+
+
+def chance(own: Sharded) -> str:
+    """Return ` (80%: 51.0-98.2 GB)` where a verdict may be wrong."""
+    ends = own.in_question
+    return "" if ends is None else f" ({LEVEL:.0%}: {units.gigabytes(ends[0])}-{units.memory(ends[1])})"
 
 
 def held_bytes(own: Sharded) -> dict[str, int]:

@@ -22,6 +22,7 @@ from paceline.forecast.kinds import (
     Remark,
     Resource,
 )
+from paceline.forecast.likeness import FP32_QUANTIZED
 from paceline.settings.table import SETTINGS
 
 COMPUTATION = "compute"
@@ -166,7 +167,13 @@ _CONDITIONS = {
     "scale": "{}",
     "split": "{} parallelism",
     "software": "{} kernels",
-    "weights": "{} weights",
+    "weights": "{}",
+}
+_WEIGHTS = {
+    "trained": "training of all weights",
+    "adapted": "adapters beside frozen weights",
+    "quantized": "adapters beside quantized weights",
+    FP32_QUANTIZED: "quantized weights under FP32 products (no autocast)",
 }
 _MODELS = {
     "decoder": "decoders",
@@ -372,7 +379,8 @@ def _condition(found: Evidence) -> str:
     value = str(found.value)
     if found.condition == "architecture" and value == "cpu":
         return "CPUs"
-    word = architecture_title(value) if found.condition == "architecture" else _MODELS.get(value, value)
+    words = _MODELS | _WEIGHTS
+    word = architecture_title(value) if found.condition == "architecture" else words.get(value, value)
     return _CONDITIONS.get(found.condition, "{}").format(word)
 
 

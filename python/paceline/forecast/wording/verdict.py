@@ -133,7 +133,7 @@ def framed(
         memory = sharding.memory(scenario, result, in_full=in_full)
         return _by_vendor(Answer(f"{about}: {known}", (*before, *memory, *after), notes=noted), scenario)
     answer = Answer(
-        f"{about}: does not fit, {sharding.need(own)}",
+        f"{about}: {own.verdict}, {sharding.need(own)}{sharding.chance(own)}",
         (*before, *after),
         memory=(
             *sharding.memory(scenario, result, in_full=True),

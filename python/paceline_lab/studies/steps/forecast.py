@@ -70,7 +70,11 @@ class Forecast:
 
     @property
     def is_covered(self) -> bool | None:
-        """Whether the interval of the forecast holds the measured time. None if there is none, and of memory."""
+        """Whether the interval of the forecast holds the measured time or memory. None if there is none."""
+        if self.row.metric.is_memory:
+            assert self.answer.result.sharded is not None
+            ends = self.answer.result.sharded.likely.get(memory_kind(self.row.metric))
+            return None if ends is None else ends[0] <= self.measured <= ends[1]
         interval = self.answer.result.interval
         if interval is None or self.row.metric is Metric.FORWARD_BACKWARD_TIME or not self.row.metric.is_time:
             return None
@@ -89,6 +93,11 @@ class Forecast:
     def is_right(self) -> bool | None:
         """Whether the verdict on memory is right: what was measured at all has fitted. None without a verdict."""
         return is_right(self.row, self.fits)
+
+
+def memory_kind(metric: Metric) -> str:
+    """Return the kind of memory that a metric measures: `peak`, `reserved` or `total`."""
+    return {Metric.RESERVED: "reserved", Metric.NVIDIA_SMI: "total"}.get(metric, "peak")
 
 
 def error_of(row: Row, value: float) -> float:
@@ -147,9 +156,7 @@ def _value(metric: Metric, answer: Answer) -> float:
             return float(bool(result.sharded.fits))
     if metric.is_memory:
         assert result.sharded is not None
-        memory = result.sharded.memory
-        kinds = {Metric.RESERVED: memory.reserved_bytes, Metric.NVIDIA_SMI: memory.total_bytes}
-        return float(kinds.get(metric, memory.peak_bytes))
+        return float(result.sharded.bytes_of(memory_kind(metric)))
     assert workload is not None
     gpus = result.workers * workload.gpus
     per_gpu = rate / gpus

@@ -57,7 +57,7 @@ class Compared(Protocol):
 
     @property
     def is_covered(self) -> bool | None:
-        """Whether the interval holds the measured time; None without an interval."""
+        """Whether the interval holds what was measured; None without an interval."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Computed:
         return {
             **{kind: numbers(own) for kind in _KINDS if (own := self.of(kind, group))},
             "fits": verdicts(rows),
-            "intervals": covered(rows),
+            "intervals": {kind: covered(self.of(kind, group)) for kind in _KINDS},
         }
 
     def to_csv(self) -> str:
@@ -134,9 +134,10 @@ class Computed:
     def _verdicts(self) -> str:
         groups = [verdicts([it for it in self.rows if it.row.group == group]) for group in self.groups]
         rows, right, hopeful, cautious = (sum(one[name] for one in groups) for name in groups[0])
-        known, inside = covered(self.rows).values()
+        times, sizes = (covered(self.of(kind)) for kind in _KINDS)
         return (
-            f"{inside} of {known} times are in their interval of {LEVEL:.0%}. {right} of {rows} verdicts on memory are "
+            f"{LEVEL:.0%} intervals that do not know a row's source hold {times['inside']} of {times['rows']} times "
+            f"and {sizes['inside']} of {sizes['rows']} values of memory. {right} of {rows} verdicts on memory are "
             f"right: {hopeful} fit by the forecast but did not, {cautious} do not fit but did"
         )
 
@@ -178,7 +179,7 @@ def verdicts(rows: Sequence[Compared]) -> dict[str, int]:
 
 
 def covered(rows: Sequence[Compared]) -> dict[str, int]:
-    """Return how many times have an interval, and how many of these are in theirs."""
+    """Return how many of the rows have an interval, and how many of these are in theirs."""
     known = [it.is_covered for it in rows if it.is_covered is not None]
     return {"rows": len(known), "inside": sum(known)}
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from paceline._internal import units
 from paceline.catalog.constants import assuming
 from paceline.errors import PacelineError
+from paceline.forecast.evidence import ignoring
 
-from paceline_lab.studies.priors import priors_without
+from paceline_lab.studies.priors import priors_without, publication
 from paceline_lab.studies.steps.data import Row
 from paceline_lab.studies.steps.forecast import Answer, Forecast, answer_of, range_of
 from paceline_lab.studies.steps.result import Computed
@@ -35,15 +36,20 @@ def computed(
 def forecast_each(
     rows: list[Row], progress: Callable[[int, int], None] | None = None
 ) -> tuple[list[Forecast], list[tuple[Row, str]]]:
-    """Return the forecasts, and the rows without one, each with the reason. A command is executed once."""
+    """Return the forecasts, and the rows without one, each with the reason. A command is executed once.
+
+    Their intervals do not know the source of the row.
+    """
     answers: dict[str, Answer | str] = {}
     commands = list(dict.fromkeys(row.command for row in rows if not row.left_out))
     first = {row.command: row for row in reversed(rows)}
     for done, command in enumerate(commands):
         if progress is not None:
             progress(done, len(commands))
+        row = first[command]
         try:
-            answers[command] = answer_of(first[command].words)
+            with ignoring((publication(row.source), row.group)):
+                answers[command] = answer_of(row.words)
         except PacelineError as error:
             answers[command] = str(error)
     if progress is not None:
