@@ -532,7 +532,7 @@ def test_a_tight_fit_is_said_and_marked():
     room = own["reserved_bytes"] // 20
     tight = (*words, "--memory", f"{own['total_bytes'] + room}B")
     text = " ".join(call(*tight).split())
-    assert f": tight, {units.memory(room)} left Roomier DDP, " in text
+    assert f": tight, {units.memory(room)} left (80%: " in text and " GB) Roomier DDP, " in text
     assert asked(*tight)["best"]["tight"] and not asked(*words)["best"]["tight"]
     assert "tight" not in call(*words)
     both = call(*tight, "--gpus", "8,16")

@@ -289,7 +289,7 @@ def test_a_notebook_shows_what_a_forecast_depends_on():
     told = paceline.simulate("resnet-50", workers=64, gpus_per_node=8, bandwidth="25Gbps")._repr_html_()
     for name, value in (
         ("Iteration", "158 ms, 12,979 samples/s"),
-        ("Likely", "145-172 ms, 11,916-14,137 samples/s (80%)"),
+        ("Likely", "145-172 ms, 11,918-14,135 samples/s (80%)"),
         ("Bottleneck", "compute, 68% of the critical path (slowest worker)"),
     ):
         assert f'{name}</th><td style="text-align: left">{value}</td>' in told

@@ -38,11 +38,11 @@ class Forecast:
     seconds: float
     low_s: float
     high_s: float
-    """The interval that holds a measurement with a probability of 80 %."""
+    """The range of 80 % of runs whose errors are usual: beyond it, a cause is looked for."""
     spread: float
-    """The standard deviation of the logarithm of measured over forecast time."""
+    """The standard deviation of the logarithm of measured over forecast time, of usual errors."""
     has_interval: bool
-    """Whether the interval is the forecast's own; otherwise it is that of all measured steps together."""
+    """Whether the errors are the forecast's own; otherwise they are those of all measured steps together."""
     parts_s: Mapping[str, float]
     """By part; their sum is `seconds`."""
     result: Result | None = None
@@ -139,9 +139,8 @@ class Forecaster:
             return Forecast(seconds, *_around(seconds, spread), spread, False, {"communication": seconds})
         result = result_of(self.scenario)
         seconds, own = result.iteration_s, result.interval
-        spread = usual_spread(result.ground) if own is None else math.log(own.high_s / own.low_s) / 2 / QUANTILE
-        low, high = _around(seconds, spread) if own is None else (own.low_s, own.high_s)
-        return Forecast(seconds, low, high, spread, own is not None, parts_of(result), result)
+        spread = usual_spread(result.ground) if own is None else own.spread
+        return Forecast(seconds, *_around(seconds, spread), spread, own is not None, parts_of(result), result)
 
     @cached_property
     def answer(self) -> collectives.Answer:

@@ -116,7 +116,7 @@ def _name(question: Question) -> str:
 def _facts(explanation: Explanation) -> list[Fact]:
     question = explanation.question
     forecast, gap = question.forecast, question.seconds - question.forecast.seconds
-    low, high = units.durations(forecast.low_s, forecast.high_s), "80% interval"
+    low, high = units.durations(forecast.low_s, forecast.high_s), "80% of usual runs"
     if not forecast.has_interval:
         high = "80%, by forecasts of other conditions: this one has no interval of its own"
     is_alone = question.forecaster.is_of_nccl or (forecast.result is not None and forecast.result.compute_s == 0)

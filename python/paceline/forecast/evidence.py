@@ -23,7 +23,7 @@ from typing import Any
 from paceline._internal import units
 from paceline.catalog.gpus import architecture_title
 from paceline.forecast.kinds import FURTHER, Comparable, Evidence, Ground
-from paceline.forecast.likeness import APART, FP32_QUANTIZED, LEVEL, QUANTILE, Conditions, Like, size_of
+from paceline.forecast.likeness import APART, FP32_QUANTIZED, LEVEL, QUANTILE, Conditions, Like, size_of, spread_of
 from paceline.forecast.result import Interval
 from paceline.forecast.wording import terms
 
@@ -233,6 +233,8 @@ class _Size:
 
     log: float
     cases: int
+    spread: float
+    """The standard deviation of usual errors."""
 
 
 def _around(
@@ -244,7 +246,8 @@ def _around(
         return None, question.beyond
     log = math.hypot(size.log, math.log1p(question.spread))
     low, high = iteration_s * math.exp(-log), iteration_s * math.exp(log)
-    return Interval(low, high, LEVEL, size.cases, terms.reason(ground)), ground
+    spread = math.hypot(size.spread, math.log1p(question.spread))
+    return Interval(low, high, LEVEL, size.cases, terms.reason(ground), spread=spread), ground
 
 
 def _bare(question: Question) -> tuple[_Size | None, Evidence]:
@@ -259,8 +262,8 @@ def _bare(question: Question) -> tuple[_Size | None, Evidence]:
     slowest, fastest = _EMULATED_BPS
     if not slowest / FURTHER <= question.link_bps <= fastest * FURTHER:
         return None, about.on(Ground.LINKS_VALIDATED, least=slowest, most=fastest)
-    size = size_of([Like("validate", 0, residual) for _, residual in rows])
-    return _Size(_OF_ONE_SOURCE * size, len(rows)), about.on(Ground.VALIDATED, most=most)
+    size = _OF_ONE_SOURCE * size_of([Like("validate", 0, residual) for _, residual in rows])
+    return _Size(size, len(rows), size / QUANTILE), about.on(Ground.VALIDATED, most=most)
 
 
 def _published(question: Question, without: frozenset[str]) -> tuple[_Size | None, Evidence]:
@@ -291,7 +294,7 @@ def _published(question: Question, without: frozenset[str]) -> tuple[_Size | Non
 
 
 def _sized(cases: Sequence[Like], file: Path) -> _Size:
-    return _Size(size_of(cases, _read(file)["unseen"]), len(cases))
+    return _Size(size_of(cases, _read(file)["unseen"]), len(cases), spread_of(cases))
 
 
 def _closest(cases: Sequence[Like]) -> tuple[str, ...]:
@@ -494,7 +497,9 @@ def scaled_interval(
         return own
     sources = ", ".join(_closest(cases)[:4])
     basis = f"forecasts scaled to a measured step on fewer GPUs: {sources} and more"
-    return Interval(iteration_s * math.exp(-log), iteration_s * math.exp(log), LEVEL, len(cases), basis)
+    return Interval(
+        iteration_s * math.exp(-log), iteration_s * math.exp(log), LEVEL, len(cases), basis, spread=log / QUANTILE
+    )
 
 
 def _left_out(cases: Sequence[Case | ComputedCase]) -> list[tuple[float, float | None]]:

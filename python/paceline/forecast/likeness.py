@@ -28,6 +28,8 @@ from paceline.catalog.recipes import dtype_bytes
 LEVEL = 0.8
 QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
 """Deviations of a normal distribution within which a share `LEVEL` is."""
+_MEDIAN_SIZE = NormalDist().inv_cdf(0.75)
+"""The median size of errors that a normal distribution has, in standard deviations."""
 APART = 2
 """Properties in which a case may differ from the question."""
 FP32_QUANTIZED = "quantized under FP32 products"
@@ -79,14 +81,25 @@ class Like:
     residual: float
 
 
-def size_of(cases: Sequence[Like], unseen: float = 0.0) -> float:
-    """Return the logarithm that `LEVEL` of the weight does not exceed; there is at least one case.
+def spread_of(cases: Sequence[Like]) -> float:
+    """Return the standard deviation of the errors that are usual, of which half are below their median size.
 
-    `unseen`: the weight of the source in question; that of a source that is alike is 1.
+    Few runs that are much slower than others, whose cause is not known, do not count in it.
+    """
+    return size_of(cases, level=0.5) / _MEDIAN_SIZE
+
+
+def size_of(cases: Sequence[Like], unseen: float = 0.0, level: float = LEVEL) -> float:
+    """Return the logarithm that a share of the weight does not exceed; there is at least one case.
+
+    Args:
+        cases: The cases.
+        unseen: The weight of the source in question; that of a source that is alike is 1.
+        level: The share.
     """
     of_source = Counter(case.source for case in cases)
     sizes = sorted((abs(case.residual), 0.5**case.differences / of_source[case.source]) for case in cases)
-    left = LEVEL * (math.fsum(weight for _, weight in sizes) + unseen)
+    left = level * (math.fsum(weight for _, weight in sizes) + unseen)
     for size, weight in sizes:
         left -= weight
         if left <= _ROUNDING:

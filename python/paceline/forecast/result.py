@@ -60,6 +60,8 @@ class Interval:
     """Their description."""
     clipped: bool = False
     """Whether it would begin below `low_s`, the time of computation alone."""
+    spread: float = 0.0
+    """The standard deviation of the logarithm of measured over forecast time, of usual errors."""
 
     def at_least(self, least_s: float) -> Interval:
         """Return the interval without what is faster than this time, which nothing can be."""
