@@ -602,6 +602,25 @@ def test_models_by_their_sizes(tmp_path):
     assert trainers.read(written(tmp_path, "train.sh", mixture), {}).config.kind == "mixtral"
 
 
+def test_dispatch_to_experts(tmp_path):
+    mixture = MEGATRON.replace(
+        "--swiglu", "--swiglu --num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8"
+    )
+
+    def dispatch(*words):
+        text = mixture.replace("--num-experts", f"{' '.join(words)} --num-experts")
+        return trainers.read(written(tmp_path, "train.sh", text), {}).options.get("expert_dispatch")
+
+    assert dispatch() is None
+    assert dispatch("--moe-token-dispatcher-type alltoall") == "alltoall"
+    assert dispatch("--moe-token-dispatcher-type flex", "--moe-flex-dispatcher-backend hybridep") == "deepep"
+    (tmp_path / "titan.toml").write_text(
+        '[model]\nname = "qwen3"\nflavor = "30B-A3B"\n[training]\nseq_len = 4096\n'
+        '[parallelism]\nexpert_parallel_degree = 8\nexpert_parallel_comm_backend = "deepep"\n'
+    )
+    assert trainers.read(tmp_path / "titan.toml", {}).options["expert_dispatch"] == "deepep"
+
+
 def test_references_in_yaml(tmp_path):
     assert trainers.read(written(tmp_path, "nemo.yaml"), {}).config.whole("intermediate_size") == 4 * 4096
 

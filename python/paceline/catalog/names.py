@@ -81,6 +81,7 @@ Recipe = Literal[
     "upcast-fp16",
     "fp32",
 ]
+ExpertDispatch = Literal["alltoall", "deepep"]
 MomentDtype = Literal["bf16", "fp16", "fp32"]
 OptimizerImpl = Literal["fused", "foreach", "loop", "in-backward"]
 Optimizer = Literal[

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._core import Memory as Peak
 from paceline.catalog.gpus import titled
+from paceline.catalog.models.dispatch import deepep_bytes
+from paceline.catalog.models.exchanges import element_bytes
 from paceline.forecast.sharding import GATHERED, kind, shard_ranks
 
 if TYPE_CHECKING:
@@ -117,7 +119,10 @@ def _reserved_bytes(scenario: Scenario, workload: Workload | None, peak: Peak) -
 
 
 def _nccl_bytes(scenario: Scenario, workload: Workload | None, hardware: Hardware | None) -> int:
-    """Return the buffers of a ring for each communicator, and of all-to-alls inside a node between experts."""
+    """Return the buffers of a ring for each communicator, and of all-to-alls inside a node between experts.
+
+    DeepEP has its own buffers instead of those of all-to-alls.
+    """
     parallel = {} if workload is None else workload.parallelism
     is_hybrid = kind(scenario.options.get("sharding") or "none") == "hsdp"
     rings = (
@@ -128,5 +133,9 @@ def _nccl_bytes(scenario: Scenario, workload: Workload | None, hardware: Hardwar
     if hardware is None or not rings:
         return 0
     channels = _CHANNELS["pcie" if hardware.bus_bandwidth is None else "nvlink"]
-    peers = min(parallel.get("expert_parallel", 1), scenario.cluster.gpus_per_node * parallel.get("tensor_parallel", 1))
-    return _CONNECTION * (rings * channels + (peers - 1) * _PEER_CHANNELS)
+    experts = parallel.get("expert_parallel", 1)
+    per_node = scenario.cluster.gpus_per_node * parallel.get("tensor_parallel", 1)
+    if workload is not None and workload.dispatch == "deepep" and experts > 1:
+        row = max(layer.hidden for layer in workload.model.layers) * element_bytes(workload.precision)
+        return _CONNECTION * rings * channels + deepep_bytes(row, experts, per_node)
+    return _CONNECTION * (rings * channels + (min(experts, per_node) - 1) * _PEER_CHANNELS)

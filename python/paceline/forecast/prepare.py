@@ -187,6 +187,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     about_nodes = [
         *([notes.RCCL] if machine.intra_link == "xgmi" and max(sweep.workers) > 1 else []),
         *([] if alone else sweep.nodes_note()),
+        *sweep.groups_note(),
         *sweep.other_gpus_note(),
         *sweep.power_limit_note(),
         *sweep.last_node_note(machine),

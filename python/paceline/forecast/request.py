@@ -19,7 +19,7 @@ from paceline.catalog.distribution import ordered
 from paceline.catalog.gpus import Hardware, find_hardware, titled
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.models.config import Config
-from paceline.catalog.models.exchanges import Links, is_split
+from paceline.catalog.models.exchanges import Links, in_whole_groups, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload
 from paceline.catalog.models.traits import TRANSFORMER_ENGINE
@@ -251,10 +251,33 @@ class Sweep:
 
     def _cluster(self) -> Cluster | None:
         """Return the cluster given, or else the nodes that are assumed of the GPU; None if none is named."""
+        whole = self._whole_cluster()
+        return None if whole is None else self._in_groups(whole)
+
+    def _whole_cluster(self) -> Cluster | None:
+        """Return that cluster with all GPUs of its nodes; `_cluster` has whole groups of them."""
         if self.get("cluster") is not None:
             return self._with_inside()[0]
         nodes = self.nodes()
         return None if nodes is None else nodes.cluster
+
+    def _in_groups(self, cluster: Cluster) -> Cluster:
+        """Return a cluster of which no group that shares experts or samples has parts of two nodes.
+
+        Nodes of which the user says how many GPUs they have stay as they are.
+        """
+        tensor, context = self.get("tensor_parallel") or 1, self.get("context_parallel") or 1
+        sizes = (self.get("expert_parallel") or 1, tensor * context if context > 1 else 1)
+        if self.get("gpus_per_node") is not None or max(self.workers) * self.gpus_per_rank <= cluster.gpus_per_node:
+            return cluster
+        return in_whole_groups(cluster, sizes)
+
+    def groups_note(self) -> list[str]:
+        """Return a note if GPUs of each node are not used, so that no group has parts of two nodes."""
+        whole = self._whole_cluster()
+        if whole is None or (used := self._in_groups(whole).gpus_per_node) == whole.gpus_per_node:
+            return []
+        return [notes.whole_groups(used, whole.gpus_per_node, self.spelling("gpus_per_node"))]
 
     def _with_inside(self) -> tuple[Cluster, list[str]]:
         """Return the cluster given, with the inside of its GPU's nodes if it does not say, and the note on that."""
@@ -457,7 +480,7 @@ class Sweep:
 
     def _links(self, workload: Workload) -> Links:
         """Return over what tokens come to experts, and keys and values to queries. Raises InvalidArgumentError."""
-        source = nodes_of(workload.hardware).cluster if self.get("cluster") is None else self._loaded()
+        source = self._in_groups(nodes_of(workload.hardware).cluster if self.get("cluster") is None else self._loaded())
         rates = self.get("bandwidth") or [None]
         own = load_cluster(source, gpus_per_node=self.get("gpus_per_node"), bandwidth=rates[0])
         found = Links.of(own)

@@ -144,6 +144,7 @@ class TraceChanges(TypedDict, total=False):
     freeze: str | Sequence[str] | None
     tensor_parallel: int | None
     expert_parallel: int | None
+    expert_dispatch: names.ExpertDispatch | None
     context_parallel: int | None
     pipeline_parallel: int | None
     microbatches: int | None

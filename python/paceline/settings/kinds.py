@@ -902,6 +902,7 @@ RECIPE = choice(
     meant={"fp16": "amp-fp16", "16": "amp-fp16", "float16": "amp-fp16", "tf32": "fp32", "32": "fp32"},
     literal="Recipe",
 )
+EXPERT_DISPATCH = choice(("alltoall", "deepep"), {"hybridep": "deepep"}, literal="ExpertDispatch")
 MOMENT_DTYPE = choice(("bf16", "fp16", "fp32"), literal="MomentDtype")
 OPTIMIZER_IMPL = choice(("fused", "foreach", "loop", "in-backward"), literal="OptimizerImpl")
 SHARDING = Kind("NAME", _sharding)

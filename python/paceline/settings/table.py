@@ -607,6 +607,14 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
+        name="expert_dispatch",
+        kind=kinds.EXPERT_DISPATCH,
+        help="How tokens travel to experts: alltoall (NCCL's), deepep (DeepEP and HybridEP).",
+        default_words="alltoall",
+        part="trace",
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP),
+    ),
+    Setting(
         name="context_parallel",
         kind=kinds.whole(1, 1024),
         help="Context-parallel degree: ranks that split each sequence.",
@@ -1487,7 +1495,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     ),
     "Parallelism": (
         *("tensor_parallel", "pipeline_parallel", "virtual_stages", "microbatches"),
-        *("context_parallel", "expert_parallel"),
+        *("context_parallel", "expert_parallel", "expert_dispatch"),
     ),
     "Sharding, accumulation and memory": (
         *("reshard_after_forward", "prefetch", "unit", "param_dtype", "reduce_dtype"),

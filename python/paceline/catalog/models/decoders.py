@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from paceline.catalog.models.blocks import attention_layer, mlp_layer
 from paceline.catalog.models.config import Config
+from paceline.catalog.models.dispatch import groups_of_experts
 from paceline.catalog.models.heads import decoder_layers, model_layers
 from paceline.catalog.models.layers import Layer
 from paceline.catalog.models.steps import Attend, Norm, Pointwise, Product, Step
@@ -264,7 +265,16 @@ def _experts(config: Config) -> Experts | None:
         shared = config.whole("shared_expert_intermediate_size")
     if config.kind == "llama4_text":
         shared = config.whole("intermediate_size")
-    return Experts(count, routed, shared, shared_gate=config.kind == "qwen2_moe", router_bias=config.kind == "gpt_oss")
+    groups, chosen = groups_of_experts(config, count, routed)
+    return Experts(
+        count,
+        routed,
+        shared,
+        shared_gate=config.kind == "qwen2_moe",
+        router_bias=config.kind == "gpt_oss",
+        groups=groups,
+        chosen_groups=chosen,
+    )
 
 
 def _is_mixture(config: Config, layer: int, count: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,7 +12,7 @@ from paceline._core import Cluster, NcclGroup, NcclMachine
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.nccl import assumed_values, constant
 
-_RING_HOP_S = 3.4e-6
+HOP_S = 3.4e-6
 """Of NCCL's ring over NVLink, protocol Simple (NVIDIA/nccl src/graph/tuning.cc)."""
 _BYTES = {"fp8": 2, "bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
 """Of an activation: FP8 training keeps activations in 16 bits."""
@@ -57,6 +59,25 @@ class Links:
         return replace(self, card=2 * self.card, nodes=nodes)
 
 
+def in_whole_groups(cluster: Cluster, sizes: Sequence[int]) -> Cluster:
+    """Return a cluster whose nodes have as many GPUs as are whole groups of each of these sizes.
+
+    The NICs of the others are idle with them. The same cluster if no group would lie across nodes, or if a node is
+    too small for one of each size.
+    """
+    per_node = cluster.gpus_per_node
+    split = [size for size in sizes if is_split(size, per_node)]
+    whole = math.lcm(*split)
+    if not split or whole > per_node:
+        return cluster
+    used = per_node // whole * whole
+    if cluster.has_rails:
+        return cluster.replace(gpus_per_node=used)
+    rate = round(cluster.bandwidth_bps * used / per_node)
+    cards = used if cluster.nics_per_node == per_node else cluster.nics_per_node
+    return cluster.replace(gpus_per_node=used, bandwidth_bps=rate, nics_per_node=cards)
+
+
 def all_reduce_s(hardware: Hardware, moved_bytes: float, ranks: int, links: Links | None = None) -> float:
     """Return the seconds of an all-reduce: inside a node, a ring's latency, and bytes at NCCL's bus bandwidth.
 
@@ -73,7 +94,7 @@ def all_reduce_s(hardware: Hardware, moved_bytes: float, ranks: int, links: Link
         return sum(it.seconds for it in times)
     assert hardware.bus_bandwidth is not None
     steps = 2 * (ranks - 1)
-    return steps * _RING_HOP_S + steps / ranks * moved_bytes / hardware.bus_bandwidth
+    return steps * HOP_S + steps / ranks * moved_bytes / hardware.bus_bandwidth
 
 
 def all_to_all_s(hardware: Hardware, moved_bytes: float, ranks: int, links: Links) -> float:
@@ -83,7 +104,7 @@ def all_to_all_s(hardware: Hardware, moved_bytes: float, ranks: int, links: Link
         assert hardware.bus_bandwidth is not None
         inside = moved_bytes * (near - 1) / ranks / hardware.bus_bandwidth
     between = moved_bytes * (ranks - near) / ranks / links.card
-    return (ranks - 1) * _RING_HOP_S + max(inside, between)
+    return (ranks - 1) * HOP_S + max(inside, between)
 
 
 def pass_around_s(hardware: Hardware, moved_bytes: float, ranks: int, links: Links | None, *, gpus: int) -> float:
@@ -100,4 +121,4 @@ def pass_around_s(hardware: Hardware, moved_bytes: float, ranks: int, links: Lin
     if links is not None and (rate is None or gpus > links.gpus_per_node):
         rate = links.card
     assert rate is not None
-    return (ranks - 1) * _RING_HOP_S + moved_bytes / rate
+    return (ranks - 1) * HOP_S + moved_bytes / rate

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from paceline.catalog.models.blocks import attention_layer, mlp_layer
 from paceline.catalog.models.config import Config
+from paceline.catalog.models.dispatch import groups_of_experts
 from paceline.catalog.models.heads import model_layers
 from paceline.catalog.models.layers import Layer
 from paceline.catalog.models.steps import (
@@ -173,7 +174,9 @@ def _nemotron_experts(config: Config, block: Block) -> Block:
     ffn = config.whole("moe_intermediate_size")
     shared = config.whole("moe_shared_expert_intermediate_size", ffn)
     latent = config.whole("moe_latent_size", 0)
-    return replace(block, ffn=ffn, experts=Experts(count, routed, shared, latent=latent))
+    groups, chosen = groups_of_experts(config, count, routed)
+    experts = Experts(count, routed, shared, latent=latent, groups=groups, chosen_groups=chosen)
+    return replace(block, ffn=ffn, experts=experts)
 
 
 def _nemotron_kinds(config: Config) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 
-from paceline.catalog.models.traits import Form
+from paceline.catalog.models.traits import Experts, Form
 from paceline.catalog.optimizers import is_matrix
 
 SAVED = "modules_to_save"
@@ -171,6 +171,11 @@ class Layer:
     def parameters(self) -> int:
         """Number of its own parameters."""
         return sum(tensor.size for tensor in self.tensors)
+
+    @property
+    def experts(self) -> Experts | None:
+        """The mixture of experts; None if it is none."""
+        return self.form.block.experts if self.routed and self.form.block is not None else None
 
     @property
     def mixing_flops(self) -> float:

@@ -51,6 +51,8 @@ class Setting:
     """GPUs that share every layer, with sequence parallelism."""
     expert: int = 1
     """GPUs that share experts."""
+    dispatch: names.ExpertDispatch = "alltoall"
+    """The dispatcher that sends tokens to experts on other GPUs."""
     context: int = 1
     """GPUs that share a sequence."""
     flash: Literal[0, 1, 2] = 0
@@ -717,7 +719,8 @@ class _Module:
         """Route rows to experts (transformers/integrations/moe.py, grouped_mm_experts_forward).
 
         Megatron's host waits for the numbers of rows (`_maybe_dtoh_and_synchronize` in its token_dispatcher.py). Rows
-        that have come from other GPUs are put in the order of experts, and back (`sort_chunks_by_idxs`).
+        that have come from other GPUs are put in the order of experts, and back (`sort_chunks_by_idxs`). DeepEP sends
+        each token once to a GPU, which copies it in that order.
         """
         tape, setting = self.tape, self.setting
         hidden, batch = block.hidden, value.shape[0]
@@ -748,7 +751,7 @@ class _Module:
             # That of the GPU that has most rows; the others wait for it.
             most = contiguous((round(copies * constant("experts.imbalance")), hidden), routed.dtype)
             routed = tape.view(routed, most, lambda g: Value(contiguous((copies, hidden), g.dtype), g.source))
-        is_sorted = setting.is_fused and whole and groups > 1
+        is_sorted = setting.is_fused and setting.dispatch == "alltoall" and whole and groups > 1
         if is_sorted:
             routed = tape.fused("sort_chunks", (routed,), routed.tensor, kept=())
         wide = self._grouped(routed, groups, (2 if block.gated else 1) * ffn, "gate_up" if block.gated else "up")

@@ -35,6 +35,7 @@ _PARALLEL = (
     "microbatches",
     "virtual_stages",
     "expert_parallel",
+    "expert_dispatch",
     "context_parallel",
 )
 _RECIPE = ("precision", "optimizer_impl", "moment_dtype", "loss_chunks", "offload", "loss", "real_tokens")
@@ -133,6 +134,7 @@ def workload_of(  # noqa: PLR0917
     microbatches: int | None = None,
     virtual_stages: int | None = None,
     expert_parallel: int | None = None,
+    expert_dispatch: str | None = None,
     context_parallel: int | None = None,
     links: Links | None = None,
     power_limit: float | None = None,
@@ -171,6 +173,7 @@ def workload_of(  # noqa: PLR0917
         microbatches: Of an iteration, each of `batch` samples, with a pipeline.
         virtual_stages: Parts of the model that each stage has: the interleaved schedule.
         expert_parallel: GPUs that have a part each of the experts of every layer.
+        expert_dispatch: `alltoall` or `deepep`: what sends tokens to experts on other GPUs.
         context_parallel: Ranks that share every sample, each with a part of its tokens.
         links: Over which tokens come to experts, and keys and values to queries.
         power_limit: Watts that each GPU may draw, by default the board's.
@@ -242,6 +245,7 @@ def workload_of(  # noqa: PLR0917
         expert,
         context_parallel or 1,
         links,
+        dispatch=_one_of(expert_dispatch or "alltoall", get_args(names.ExpertDispatch), "expert_dispatch"),
         recipe=recipe,
         optimizer_impl=_one_of(
             optimizer_impl or default_impl(chosen, recipe),

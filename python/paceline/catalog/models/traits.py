@@ -28,6 +28,10 @@ class Experts:
     router_bias: bool = False
     latent: int = 0
     """Width of what routed experts read and write, between two products that all tokens pass; 0: that of the stream."""
+    groups: int = 1
+    """Equal groups of neighboring experts, of which a token may choose from a few."""
+    chosen_groups: int = 1
+    """Groups from which a token chooses (DeepSeek-AI, DeepSeek-V3, 2024, section 2.1.2, node-limited routing)."""
 
 
 @dataclass(frozen=True)

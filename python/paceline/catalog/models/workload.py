@@ -16,6 +16,7 @@ from paceline.catalog import names
 from paceline.catalog.adapters import Adapter, is_quantized, linear_name, quantized_bytes
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.losses import LOSSES
+from paceline.catalog.models.dispatch import deepep_s
 from paceline.catalog.models.exchanges import Links, all_reduce_s, all_to_all_s, element_bytes, pass_around_s
 from paceline.catalog.models.layers import Attention, Layer, Model, Tensor, is_saved
 from paceline.catalog.models.memory import (
@@ -93,6 +94,8 @@ class Workload:
 
     None: to none on other GPUs.
     """
+    dispatch: names.ExpertDispatch = "alltoall"
+    """The dispatcher that sends tokens to experts on other GPUs."""
     recipe: Recipe = field(default_factory=lambda: recipe_of(None, "bf16"))
     """Types of parameters, gradients and optimizer states; its computation is that of `precision`."""
     optimizer_impl: OptimizerImpl = "fused"
@@ -281,6 +284,7 @@ class Workload:
             tf32=self.precision == "tf32",
             tensor=self.tensor,
             expert=self.expert,
+            dispatch=self.dispatch,
             context=self.context,
             flash=self.flash,
             gathered=self.gathered,
@@ -384,10 +388,14 @@ class Workload:
         and after them, piece by piece, of which one is left; in 8 bits it gathers 8 bits.
         """
         if layer.routed and self.expert > 1:
+            experts = layer.experts
             assert self.links is not None
+            assert experts is not None
             share = self.batch / self.context / self.tensor * operator_constant("experts.imbalance")
-            routed = share * layer.routed * layer.hidden * element_bytes(self.precision)
-            return 2 * all_to_all_s(self.hardware, routed, self.expert, self.links)
+            tokens = share * layer.tokens * (experts.latent or layer.hidden) * element_bytes(self.precision)
+            if self.dispatch == "deepep":
+                return 2 * deepep_s(self.hardware, tokens, experts, self.expert, self.links)
+            return 2 * all_to_all_s(self.hardware, experts.routed * tokens, self.expert, self.links)
         moved = self.batch / self.context * layer.tokens * layer.hidden * element_bytes(self.precision)
         if self.kernels != TRANSFORMER_ENGINE:
             return all_reduce_s(self.hardware, moved, self.tensor, self.links)
@@ -759,11 +767,16 @@ class Workload:
         words.append(self.checkpointing_words)
         words += [f"{self.tensor} tensor-parallel GPUs"] if self.tensor > 1 else []
         words += [f"samples shared by {self.context} ranks"] if self.context > 1 else []
-        words += [f"experts on {self.expert} GPUs"] if self.expert > 1 else []
+        words += [self.experts_words] if self.expert > 1 else []
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
         words += [*self.loss_words, *self.passes_words, *self.offload_words, *self.trained_words]
         return f"{self.hardware.under_limit}, {', '.join(words)}, {self.optimizer}"
+
+    @property
+    def experts_words(self) -> str:
+        """How experts are divided, for prose."""
+        return f"experts on {self.expert} GPUs{' (DeepEP)' if self.dispatch == 'deepep' else ''}"
 
     @property
     def checkpointing_words(self) -> str:

@@ -110,6 +110,11 @@ def last_node(gpus: str, used: int, of: int, fewer: int, more: int) -> str:
     )
 
 
+def whole_groups(used: int, of: int, option: str) -> str:
+    """Return how many GPUs of a node are used where groups do not divide them."""
+    return f"Assumed {used} of the {of} GPUs of a node, so that no group has parts of two; say otherwise with {option}"
+
+
 def last_pass(trace: str) -> str:
     """Return that a recording with several passes a step exchanges gradients after the last."""
     return f"{trace} has several passes per step; gradients are exchanged after the last, as with no_sync()"

@@ -303,7 +303,7 @@ def computation(workload: Workload) -> list[str]:
         f"{workload.attention_kernel} attention",
         f"{workload.kernels} kernels",
         workload.checkpointing_words,
-        *([f"experts on {workload.expert} GPUs"] if workload.expert > 1 else []),
+        *([workload.experts_words] if workload.expert > 1 else []),
         *([order] if workload.pipeline > 1 else []),
         *workload.loss_words,
         *workload.passes_words,

@@ -100,9 +100,22 @@ def parallel(reading: Reading) -> None:
         reading.take(
             "expert_parallel", expert * (own or tensor), _DEGREES["expert_parallel"], "--expert-tensor-parallel-size"
         )
+    _dispatch(reading)
     if tensor > 1 and not reading.flag("--sequence-parallel"):
         reading.assume("sequence parallelism beside tensor parallelism")
     _virtual(reading)
+
+
+def _dispatch(reading: Reading) -> None:
+    """Take what sends tokens to experts on other GPUs: `flex` is DeepEP or HybridEP."""
+    if reading.degree("expert_parallel") == 1:
+        return
+    name = "--moe-token-dispatcher-type"
+    kind = reading.choice({"allgather": "allgather", "alltoall": "alltoall", "flex": "deepep"}, name)
+    if kind == "allgather":
+        reading.leave(name, "all-gathers of tokens; forecast as all-to-alls")
+    else:
+        reading.take("expert_dispatch", kind, name, "--moe-flex-dispatcher-backend", "--moe-enable-deepep")
 
 
 def _least_gpus(reading: Reading, shared: int) -> int:
@@ -388,6 +401,9 @@ def _experts(reading: Reading, kind: str, experts: int, own: dict[str, Any]) -> 
         own["moe_intermediate_size"] = width or own["intermediate_size"]
     if kind.startswith("deepseek"):
         own["n_shared_experts"] = max(0, round((shared or 0) / own["moe_intermediate_size"]))
+        for name, field in _GROUPS.items():
+            if (count := reading.whole(name)) is not None:
+                own[field] = count
         own["first_k_dense_replace"] = max(1, _dense(reading, own["num_hidden_layers"]))
         _latent(reading, own)
     elif shared is not None:
@@ -400,6 +416,7 @@ def _experts(reading: Reading, kind: str, experts: int, own: dict[str, Any]) -> 
         "--moe-router-topk",
         "--moe-shared-expert-intermediate-size",
         "--moe-layer-freq",
+        *(_GROUPS if kind.startswith("deepseek") else ()),
     ]
 
 
@@ -411,6 +428,8 @@ def _latent(reading: Reading, own: dict[str, Any]) -> list[str]:
     return list(_LATENT)
 
 
+_GROUPS = {"--moe-router-num-groups": "n_group", "--moe-router-group-topk": "topk_group"}
+"""Fields of DeepSeek's node-limited routing."""
 _LATENT = {
     "--q-lora-rank": "q_lora_rank",
     "--kv-lora-rank": "kv_lora_rank",

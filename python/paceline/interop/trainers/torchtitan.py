@@ -83,6 +83,10 @@ def _degrees(reading: Reading) -> None:
     reading.take(
         "expert_parallel", reading.whole(f"{_P}expert_parallel_degree"), f"{_P}expert_parallel_degree", unless=1
     )
+    if reading.degree("expert_parallel") > 1:
+        backend = f"{_P}expert_parallel_comm_backend"
+        kinds = {"standard": "alltoall", "deepep": "deepep", "hybridep": "deepep"}
+        reading.take("expert_dispatch", reading.choice(kinds, backend), backend)
     tensor = reading.whole(f"{_P}expert_tensor_parallel_degree")
     if tensor not in (None, 1):
         reading.leave(f"{_P}expert_tensor_parallel_degree", "tensor parallelism within experts")

@@ -156,6 +156,8 @@ def _automodel(it: Measurement) -> Reading:
     reading.add("--kernels", "compiled" if it.framework.startswith("compile") else "transformer-engine")
     if int(it.gpus) > 1:
         reading.add("--sharding", "zero3", "--cluster", "dgx-h100")
+    if "DeepEP" in it.framework:
+        reading.add("--expert-dispatch", "deepep")
     reading.add("--strategy", "native")
     return reading
 
