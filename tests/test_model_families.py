@@ -154,17 +154,11 @@ def test_norms_behind_attention_keep_what_they_normalize():
     assert kept[1] - kept[0] == 2 * 2 * 32 * 64
 
 
-def test_a_mixture_of_experts_is_outside_the_evidence_on_gpus_where_few_have_measured_one():
+def test_a_mixture_of_experts_is_less_sure_than_a_dense_model():
     import paceline
 
-    options = {"gpu": "v100", "workers": 16, "sharding": "zero3", "seq": 1024, "dtype": "fp16"}
-    found = paceline.simulate("olmoe-1b-7b", **options)
-    assert found.interval is None
-    assert "fewer than two sources have measured" in found.evidence
-    wide, narrow = (
-        paceline.simulate(name, gpu="h100", workers=16, sharding="zero3", seq=1024).interval
-        for name in ("olmoe-1b-7b", "olmo-2-7b")
-    )
+    options = {"gpu": "h100", "workers": 16, "sharding": "zero3", "seq": 1024}
+    wide, narrow = (paceline.simulate(name, **options).interval for name in ("olmoe-1b-7b", "olmo-2-7b"))
     assert wide.high_s / wide.low_s > narrow.high_s / narrow.low_s
 
 

@@ -183,11 +183,22 @@ class Sharded:
         return (low, high) if low <= limits[kind] < high else None
 
     @property
+    def may_not_fit(self) -> bool:
+        """Whether it fits, but one in ten of such jobs does not."""
+        return bool(self.fits) and self.in_question is not None
+
+    @property
     def verdict(self) -> str | None:
-        """`fits` or `does not fit`, after `probably` where the interval leaves it open; None: unknown."""
-        if self.fits is None:
-            return None
-        return ("" if self.in_question is None else "probably ") + ("fits" if self.fits else "does not fit")
+        """`fits` or `does not fit`; where the interval leaves that open: `may not fit`, `probably does not fit`.
+
+        None: unknown.
+        """
+        is_open = self.in_question is not None
+        return {
+            None: None,
+            True: "may not fit" if is_open else "fits",
+            False: "probably does not fit" if is_open else "does not fit",
+        }[self.fits]
 
     @property
     def shortage(self) -> float:
@@ -202,13 +213,6 @@ class Sharded:
     def is_tight(self) -> bool:
         """Whether it fits, but the allocator may reserve all that is left, and then slow the job down."""
         return self.capacity_bytes is not None and self.memory.is_tight_in(self.capacity_bytes)
-
-    @property
-    def may_not_fit(self) -> bool:
-        """Whether it fits, but the interval of what it allocates reaches beyond what can be allocated."""
-        if self.capacity_bytes is None or not self.fits or "peak" not in self.likely:
-            return False
-        return self.likely["peak"][1] > allocatable_bytes(self.capacity_bytes, self.memory.beside_bytes)
 
     @property
     def room_bytes(self) -> int:

@@ -63,7 +63,7 @@ def _attempt(typed: Typed, settings: Settings) -> Trial | None:
     own = result.sharded
     if own is None or own.capacity_bytes is None or not remedies.has_host(own):
         return None
-    tight = own.is_tight or own.may_not_fit
+    tight = own.is_tight
     return Trial(settings, bool(own.fits), own.memory.total_bytes, own.shortage, tight, result)
 
 

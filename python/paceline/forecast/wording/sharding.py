@@ -116,18 +116,20 @@ def fit(own: Sharded) -> str:
 
 
 def _room(own: Sharded) -> str:
-    if own.may_not_fit:
-        return f": may not fit, as 10% of such jobs allocate more than {units.memory(own.likely['peak'][1])}"
-    if own.is_tight:
-        left = f"{units.memory(own.room_bytes)} left" if own.room_bytes else "all of it reserved"
-        return f": tight, {left}{chance(own)}"
+    if own.is_tight and not own.may_not_fit:
+        return f": tight, {units.memory(own.room_bytes)} left" if own.room_bytes else ": tight, all of it reserved"
     return f": {own.verdict}{chance(own)}" if own.fits else ""
 
 
 def chance(own: Sharded) -> str:
-    """Return ` (80%: 51.0-98.2 GB)` where a verdict may be wrong."""
+    """Return `, as 10% of such jobs allocate more than 98.2 GB` where a verdict may be wrong."""
     ends = own.in_question
-    return "" if ends is None else f" ({LEVEL:.0%}: {units.gigabytes(ends[0])}-{units.memory(ends[1])})"
+    if ends is None:
+        return ""
+    rare = f"{(1 - LEVEL) / 2:.0%} of such jobs allocate"
+    return (
+        f", as {rare} more than {units.memory(ends[1])}" if own.fits else f"; {rare} less than {units.memory(ends[0])}"
+    )
 
 
 def held_bytes(own: Sharded) -> dict[str, int]:
