@@ -191,7 +191,8 @@ def workload_of(  # noqa: PLR0917
         computed = precision_of(precision, computed, hardware)
     computed = computed or _default_precision(hardware)
     hardware.peak(computed)
-    if lora is not None and named is None and computed in ("bf16", "fp16"):
+    is_assumed = lora is not None and named is None and computed in ("bf16", "fp16")
+    if is_assumed:
         named = "amp-bf16" if computed == "bf16" else "amp-fp16"
     recipe = recipe_of(named, computed)
     kernels = kernels or ("fused" if lora is None else "eager")
@@ -201,6 +202,8 @@ def workload_of(  # noqa: PLR0917
     held = _quantization(quantize, adapter, recipe, dora=bool(dora))
     if held in ("nf4", "nf4-double") and recipe.name == "mixed":
         config = replace(config, notes=(*config.notes, _COMPUTE_DTYPE.format(recipe.computation)))
+    if held is not None and is_assumed:
+        config = replace(config, notes=(*config.notes, _UNCONVERTED.format(computed)))
     recipe = recipe if adapter is None else recipe.of_adapters
     chosen: names.Optimizer = _one_of(ALIASES.get(optimizer or "", optimizer or "adam"), tuple(KINDS), "optimizer")
     check_impl(chosen, optimizer_impl)
@@ -285,6 +288,11 @@ _COMPUTE_DTYPE = (
     "Assumed bnb_4bit_compute_dtype={}: without it and without autocast, bitsandbytes multiplies in FP32, several "
     "times as slowly"
 )
+_UNCONVERTED = (
+    "Assumed weights that are not quantized in 16 bits, as axolotl, TRL and LLaMA-Factory have them; after PEFT's "
+    "prepare_model_for_kbit_training alone they are in FP32 (precision upcast-{})"
+)
+"""axolotl converts them back (loaders/model.py), TRL all but norms (`peft_module_casting_to_bf16`)."""
 
 
 def _of_checkpoint(config: Config, quantize: str | None, adapter: Adapter | None) -> tuple[str | None, str]:

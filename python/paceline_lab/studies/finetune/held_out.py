@@ -54,7 +54,12 @@ def _flash_attention(it: Measurement) -> Reading:
 
 def _unsloth(it: Measurement) -> Reading:
     """Hugging Face's trainer under autocast on 4-bit weights that PEFT has prepared."""
-    return trainer(it, tokens=it.tokens, kernels="eager", adapters=autocast(it))
+    return trainer(it, tokens=it.tokens, kernels="eager", adapters=_prepared(it, autocast(it)))
+
+
+def _prepared(it: Measurement, recipe: str) -> str:
+    """Return the recipe of adapters after PEFT's `prepare_model_for_kbit_training`, if weights are quantized."""
+    return recipe.replace("amp-", "upcast-") if it.quantization not in ("", "none") else recipe
 
 
 def _transformers_docs(it: Measurement) -> Reading:
@@ -77,8 +82,11 @@ def _colossalai(it: Measurement) -> Reading:
 
 
 def _t4(it: Measurement) -> Reading:
-    """TRL's trainer of May 2023 under autocast in fp16, the only 16-bit type of a T4's matrix units."""
-    reading = trainer(it, tokens=it.tokens, kernels="eager", adapters="amp-fp16")
+    """TRL's trainer of May 2023 under autocast in fp16, the only 16-bit type of a T4's matrix units.
+
+    It prepares quantized weights by PEFT.
+    """
+    reading = trainer(it, tokens=it.tokens, kernels="eager", adapters=_prepared(it, "amp-fp16"))
     reading.add("--attention", "unfused")
     if it.quantization == "fp4":
         reading.add(assumed="4-bit floats as NF4")
