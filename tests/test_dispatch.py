@@ -98,6 +98,12 @@ def test_deepep_takes_less_time_and_memory_than_all_to_alls():
     assert "experts on 64 GPUs (DeepEP)" in cli.facts(cli.printed(*words, "--expert-dispatch", "deepep"))["Setup"]
 
 
+def test_a_dispatcher_without_experts_on_other_gpus_has_no_effect():
+    words = ["mixtral-8x7b", "--gpu", "h100", "--gpus", "16", "--seq", "4096", "--expert-dispatch", "deepep"]
+    assert "--expert-dispatch: has no effect where no GPUs share experts" in cli.refused("simulate", *words)
+    assert "expert-dispatch" not in cli.printed("advise", *words, "--checkpointing", "full", "--sharding", "zero3")
+
+
 def test_latent_rows_are_what_travels():
     config = find_config("nemotron-3-nano-30b-a3b")
     narrow = Config("mine", "config.json", config.fields | {"moe_latent_size": config.fields["hidden_size"] // 2})

@@ -120,7 +120,7 @@ def test_the_page_of_explore_names_options_that_it_has_not(base: Mapping[str, An
 def test_every_option_of_a_model_that_changes_its_training_is_among_them() -> None:
     of_machine = {"gpu", "power_limit", "microbatches", "virtual_stages"}
     plain = {"seq", "batch", "dtype", "checkpointing", "attention", "kernels"}
-    parallel = {name for name in OPTIONS if name.endswith("_parallel")}
+    parallel = {name for name in OPTIONS if name.endswith("_parallel")} | {"expert_dispatch"}
     assert {name for _, name, _ in _VALUES} == set(OPTIONS) - of_machine - plain - parallel
 
 

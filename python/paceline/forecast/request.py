@@ -147,6 +147,12 @@ class Sweep:
         if any(isinstance(one, str) and not one.strip() for one in listed):
             raise InvalidArgumentError("the name of a trace or model is empty", remedy=_NAMES)
         workloads, file = _from_file(listed, Given(place, given_by, values, each, sources))
+        if place != "advise" and "expert_dispatch" in values and values.get("expert_parallel", 1) == 1:
+            raise InvalidArgumentError(
+                "has no effect where no GPUs share experts",
+                setting="expert_dispatch",
+                remedy="{expert_parallel=8}, or drop {this}",
+            )
         return cls(workloads, values, sources, given_by, others, timeline, plot, one_strategy, file, each, typed)
 
     @property

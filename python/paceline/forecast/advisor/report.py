@@ -253,8 +253,9 @@ def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) ->
     if file is not None:
         words = ["paceline", "simulate", str(file.path), *(["--model", file.model] if file.model else [])]
     gathers = shardings.kind(one.setup.sharding) in shardings.GATHERED
-    # Units that are gathered are exchanged, not buckets.
-    words += typed_words({name: it for name, it in given.items() if not (name == "bucket_size" and gathers)})
+    # Units that are gathered are exchanged, not buckets; nothing is dispatched where a GPU has all experts.
+    idle = {name for name, is_so in (("bucket_size", gathers), ("expert_dispatch", one.parallel.experts == 1)) if is_so}
+    words += typed_words({name: it for name, it in given.items() if name not in idle})
     words += ["--gpus", str(gpus), *(["--sharding", one.setup.sharding] if gpus > 1 or file is not None else [])]
     words += ["--batch", str(one.batch)]
     for name, value in one.parallel.options.items():
