@@ -151,6 +151,7 @@ class Sweep:
             raise InvalidArgumentError(
                 "has no effect where no GPUs share experts",
                 setting="expert_dispatch",
+                source=sources["expert_dispatch"],
                 remedy="{expert_parallel=8}, or drop {this}",
             )
         return cls(workloads, values, sources, given_by, others, timeline, plot, one_strategy, file, each, typed)
