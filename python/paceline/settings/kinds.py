@@ -212,7 +212,7 @@ def choice(
         name = aliases.get(value, value) if isinstance(value, str) else value
         if name in choices:
             return str(name)
-        word = str(value).lower().replace("_", "-")
+        word = shown(value).lower().replace("_", "-")
         near = meant.get(word) or nearest(shown(value), [*choices, *aliases])
         known = "" if near and len(choices) > _FEW else f" (one of {', '.join(choices)})"
         raise InvalidArgumentError(f"unknown value '{shown(value)}'", remedy=f"{{this={near or choices[0]}}}{known}")
