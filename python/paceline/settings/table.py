@@ -496,7 +496,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="precision",
         kind=kinds.RECIPE,
-        help="Recipe: bf16, fsdp-mixed, megatron, o2, mixed, fp8, fp32; amp-, upcast-bf16, amp-, upcast-fp16.",
+        help="Recipe: bf16, fsdp-mixed, megatron, o2, mixed, fp8, fp32; amp-bf16, amp-fp16, upcast-bf16, upcast-fp16.",
         default_words="mixed; of --dtype fp8: fp8, of fp32: fp32; with --lora: amp-bf16",
         part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
