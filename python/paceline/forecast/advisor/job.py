@@ -120,12 +120,14 @@ class Job:
             least = self.space.parallel[0]
             if gpus % least.gpus == 0:
                 what = f"{least.experts} with a part each of the experts"
+                size = least.experts
                 if least.experts == 1:
-                    what = f"{least.tensor * least.context} that share samples"
+                    size = least.tensor * least.context
+                    what = f"{size} that share samples"
                 raise InvalidArgumentError(
                     f"{gpus} GPUs in nodes of {self.gpus_per_node} cannot be divided into groups of {what}",
                     setting="context_parallel" if least.experts == 1 else "expert_parallel",
-                    remedy=f"{{this={1 if least.experts == 1 else self.gpus_per_node}}}, or other {{gpus_per_node}}",
+                    remedy=f"{{gpus_per_node={max(1, self.gpus_per_node // size) * size}}}, or another {{this}}",
                 )
             raise InvalidArgumentError(
                 f"{gpus} GPUs are not a multiple of {least.gpus}, those of a data-parallel rank (tensor x pipeline)",
