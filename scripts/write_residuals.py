@@ -170,7 +170,7 @@ def model_of(name: str) -> str:
     return "encoder" if "bert" in name else "decoder" if re.match("llama|gpt", name) else "images"
 
 
-WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 """Of an unseen source, one of which is chosen: shares of cases are too coarse for more."""
 
 

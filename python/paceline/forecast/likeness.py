@@ -94,12 +94,18 @@ def size_of(cases: Sequence[Like], unseen: float = 0.0, level: float = LEVEL) ->
 
     Args:
         cases: The cases.
-        unseen: The weight of the source in question; that of a source that is alike is 1.
+        unseen: The weight of the source in question, over that of the source that is most alike.
         level: The share.
     """
     of_source = Counter(case.source for case in cases)
-    sizes = sorted((abs(case.residual), 0.5**case.differences / of_source[case.source]) for case in cases)
-    left = level * (math.fsum(weight for _, weight in sizes) + unseen)
+    weights = dict.fromkeys(of_source, 0.0)
+    sizes = []
+    for case in cases:
+        weight = 0.5**case.differences / of_source[case.source]
+        weights[case.source] += weight
+        sizes.append((abs(case.residual), weight))
+    sizes.sort()
+    left = level * (math.fsum(weights.values()) + unseen * max(weights.values()))
     for size, weight in sizes:
         left -= weight
         if left <= _ROUNDING:
