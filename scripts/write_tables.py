@@ -4,6 +4,7 @@
 python scripts/write_tables.py published              # docs/results/published.md
 python scripts/write_tables.py studies                # docs/results/{studies,network-operator}.md
 python scripts/write_tables.py compute                # docs/results/compute.md and its figure: half a minute
+python scripts/write_tables.py accuracy               # docs/explanation/accuracy.md: after write_residuals.py
 python scripts/write_tables.py finetune               # docs/results/finetune.md and its figures: a minute
 python scripts/write_tables.py coordinator-model      # docs/explanation/coordinator-model.md; --figures: and those
 python scripts/write_tables.py validation FILE.json   # docs/results/validation.md, and the errors into the package
@@ -170,6 +171,20 @@ def of_compute() -> None:
             lines.append([f"`{file.name}`", part, numbers["rows"], f"{numbers['mean']:.1%}", f"{numbers['worst']:.1%}"])
     tables["published"] = table(("file", "", "rows", "mean error", "greatest"), lines)
     write(DOCS / "results/compute.md", tables)
+
+
+def of_accuracy() -> None:
+    """The coverage of intervals that do not know the source, by what they are of."""
+    from write_residuals import COVERAGE
+
+    titles = {"published": "recorded times", "scaled": "scaled", "models": "computed times", "memory": "memory"}
+    lines = []
+    for name, title in titles.items():
+        for part, coverage in COVERAGE[name].items():
+            if (own := coverage()).known:
+                lines.append([f"{title}: {part}", own.known, f"{own.share:.0%}", f"{own.times:.2f}x", own.outside])
+    heads = ("intervals that do not know the source", "cases", "hold", "half reach", "cases without one")
+    write(DOCS / "explanation/accuracy.md", {"coverage": table(heads, lines)})
 
 
 def of_finetune() -> None:
@@ -346,6 +361,7 @@ PAGES = {
     "published": of_published,
     "studies": of_studies,
     "compute": of_compute,
+    "accuracy": of_accuracy,
     "finetune": of_finetune,
     "coordinator-model": of_coordinator_model,
     "validation": of_validation,
