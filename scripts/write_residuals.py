@@ -171,8 +171,9 @@ def model_of(name: str) -> str:
 
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
-"""Of an unseen source, one of which is chosen: shares of cases are too coarse for more. With more than the last, intervals
-reach to the largest of all errors wherever sources are few."""
+"""Of an unseen source, one of which is chosen: shares of cases are too coarse for more.
+
+With more than the last, intervals reach to the largest of all errors wherever sources are few."""
 
 
 def write(name: str, cases: Cases, unseen: float) -> None:
