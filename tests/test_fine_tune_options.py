@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import paceline
 import pytest
+from paceline.catalog.models.config import built_in_configs
 from paceline.catalog.models.spec import OPTIONS, find_workload
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
@@ -67,6 +69,23 @@ def _answer(options: Mapping[str, Any]) -> tuple[object, ...]:
 @_CASES
 def test_each_option_has_an_effect(base: Mapping[str, Any], name: str, value: object) -> None:
     assert _answer(base) != _answer({**base, name: value})
+
+
+@pytest.mark.parametrize("name", ["lora", "quantize", "modules_to_save", "freeze", "offload", "loss_chunks"])
+def test_none_is_the_default_of_what_can_be_switched_off(name: str) -> None:
+    assert _answer(_PLAIN) == _answer({**_PLAIN, name: "none"})
+
+
+def test_a_recording_has_nothing_to_switch_off() -> None:
+    paceline.simulate("resnet-50", workers=2, strategy="ring", offload="none", quantize="none")
+
+
+def test_weights_that_are_quantized_are_not_switched_off(tmp_path: Path) -> None:
+    quantized = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    fields = dict(built_in_configs()["qwen3-0.6b"].fields) | quantized
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(InvalidArgumentError, match="none contradicts"):
+        find_workload(tmp_path, gpu="a100", lora="8", quantize="none")
 
 
 @_CASES

@@ -154,6 +154,8 @@ def test_places_and_parts_are_read(text, offload):
     ("options", "message"),
     [
         ({"offload": "disk"}, "'disk' is no place of a host"),
+        ({"offload": "disk"}, "none, cpu:parameters, cpu:states"),
+        ({"offload": "cpu"} | {"optimizer": "paged-adamw-8bit"}, "offload='cpu:parameters' with sharding='zero3'"),
         ({"offload": "cpu:"}, "'' is no part of training"),
         ({"offload": "cpu:weights"}, "'weights' is no part of training"),
         ({"offload": "nvme:activations"}, "not on a drive"),

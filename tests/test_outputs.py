@@ -72,7 +72,7 @@ def test_a_timeline_that_is_not_made_leaves_the_old_one(folder):
 
 
 def test_what_is_no_trace_is_told_from_one(folder):
-    for name, said in (("train.py", "is a script try: paceline record"), ("old.json", "is a timeline")):
+    for name, said in (("train.py", "is a script in Python try: paceline record"), ("old.json", "is a timeline")):
         result = cli.call("simulate", name, "--workers", "4")
         assert result.exit_code == 2 and said in " ".join(result.stderr.split())
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.request import Sweep
 from paceline.interop import trainers
 from paceline.interop.trainers.shell import arguments
 
@@ -381,6 +382,32 @@ def test_open_degrees_make_no_contradiction(tmp_path):
     reading = trainers.read(written(tmp_path, "train.sh", text), {})
     assert reading.options["workers"] == 32 and any("variables are open" in one.words for one in reading.assumptions)
     assert fates(reading)["--tensor-model-parallel-size"] == ("not forecast", "a variable that the file does not set")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "setting", "value"),
+    [
+        ("ds_config.json", {"offload": "none"}, "offload", None),
+        ("lora.yml", {"quantize": "none"}, "quantization", None),
+        ("lora.yml", {"lora": "None"}, "adapter", None),
+        ("titan.toml", {"loss_chunks": "none"}, "loss_chunks", None),
+        ("titan.toml", {"checkpointing": "NONE"}, "checkpointing", "none"),
+    ],
+)
+def test_an_option_switches_off_what_a_file_switches_on(tmp_path, name, options, setting, value):
+    path = written(tmp_path, name)
+    given = {"gpu": "h100", "workers": 8, "model": "qwen3-0.6b"}
+    for own, is_on in ((options, False), ({}, True)):
+        sweep = Sweep.of(path, {**given, **own}, "paceline.simulate")
+        assert (getattr(sweep.workload(sweep.trace), setting) != value) is is_on
+
+
+def test_without_adapters_a_file_trains_in_its_own_precision(tmp_path):
+    path = written(tmp_path, "lora.yml")
+    text = cli.call("simulate", path, "--gpu", "h100", "--gpus", 8, "--lora", "none").stdout
+    setup = " ".join(text.partition("Read from")[0].split())
+    assert "recipe bf16" in setup and "LoRA" not in text and "nf4" not in setup
+    assert re.search(r"load_in_4bit +true +dropped", text)
 
 
 def test_what_is_missing_names_its_option(tmp_path):

@@ -54,8 +54,9 @@ def like_gpu(word: str, known: Mapping[str, Sequence[str]]) -> str | None:
                 return name
     letters, number = _series(typed)
     by_number = [name for name in known if number and _series(name)[1] == number]
-    # `h101` is a slip; `a30` is another GPU.
+    # `h101` and `h1000` are slips; `a30` is another GPU.
     by_number = by_number or [name for name in known if len(number) > 2 and _series(name)[1][:-1] == number[:-1]]
+    by_number = by_number or [name for name in known if len(number) > 3 and _series(name)[1] == number[:-1]]
     same = {name: _likeness(letters, _series(name)[0]) for name in by_number}
     # `A800-SXM4-80GB` is of the series of a GPU that a known one stands for.
     same |= {name: 1.0 for name, names in known.items() if number and (letters, number) in map(_series, names)}

@@ -158,7 +158,8 @@ def parse_adapter(text: str, *, dora: bool = False, saved: Sequence[str] = ()) -
     Raises InvalidArgumentError for a rank that is no number, or an empty module.
     """
     rank, colon, rest = text.partition(":")
-    modules = tuple(dict.fromkeys(word.strip() for word in rest.replace("+", ",").split(","))) if colon else GROUPS[:1]
+    words = [word.strip() for word in rest.replace("+", ",").split(",")] if colon else GROUPS[:1]
+    modules = tuple(dict.fromkeys(word.lower() if word.lower() in GROUPS else word for word in words))
     if not (rank.isascii() and rank.isdigit() and 1 <= len(rank) <= 6 and int(rank) > 0):
         raise InvalidArgumentError(f"'{rank[:40]}' is no rank", remedy="{this=16}, or {this=16:attention}")
     if not all(modules):

@@ -55,6 +55,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
             f"{source:.80}: only all-reduces are simulated as traces",
             remedy=f"paceline simulate {source:.80} --cluster dgx-h100 (Python: paceline.forecast.nccl)",
         )
+    from paceline.catalog.models.names import of_script
     from paceline.catalog.models.spec import find_workload
 
     workload = find_workload(source)
@@ -67,9 +68,8 @@ def load_trace(source: str | Path | Trace) -> Trace:
         return Trace.read(path)
     except InvalidArgumentError:
         if path.suffix == ".py":
-            raise InvalidArgumentError(
-                f"{path!s:.200}: is a script", remedy=f"paceline record -o mine.json -- python {path!s:.80}"
-            ) from None
+            script = of_script(path)
+            raise script from None
         if _begins(path, b'"traceEvents"'):
             raise InvalidArgumentError(
                 f"{path!s:.200}: is a timeline, not a trace",

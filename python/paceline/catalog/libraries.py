@@ -160,7 +160,8 @@ def find_library(name: str) -> Library:
 
     Raises InvalidArgumentError, which suggests a similar name or lists the releases.
     """
-    name, at, release = name.partition("@")
+    typed, at, release = name.partition("@")
+    name = typed.lower()
     if name not in library_names():
         near = nearest(name, library_names())
         raise unknown("library", name, [near] if near else [], "paceline list libraries")

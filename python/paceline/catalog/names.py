@@ -95,7 +95,7 @@ Optimizer = Literal[
     "lion",
     "muon",
 ]
-Quantization = Literal["nf4", "nf4-double", "int8", "gptq-int4"]
+Quantization = Literal["nf4", "nf4-double", "int8", "gptq-int4", "none"]
 Loss = Literal["lm", "dpo", "kto", "orpo", "cpo", "simpo"]
 Channel = Literal["auto", "none", "tcp", "rdma"]
 Executor = Literal["local", "ray"]

@@ -49,10 +49,11 @@ def parse_offload(text: str) -> Offload:
 
     Raises InvalidArgumentError for another word, and for activations on a drive.
     """
-    target, colon, rest = text.partition(":")
+    target, colon, rest = text.lower().partition(":")
     if target not in TARGETS:
         raise InvalidArgumentError(
-            f"'{target[:40]}' is no place of a host", remedy="{this=cpu} (or nvme, cpu:states, cpu:activations)"
+            f"'{target[:40]}' is no place of a host",
+            remedy="{this=cpu} (or nvme, none, cpu:parameters, cpu:states, cpu:activations)",
         )
     parts = tuple(dict.fromkeys(part.strip() for part in rest.replace("+", ",").split(","))) if colon else ()
     for part in parts:

@@ -233,5 +233,6 @@ def check_offload(optimizer: names.Optimizer) -> None:
         raise InvalidArgumentError(
             f"states on the host are updated there, and {optimizer} has no kernels for CPUs",
             setting="offload",
-            remedy="{optimizer=adam} (or lion, adafactor), or {this=cpu:activations}",
+            remedy="{optimizer=adam} (or lion, adafactor), or {this=cpu:parameters} with {sharding=zero3}, "
+            "or {this=cpu:activations}",
         )

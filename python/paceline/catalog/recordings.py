@@ -23,7 +23,8 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
     for option in ONLY_MODELS:
         is_used = option == "gpu" and given.get(option) is not None and is_known(source, given["gpu"])
         is_used = is_used or (option == "power_limit" and has_operators(source))
-        if given.get(option) is not None and not is_used:
+        is_off = option == "quantize" and given.get(option) == "none"
+        if given.get(option) is not None and not is_used and not is_off:
             if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
                 cluster = (find_hardware(given["gpu"]).node if option == "gpu" else None) or "dgx-h100"
                 raise InvalidArgumentError(

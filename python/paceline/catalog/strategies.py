@@ -98,7 +98,7 @@ _IMPOSSIBLE = {
 def find_strategy(name: str) -> Strategy:
     """Return the strategy of this name or alias. Raises InvalidArgumentError, which suggests a similar name."""
     for strategy in registered_strategies():
-        if name == strategy.name or name in strategy.aliases:
+        if name.lower() in (strategy.name, *strategy.aliases):
             return strategy
     if name in _IMPOSSIBLE:
         other = name.removeprefix("async-")
@@ -135,6 +135,7 @@ def find_coordinator(name: str) -> str:
 
     Raises InvalidArgumentError, which suggests a similar name.
     """
+    name = name.lower()
     own = name.partition(":")[0]
     if any(own == one.name or own in one.aliases for one in all_coordinators()):
         return coordinator_name(name)

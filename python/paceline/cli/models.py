@@ -74,7 +74,7 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
         config = config_named(name)
         workload = find_workload(name, **given) if "gpu" in given or "@" in name else None
         if workload is None and set(given) - {"seq"}:
-            flag = SETTINGS[min(set(given) - {"seq"})].flag
+            flag = SETTINGS[min(set(given) - {"seq"})].spelling()
             raise UsageError(f"{flag} needs a GPU type", remedy="--gpu h100 (list: paceline list gpus)")
         if workload is None and gpus is not None:
             raise UsageError("--gpus needs a GPU type", remedy="--gpu h100 (list: paceline list gpus)")

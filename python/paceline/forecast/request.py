@@ -21,7 +21,7 @@ from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.exchanges import Links, in_whole_groups, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
-from paceline.catalog.models.spec import find_workload
+from paceline.catalog.models.spec import find_workload, switched_on
 from paceline.catalog.models.traits import TRANSFORMER_ENGINE
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
@@ -482,7 +482,7 @@ class Sweep:
             if max(found.expert, found.context) > 1 or links.nodes is not None:
                 found = replace(found, links=links)
         if found is None:
-            refuse_on_recording(_recording(named), given)
+            refuse_on_recording(_recording(named), switched_on(given))
         return found
 
     def _links(self, workload: Workload) -> Links:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline._core import Trace
 from paceline._internal.files import check_readable
 from paceline.catalog.models.config import Config
+from paceline.catalog.models.names import of_script
 from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
+from paceline.settings.kinds import NONE
 from paceline.settings.table import EACH, SETTINGS, SWEPT
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ _FREE = {"advise": ("sharding", "reshard_after_forward", "checkpointing", "batch
 """Settings that a command searches, whatever the file says of them."""
 _UNSAID = {"seq": "sequences as long as the model's, at most 8,192 tokens", "batch": "a batch of 1 per GPU"}
 """Assumptions where neither the file nor an option says it, by setting."""
+_BESIDE_ADAPTERS = ("dora", "quantize", "modules_to_save")
 _OF_GATHERED = ("reshard_after_forward", "prefetch", "unit", "param_dtype", "reduce_dtype")
 
 
@@ -123,8 +126,12 @@ def unknown(path: Path) -> InvalidArgumentError:
 
 
 def check_there(workloads: Sequence[object]) -> None:
-    """Refuse the path of a file with a trainer's suffix that is not there. Raises InvalidArgumentError."""
+    """Refuse scripts in Python, and paths with a trainer's suffix that are not there. Raises InvalidArgumentError."""
     for word in workloads:
+        if isinstance(word, str | Path) and Path(name := str(word).partition("@")[0]).suffix.lower() == ".py":
+            if not Path(name).exists():
+                check_readable(Path(name))
+            raise of_script(Path(name))
         if isinstance(word, str | Path) and Path(name := _divided(word)[0]).suffix.lower() in _SUFFIXES:
             check_readable(Path(name))
 
@@ -182,7 +189,8 @@ def merge(path: Path, gpu: str, given: Given) -> tuple[str | Path | Config, Trai
         raise InvalidArgumentError(f"{path!s:.200}: does not say the number of GPUs", remedy="{gpus=8}")
 
     def spelled(setting: str, value: object) -> str:
-        flag = SETTINGS[setting].flag or setting if setting in SETTINGS else f"--{setting.replace('_', '-')}"
+        own = SETTINGS[setting].spelling(value) if setting in SETTINGS else f"--{setting.replace('_', '-')}"
+        flag = own or setting
         flag = f"--{SETTINGS[setting].also}" if setting in SETTINGS and SETTINGS[setting].also else flag
         return flag if value is True else f"{flag} {value}"
 
@@ -220,6 +228,9 @@ def _drop_contradicted(reading: Reading, given: Mapping[str, Any]) -> None:
         reading.drop("precision")
     if "precision" in given:
         reading.drop("dtype")
+    if given.get("lora") == NONE:
+        for name in _BESIDE_ADAPTERS:
+            reading.drop(name)
     if "sharding" in given:
         kinds = [sharding.kind(str(one)) for one in _listed(given["sharding"])]
         if not all(one in sharding.GATHERED for one in kinds):

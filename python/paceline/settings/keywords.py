@@ -133,7 +133,7 @@ class TraceChanges(TypedDict, total=False):
     precision: names.Recipe | None
     optimizer_impl: names.OptimizerImpl | None
     moment_dtype: names.MomentDtype | None
-    loss_chunks: int | None
+    loss_chunks: int | str | None
     offload: str | None
     loss: names.Loss | None
     real_tokens: float | None

@@ -44,6 +44,8 @@ MOST_STREAMS = 64
 MOST_STALENESS = 1_000_000
 LONGEST_TIMEOUT_S = 30 * 86_400.0
 SHORTEST_SECRET = 16
+NONE = "none"
+"""The value that switches off what a trainer's file switches on."""
 PLACEMENTS = ("round-robin", "tensorflow", "even")
 BY_BUCKET = ("round-robin", "even")
 """Placements that need no names."""
@@ -206,10 +208,11 @@ def choice(
         literal: What their type is called in `paceline.catalog.names`.
         rust: The enum of the core, with a variant for each.
     """
+    by_lower_case: Mapping[object, str] = {one.lower(): aliases.get(one, one) for one in (*aliases, *choices)}
 
     def check(value: object) -> str:
         _refuse_list(value)
-        name = aliases.get(value, value) if isinstance(value, str) else value
+        name = by_lower_case.get(value.strip().lower(), value) if isinstance(value, str) else value
         if name in choices:
             return str(name)
         word = shown(value).lower().replace("_", "-")
@@ -289,7 +292,7 @@ def or_word(word: str, kind: Kind) -> Kind:
     return replace(
         kind,
         words=f"{word}|{kind.words}",
-        check=lambda value: value if value == word else kind.check(value),
+        check=lambda value: word if isinstance(value, str) and value.lower() == word else kind.check(value),
         python=kind.python if "str" in kind.python.split(" | ") else f"{kind.python} | str",
     )
 
@@ -418,15 +421,19 @@ def _switch(value: object) -> bool:
 
 
 def _adapter(value: object) -> str:
-    """The rank of adapters and their modules, as typed once it has been checked."""
+    """The rank of adapters and their modules, as typed once it has been checked; or `none`."""
     word = str(value) if _integer(value) is not None else text(value)
+    if word.lower() == NONE:
+        return NONE
     parse_adapter(word)
     return word
 
 
 def _offload(value: object) -> str:
-    """A place of the host and parts, as typed once it has been checked."""
-    word = text(value)
+    """A place of the host and parts, in lower case once it has been checked; or `none`."""
+    word = text(value).lower()
+    if word == NONE:
+        return NONE
     parse_offload(word)
     return word
 
@@ -482,8 +489,8 @@ def _measured_compression(value: object) -> str:
 def _reshard(value: object) -> str | int:
     if value is True or value is False:
         return "yes" if value else "no"
-    if value in ("yes", "no"):
-        return str(value)
+    if isinstance(value, str) and value.lower() in ("yes", "no"):
+        return value.lower()
     try:
         return int(whole(1, MOST_WORKERS).check(value))
     except InvalidArgumentError:
@@ -847,11 +854,11 @@ CONSTANTS = Kind("NAME|FILE", _file, python=_PATH)
 SWITCH = Kind("true|false", _switch, is_switch=True, python="bool", checked="bool", rust="bool")
 STRATEGY = Kind("NAME", _strategy, python="names.Strategy")
 JOB_STRATEGY = Kind("NAME", _job_strategy, python="names.Strategy")
-STRATEGIES = names_of(lambda word: word if word == "all" else find_strategy(word).name)
+STRATEGIES = names_of(lambda word: "all" if word.lower() == "all" else find_strategy(word).name)
 COORDINATOR = Kind("NAME", lambda value: find_coordinator(text(value)), python="names.Coordinator | str")
-ONE_COORDINATOR = Kind("NAME", lambda value: "none" if text(value) == "none" else find_coordinator(text(value)))
+ONE_COORDINATOR = Kind("NAME", lambda value: "none" if text(value).lower() == "none" else find_coordinator(text(value)))
 COORDINATORS = replace(
-    names_of(lambda word: word if word in ("all", "none") else find_coordinator(word)),
+    names_of(lambda word: word.lower() if word.lower() in ("all", "none") else find_coordinator(word)),
     words="NAME,…",
     python='names.Coordinator | Literal["none"] | Sequence[str]',
 )
@@ -913,7 +920,7 @@ MEASURED_COMPRESSIONS = names_of(_measured_compression)
 RESHARD = Kind("yes|no|N", _reshard, python='Literal["yes", "no"] | bool | int')
 OPTIMIZER = choice(tuple(optimizers.KINDS), optimizers.ALIASES, literal="Optimizer")
 QUANTIZATION = choice(
-    ("nf4", "nf4-double", "int8", "gptq-int4"),
+    ("nf4", "nf4-double", "int8", "gptq-int4", NONE),
     meant={
         **dict.fromkeys(("4bit", "4-bit", "4", "fp4", "bnb", "qlora", "true"), "nf4"),
         **dict.fromkeys(("8bit", "8-bit", "8"), "int8"),
@@ -922,8 +929,9 @@ QUANTIZATION = choice(
     literal="Quantization",
 )
 LOSS = choice(tuple(losses.LOSSES), meant={"sft": "lm", "grpo": "lm", "ppo": "lm"}, literal="Loss")
-OFFLOAD = Kind("cpu|nvme[:PART,…]", _offload, short="cpu|nvme")
-ADAPTER = Kind("RANK[:MODULES]", _adapter, python="str | int", short="RANK[:MODULES]")
+OFFLOAD = Kind("none|cpu|nvme[:PART,…]", _offload, short="cpu|nvme")
+ADAPTER = Kind("none|RANK[:MODULES]", _adapter, python="str | int", short="RANK[:MODULES]")
+LOSS_CHUNKS = or_word(NONE, whole(1, 4096))
 PATTERNS = names_of(str, "PATTERN,…", python="str")
 MODULE_NAMES = names_of(str, "MODULE,…", python="str")
 LIBRARY = Kind("NAME", lambda value: find_library(text(value)).spec, python="names.LibraryName")

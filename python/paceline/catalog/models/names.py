@@ -81,6 +81,15 @@ def unknown_model(text: str) -> InvalidArgumentError:
     return unknown("model", text, near, ways)
 
 
+def of_script(path: Path) -> InvalidArgumentError:
+    """Return the error about a script in Python in the place of a workload."""
+    return InvalidArgumentError(
+        f"{path!s:.200}: is a script in Python",
+        remedy=f"paceline record -o mine.json -- python {path!s:.80} (then simulate mine.json), or the shell script or "
+        "configuration file that it is launched with",
+    )
+
+
 def _is_of_hub(text: str) -> bool:
     return _OF_HUB.fullmatch(text) is not None
 

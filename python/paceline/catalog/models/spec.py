@@ -93,7 +93,22 @@ def _workload(config: Config, options: dict[str, Any], default_gpu: str | None) 
         options["gpu"] = default_gpu
     if "gpu" not in options:
         raise InvalidArgumentError(f"{config.name} needs a GPU type", remedy="{gpu=h100} (list: paceline list gpus)")
-    return workload_of(config, **options)
+    return workload_of(config, **switched_on(options))
+
+
+_BY_NONE = ("lora", "modules_to_save", "freeze", "offload", "loss_chunks")
+
+
+def switched_on(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options without those that `none` switches off, and those that are not given.
+
+    That of `quantize` says of a checkpoint in fewer bits that its weights are not.
+    """
+    return {
+        name: value
+        for name, value in options.items()
+        if value is not None and not (name in _BY_NONE and value in ("none", ["none"]))
+    }
 
 
 def config_named(word: str) -> Config:
@@ -199,7 +214,7 @@ def workload_of(  # noqa: PLR0917
     adapter = _adapter(lora, modules_to_save or (), dora=bool(dora))
     quantize, note = _of_checkpoint(config, quantize, adapter)
     config = replace(config, notes=(*config.notes, note)) if note else config
-    held = _quantization(quantize, adapter, recipe, dora=bool(dora))
+    held = _quantization(None if quantize == "none" else quantize, adapter, recipe, dora=bool(dora))
     if held in ("nf4", "nf4-double") and recipe.name == "mixed":
         config = replace(config, notes=(*config.notes, _COMPUTE_DTYPE.format(recipe.computation)))
     if held is not None and is_assumed:

@@ -113,7 +113,9 @@ def _adapter(reading: Reading) -> None:
     take_whole_modules(reading, "lora_modules_to_save", "unfrozen_parameters")
     if reading.flag("peft_use_dora"):
         reading.take("dora", True, "peft_use_dora")
-    if not reading.has("lora_*_kernel", "rl", "trust_remote_code", "load_in_8bit"):
+    is_off = any(reading.values.get(name) for name in ("rl", "trust_remote_code", "load_in_8bit"))
+    if not is_off and not reading.has("lora_*_kernel") and reading.given.get("lora") != "none":
+        # axolotl/utils/schemas/validation.py (`check_auto_enable_lora_kernels`)
         reading.assume("no kernels of axolotl's own for LoRA, which it enables by default")
 
 

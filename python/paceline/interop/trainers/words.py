@@ -213,7 +213,8 @@ def eager_kernels(reading: Reading) -> None:
 
 def adapters_in_fp32(reading: Reading) -> None:
     """Drop a recipe: adapters beside 16-bit weights are in FP32, whatever it says (PEFT's `autocast_adapter_dtype`)."""
-    if reading.options.get("precision") in ("bf16", "mixed", *AUTOCAST.values()):
+    has_adapters = reading.given.get("lora") != "none"
+    if has_adapters and reading.options.get("precision") in ("bf16", "mixed", *AUTOCAST.values()):
         reading.forget("precision")
 
 
