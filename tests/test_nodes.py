@@ -10,6 +10,7 @@ import pytest
 from paceline._core import parse_rate, written_rate
 from paceline._internal.nearest import like_gpu
 from paceline.catalog import channels
+from paceline.catalog.builtin import load_cluster
 from paceline.catalog.gpus import all_hardware, find_hardware
 from paceline.catalog.nodes import GPUS_PER_NODE, inside_of, node_fields, nodes_of, nodes_of_device
 from paceline.catalog.rates import all_rates
@@ -31,12 +32,13 @@ def seconds(trace, workers, **options):
 @pytest.mark.parametrize("gpu", WITHOUT_NODES)
 def test_gpus_without_known_nodes_share_one(gpu):
     trace = f"gpt2-small@{gpu}"
-    for workers in (2, 8):
+    own = nodes_of(find_hardware(gpu)).cluster
+    for workers in {min(2, own.gpus_per_node), own.gpus_per_node} - {1}:
         alone = seconds(trace, workers)
         assert alone == seconds(trace, workers, gpus_per_node=workers)
-        assert alone < seconds(trace, workers, gpus_per_node=1)
-    # The ninth is on another node.
-    assert seconds(trace, 16) > 1.2 * seconds(trace, 8)
+        assert alone < seconds(trace, workers, gpus_per_node=1, bandwidth="25Gbps")
+    # The next one is on another node.
+    assert seconds(trace, own.gpus_per_node + 1) > seconds(trace, own.gpus_per_node)
 
 
 @pytest.mark.parametrize("gpu", [device.name for device in all_hardware()])
@@ -46,8 +48,13 @@ def test_nodes_of_every_gpu(gpu):
     cluster = nodes.cluster
     assert nodes.known == device.node
     if device.node is None:
-        assert cluster.gpus_per_node == GPUS_PER_NODE
-        assert cluster.bandwidth_bps == 25e9
+        network = device.network
+        usual = load_cluster(network.get("like"), bandwidth=network.get("bandwidth"))
+        assert cluster.bandwidth_bps == usual.bandwidth_bps
+        assert cluster.nics_per_node == usual.nics_per_node
+        assert cluster.gpus_per_node == (
+            usual.gpus_per_node if "like" in network else network.get("gpus_per_node", GPUS_PER_NODE)
+        )
         inside = cluster.intra_bandwidth_bps / 8
         if device.link_bandwidth is None:
             assert cluster.intra_link == "pcie"
@@ -170,8 +177,11 @@ def test_a_rate_alone_is_of_one_rank_a_node_and_the_verdict_says_so():
 
 def test_what_is_assumed_is_said():
     result = verdict("gpt2-small", "--gpu", "l4", "--gpus", "8")
-    assert "Assumed up to 8 GPUs per node over PCI Express of 192 Gbps and 25 Gbps between nodes: " in result
-    assert "no built-in cluster has the L4 24 GB (--gpus-per-node, --bandwidth, --cluster)" in result
+    assert (
+        "Assumed up to 8 GPUs per node over PCI Express of 192 Gbps and 100 Gbps between nodes, as in g6.48xlarge: "
+        in result
+    )
+    assert "instances have the L4 24 GB (--gpus-per-node, --bandwidth, --cluster g6.48xlarge, " in result
     assert "GPUs per node over NVLink" in verdict("gpt2-small", "--gpu", "h800", "--gpus", "8")
     assert "no built-in cluster" not in verdict(
         *("gpt2-small", "--gpu", "l4", "--gpus", "8", "--gpus-per-node", "4", "--bandwidth", "100Gbps")
@@ -285,3 +295,42 @@ def test_names_of_similar_gpus_are_not_those_of_known_ones():
     known = [name for device in all_hardware() for name in (device.name, *device.aliases)]
     similar = [name for device in all_hardware() for name in device.like]
     assert len(set(known + similar)) == len(known + similar)
+
+
+def test_gpus_of_data_centers_have_the_networks_that_they_are_sold_with():
+    rates = {name: nodes_of(find_hardware(name)).cluster.bandwidth_bps for name in ("h20", "h800", "a800", "gh200")}
+    assert rates == {"h20": 3.2e12, "h800": 3.2e12, "a800": 1.6e12, "gh200": 2e11}
+    words = ("llama-3-8b", "--sharding", "zero3", "--gpus", 16)
+    [h20], [h800] = forecast(*words, "--gpu", "h20"), forecast(*words, "--gpu", "h800")
+    assert min(one["scaling_efficiency"] for one in (h20, h800)) > 0.8
+    # A rate that is given replaces all of the assumed network.
+    hopper = nodes_of(find_hardware("h800"), between=False).cluster
+    assert (hopper.bandwidth_bps, hopper.channel, hopper.nics_per_node) == (25e9, "auto", 1)
+
+
+def test_instances_that_have_a_gpu_are_named():
+    for gpu, instance in (("rtx-a6000", "gpu_4x_a6000"), ("gh200", "gpu_1x_gh200"), ("l40s", "g6e.48xlarge")):
+        [note] = [one for one in forecast("gpt2-small", "--gpu", gpu, "--gpus", 16)[0]["notes"] if "Assumed" in one]
+        assert instance in note and "no built-in cluster" not in note
+    [note] = [one for one in forecast("gpt2-small", "--gpu", "a40", "--gpus", 16)[0]["notes"] if "Assumed" in one]
+    assert "no built-in cluster has the A40" in note
+
+
+def test_an_assumed_network_that_limits_is_in_the_headline():
+    words = ("llama-3-8b", "--gpu", "rtx-a6000", "--gpus", 16, "--sharding", "zero3", "--checkpointing", "full")
+    assumed = "(assumed 25 Gbps between nodes: --cluster or --bandwidth)"
+    assert assumed in " ".join(verdict(*words).split())
+    for given in (("--bandwidth", "25Gbps"), ("--cluster", "gpu_4x_a6000"), ("--gpus", 8)):
+        assert "assumed 25 Gbps" not in " ".join(verdict(*words, *given).split())
+
+
+def test_a_network_of_a_device_file_is_checked(tmp_path):
+    fields = json.loads((FOLDER / "h20.json").read_text())
+    own = tmp_path / "own.json"
+    for network in ("dgx-h100", {"like": "dgx-h100", "bandwidth": "1Gbps"}, {"rate": 1}):
+        own.write_text(json.dumps(fields | {"network": network}))
+        with pytest.raises(InvalidArgumentError, match="network: does not say what is between nodes"):
+            find_hardware(str(own))
+    own.write_text(json.dumps(fields | {"network": {"like": "dgx-h1"}}))
+    with pytest.raises(InvalidArgumentError, match="dgx-h100"):
+        nodes_of(find_hardware(str(own)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
@@ -78,6 +78,8 @@ FLOPS_PER_CLOCK = {
 }
 """Dense FLOPs of a multiprocessor in a clock at the largest 16-bit peak (NVIDIA's architecture whitepapers; of an AMD
 compute unit, AMD's); of a CPU's core, two fused multiply-adds of 512 bits in FP32."""
+_NETWORKS: tuple[set[str], ...] = (set(), {"like"}, {"gpus_per_node", "bandwidth"})
+"""Fields that a `network` may have."""
 _TITLES = {"blackwell-rtx": "RTX Blackwell", "cdna2": "CDNA 2", "cdna3": "CDNA 3", "cdna4": "CDNA 4"}
 
 
@@ -125,6 +127,9 @@ class Hardware:
     """Whether GPUs of a node reach each other's memory over PCI Express; drivers of GeForce cards refuse it."""
     node: str | None = None
     """The cluster whose nodes are assumed if none is named: a built-in name."""
+    network: Mapping[str, Any] = field(default_factory=dict)
+    """Of a GPU without such a cluster, what its nodes usually have: `like`, the cluster or instance whose network it
+    is; or `gpus_per_node` and `bandwidth`. Empty: not known."""
     aliases: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
     """GPUs that are not among the known ones and that it resembles most: the error about them suggests it."""
@@ -170,7 +175,7 @@ class Hardware:
         }
         if self.peer_access:
             del fields["peer_access"]
-        return {key: value for key, value in fields.items() if value not in (None, [])}
+        return {key: value for key, value in fields.items() if value not in (None, [], {})}
 
     def peak(self, precision: str) -> float:
         """Return the peak in FLOP/s. Raises InvalidArgumentError if the device lacks the precision."""
@@ -325,6 +330,11 @@ def read_hardware(path: Path) -> Hardware:
         raise wrong(
             "node", "is not the name of a cluster", '"node": "dgx-h100", or drop it (list: paceline list clusters)'
         )
+    network = document.pop("network", {})
+    if not (isinstance(network, dict) and (network.keys() in _NETWORKS)):
+        raise wrong("network", "does not say what is between nodes", '"network": {"like": "dgx-h100"}')
+    if node is not None and network:
+        raise wrong("network", "is that of node", 'drop "network"')
     aliases, like, sources = words("aliases"), words("like"), words("sources")
     if not sources:
         raise wrong("sources", "is empty", '"sources": where the figures come from')
@@ -351,6 +361,7 @@ def read_hardware(path: Path) -> Hardware:
         peer_access=peer_access,
         host_link=host_link,
         node=node,
+        network=network,
         aliases=aliases,
         like=like,
         calibration=calibration,

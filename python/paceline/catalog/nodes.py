@@ -22,9 +22,11 @@ from paceline.catalog.gpus import Hardware, all_hardware, find_hardware
 from paceline.errors import InvalidArgumentError
 
 GPUS_PER_NODE = 8
-"""Of a GPU that no built-in cluster has: servers and cloud instances have up to 8. A job of fewer has one node."""
+"""Of a GPU whose file says nothing of nodes: servers and cloud instances have up to 8. Fewer have one node."""
 _OTHERS = Path(__file__).parent / "other-gpus.json"
 """GPUs with published rates, or of published measurements, whose times cannot be computed."""
+_SHOWN = 3
+"""Instances that a note names."""
 _MESHES = ("nvlink-p100", "nvlink-v100")
 """Nodes of 8 are hybrid cube meshes: each GPU has links to 4 others."""
 
@@ -58,6 +60,10 @@ class Nodes:
     cluster: Cluster
     known: str | None = None
     """The built-in cluster whose nodes they are; None if none has this GPU."""
+    like: str | None = None
+    """The cluster or instance whose network they are assumed to have."""
+    instances: tuple[str, ...] = ()
+    """Where `known` is None: instances with this GPU."""
 
     @property
     def inside(self) -> tuple[float, str | None, bool]:
@@ -80,13 +86,18 @@ class Nodes:
         if cluster.intra_link == "pcie":
             through = "" if cluster.peer_access else " through the host's memory"
             inside = f"PCI Express of {units.rate(cluster.intra_bandwidth_bps)}{through}"
+        several = f"up to {cluster.gpus_per_node} GPUs per node over {inside}"
+        as_in = "" if self.like is None else f", as in {self.like}"
         assumed = {
-            "gpus_per_node": f"up to {cluster.gpus_per_node} GPUs per node over {inside}",
-            "bandwidth": f"{units.rate(cluster.bandwidth_bps)} between nodes",
+            "gpus_per_node": several if cluster.gpus_per_node > 1 else "1 GPU per node",
+            "bandwidth": f"{units.rate(cluster.bandwidth_bps)} between nodes{as_in}",
         }
+        shown = f" {units.listed(self.instances[:_SHOWN], 'or')}" if self.instances else ""
+        others = f"{names['cluster']}{shown}"
+        having = "instances have" if self.instances else "no built-in cluster has"
         return (
-            f"Assumed {units.listed([assumed[name] for name in left])}: no built-in cluster has the {self.title} "
-            f"({', '.join([*(names[name] for name in left), names['cluster']])})"
+            f"Assumed {units.listed([assumed[name] for name in left])}: {having} the {self.title} "
+            f"({', '.join([*(names[name] for name in left), others])})"
         )
 
 
@@ -143,11 +154,31 @@ def known_nodes(gpu: str) -> Nodes | None:
         return None
 
 
-def nodes_of(gpu: Hardware) -> Nodes:
-    """Return the nodes of a GPU: of its cluster, or else of 8 that share a node by NVLink or PCI Express."""
+def nodes_of(gpu: Hardware, *, between: bool = True) -> Nodes:
+    """Return the nodes of a GPU: of its cluster, or else those that its file tells, or 8 over NVLink or PCI Express.
+
+    `between`: whether the network that its file tells is assumed; otherwise the rate is given.
+    """
     if gpu.node is not None:
         return Nodes(gpu.title, load_cluster(gpu.node), gpu.node)
-    return Nodes(gpu.title, load_cluster(None, gpus_per_node=GPUS_PER_NODE, gpu=gpu.title, **inside_fields(gpu)))
+    like = gpu.network.get("like")
+    usual = None if like is None else load_cluster(like)
+    per_node = gpu.network.get("gpus_per_node", GPUS_PER_NODE) if usual is None else usual.gpus_per_node
+    inside = load_cluster(None, gpus_per_node=per_node, gpu=gpu.title, **inside_fields(gpu))
+    cluster = inside
+    if usual is not None and between:
+        cluster = usual.replace(name=inside.name, **{field: getattr(inside, field) for field in _INSIDE.values()})
+    elif between:
+        cluster = load_cluster(inside, bandwidth=gpu.network.get("bandwidth"))
+    return Nodes(gpu.title, cluster, None, like, instances_with(gpu))
+
+
+def instances_with(gpu: Hardware) -> tuple[str, ...]:
+    """Return the names of the instances with a GPU: that whose network is assumed, then the largest."""
+    from paceline.catalog.instances import all_instances
+
+    those = [one for one in all_instances() if one.hardware.name == gpu.name]
+    return tuple(one.name for one in sorted(those, key=lambda one: (one.name != gpu.network.get("like"), -one.gpus)))
 
 
 def nodes_of_device(device: str) -> Nodes:

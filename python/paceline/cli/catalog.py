@@ -162,6 +162,8 @@ def _show_trace(entry: dict[str, Any]) -> None:
 def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
     """List the built-in clusters, or show one: NAME or a file.
 
+    Instances of clouds, which --cluster takes too, are in paceline list instances.
+
     \b
     paceline list clusters dgx-h100
     paceline list clusters dgx-h100 --export mine.json
@@ -199,7 +201,7 @@ def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None
     say(render(columns, [rows]))
     about = (
         "Bandwidth is per node, intra-node bandwidth per GPU, both in each direction. Multicast and aggregation are "
-        "those of switches between nodes."
+        "those of switches between nodes. --cluster also takes the instances of clouds: paceline list instances."
     )
     say([*_paragraph(about), *_sources(entries, "clusters", shown=verbose)])
 

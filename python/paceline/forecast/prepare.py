@@ -171,6 +171,7 @@ def _prepared(sweep: Sweep) -> Prepared:
                             recorded=conditions,
                             update_bytes=temporaries,
                             one_a_node=sweep.is_one_a_node,
+                            assumed_network=sweep.assumed_network,
                             base=base,
                             changes=changes | _placed(sweep, side, one),
                         )

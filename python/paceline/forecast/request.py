@@ -300,11 +300,15 @@ class Sweep:
         """Return the nodes that are assumed of the GPU of a model, or of a recording."""
         workload = self.workload(self.trace)
         if workload is not None:
-            return nodes_of(workload.hardware)
+            return nodes_of(workload.hardware, between=self.get("bandwidth") is None)
         if (device := self._device(self.trace)) is not None:
             return nodes_of_device(device_rate(load_trace(_recording(self.trace)), device).device)
         hardware = self._computed_on(self.trace) or titled(load_trace(_recording(self.trace)).device)
-        return None if hardware is None or self.get("samples_per_s") is not None else nodes_of(hardware)
+        return (
+            None
+            if hardware is None or self.get("samples_per_s") is not None
+            else nodes_of(hardware, between=self.get("bandwidth") is None)
+        )
 
     @property
     def is_one_a_node(self) -> bool:
@@ -330,6 +334,16 @@ class Sweep:
         nodes = self.nodes()
         note = None if nodes is None else nodes.note(self.values, settings)
         return [] if note is None else [note]
+
+    @property
+    def assumed_network(self) -> str:
+        """The rate between nodes that is assumed, and how to give one; empty unless no built-in cluster has the GPU."""
+        if self.get("cluster") is not None or self.get("bandwidth") is not None or self.is_one_a_node:
+            return ""
+        nodes = self.nodes()
+        if nodes is None or nodes.known is not None:
+            return ""
+        return notes.assumed_network(nodes.cluster.bandwidth_bps, self.spelling("cluster"), self.spelling("bandwidth"))
 
     def other_gpus_note(self) -> list[str]:
         """Return a note if a model is computed by other GPUs than the cluster's nodes have."""
@@ -487,7 +501,8 @@ class Sweep:
 
     def _links(self, workload: Workload) -> Links:
         """Return over what tokens come to experts, and keys and values to queries. Raises InvalidArgumentError."""
-        source = self._in_groups(nodes_of(workload.hardware).cluster if self.get("cluster") is None else self._loaded())
+        assumed = nodes_of(workload.hardware, between=self.get("bandwidth") is None).cluster
+        source = self._in_groups(assumed if self.get("cluster") is None else self._loaded())
         rates = self.get("bandwidth") or [None]
         own = load_cluster(source, gpus_per_node=self.get("gpus_per_node"), bandwidth=rates[0])
         found = Links.of(own)

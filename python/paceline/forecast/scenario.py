@@ -46,6 +46,8 @@ class Scenario:
     """How the trace was changed: `add_module` and `send_order`, and the `placement` as it was given."""
     base: int = 0
     """The place of the trace before that among those of the request."""
+    assumed_network: str = ""
+    """Of a GPU without a built-in cluster: the rate between nodes that is assumed, and how to give another."""
     one_a_node: bool = False
     """Whether it was assumed, not said, that every rank has a node: the verdict says so."""
 
