@@ -70,7 +70,7 @@ def checked_constants(entries: object, where: str, units: Mapping[str, str]) -> 
     """Return constants by name; `units` has the unit of every possible one. Raises InvalidArgumentError."""
     if not isinstance(entries, list):
         raise InvalidArgumentError(f"{where}: constants: is not a list", remedy='"constants": []')
-    found: dict[str, Constant] = {}
+    constants: dict[str, Constant] = {}
     for place, entry in enumerate(entries):
         at = f"{where}: constants[{place}]"
         try:
@@ -85,7 +85,7 @@ def checked_constants(entries: object, where: str, units: Mapping[str, str]) -> 
             hint = f'"name": "{near}"' if near else f"one of {', '.join(units)}"
             raise InvalidArgumentError(f"{at}.name: unknown constant '{constant.name!s:.80}'", remedy=hint)
         at = f"{where}: {constant.name}"
-        if constant.name in found:
+        if constant.name in constants:
             raise InvalidArgumentError(f"{at}: is listed twice", remedy="one of the two")
         if not (is_number(constant.value) and constant.value > 0):
             raise InvalidArgumentError(f"{at}.value: must be above 0, not {constant.value!r:.80}", remedy='"value": 1')
@@ -104,8 +104,8 @@ def checked_constants(entries: object, where: str, units: Mapping[str, str]) -> 
             )
         if not constant.source:
             raise InvalidArgumentError(f"{at}.source: is empty", remedy='"source": where the value comes from')
-        found[constant.name] = constant
-    return found
+        constants[constant.name] = constant
+    return constants
 
 
 def is_number(value: object) -> TypeGuard[float]:

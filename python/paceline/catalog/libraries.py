@@ -201,7 +201,7 @@ def read_library(path: Path) -> Library:
         )
     base = find_library(own["extends"]) if "extends" in own else None
     constants = checked_constants(own.get("constants", []), path.name, UNITS)
-    found = Library(
+    library = Library(
         name=own["name"],
         summary=own.get("summary", ""),
         family=own.get("family", base.family if base else ""),
@@ -214,8 +214,8 @@ def read_library(path: Path) -> Library:
         small=_small(own["small"], path.name) if "small" in own else base.small if base else None,
         constants={**(base.constants if base else {}), **constants},
     )
-    _check(found, path.name)
-    return found
+    _check(library, path.name)
+    return library
 
 
 def _small(value: object, where: str) -> SmallMessages:

@@ -62,9 +62,9 @@ def _about(ground: Ground, setting: str, value: object = None) -> Evidence:
 
 
 def _is_changed(scenario: Scenario, name: str) -> bool:
-    asked = scenario.options[name]
+    value = scenario.options[name]
     if name == "bucket_size":
         own = lowered(scenario.changed(bucket_size=None)).bucket_size
-        sizes = [size for size in (None if asked == "none" else asked, own) if size is not None]
+        sizes = [size for size in (None if value == "none" else value, own) if size is not None]
         return len(sizes) == 1 or (len(sizes) == 2 and max(sizes) > FURTHER * min(sizes))
-    return bool(asked != scenario.library.options.get(name, SETTINGS[name].default_of(SIMULATE)))
+    return bool(value != scenario.library.options.get(name, SETTINGS[name].default_of(SIMULATE)))

@@ -122,13 +122,13 @@ def _hardware(scenario: Scenario, device: str) -> Hardware | None:
 
 def gpu_of(device: str) -> Hardware | None:
     """Return the GPU that a trace names as its device, if it is known."""
-    found = titled(device)
-    for name in [device.removesuffix(_BY_RATE)] if found is None and device else []:
+    gpu = titled(device)
+    for name in [device.removesuffix(_BY_RATE)] if gpu is None and device else []:
         try:
-            found = find_hardware(name)
+            gpu = find_hardware(name)
         except InvalidArgumentError:
             return None
-    return found
+    return gpu
 
 
 def _costs(scenario: Scenario, compression: Compression) -> tuple[CompressionCosts, str]:
@@ -152,16 +152,16 @@ def _costs(scenario: Scenario, compression: Compression) -> tuple[CompressionCos
 
 def note(scenario: Scenario) -> list[str]:
     """Return where the costs of a scenario's compression come from."""
-    asked = scenario.options.get("compression", NONE)
-    if asked == NONE or scenario.workers == 1:
+    kind = scenario.options.get("compression", NONE)
+    if kind == NONE or scenario.workers == 1:
         return []
-    return [notes.compression_costs(asked, _costs(scenario, parse(asked))[1])]
+    return [notes.compression_costs(kind, _costs(scenario, parse(kind))[1])]
 
 
 def native(scenario: Scenario) -> CompressionCosts | None:
     """Return the compression of a scenario with its costs. Raises InvalidArgumentError if these are not known."""
-    asked = scenario.options.get("compression", NONE)
-    return None if asked == NONE or scenario.workers == 1 else _costs(scenario, parse(asked))[0]
+    kind = scenario.options.get("compression", NONE)
+    return None if kind == NONE or scenario.workers == 1 else _costs(scenario, parse(kind))[0]
 
 
 def is_asked(options: Mapping[str, Any]) -> bool:
@@ -178,11 +178,11 @@ def changes(options: Mapping[str, Any]) -> str | None:
 
 def check(sweep: Sweep) -> None:
     """Refuse what does not go together with what is asked of a sweep. Raises InvalidArgumentError."""
-    asked = [name for name in sweep.get("compression") or [] if name != NONE]
-    setting = "compression" if asked else "sync_every"
-    if not asked and all(every == 1 for every in sweep.get("sync_every") or [1]):
+    kinds = [name for name in sweep.get("compression") or [] if name != NONE]
+    setting = "compression" if kinds else "sync_every"
+    if not kinds and all(every == 1 for every in sweep.get("sync_every") or [1]):
         return
-    what = "gradients are compressed" if asked else "parameters are exchanged"
+    what = "gradients are compressed" if kinds else "parameters are exchanged"
     if sweep.has_coordinator:
         raise InvalidArgumentError(
             f"{what} by hooks and optimizers, which no coordinator orders", setting=setting, remedy="drop {coordinator}"
@@ -201,11 +201,11 @@ def check(sweep: Sweep) -> None:
 
 def check_trace(sweep: Sweep, trace: Trace) -> None:
     """Refuse a trace that computes nothing. Raises InvalidArgumentError."""
-    asked = changes({name: max(sweep.get(name) or [1]) for name in ("sync_every",)})
-    asked = "compression" if any(name != NONE for name in sweep.get("compression") or []) else asked
-    if asked is not None and not trace.computes:
+    changed = changes({name: max(sweep.get(name) or [1]) for name in ("sync_every",)})
+    changed = "compression" if any(name != NONE for name in sweep.get("compression") or []) else changed
+    if changed is not None and not trace.computes:
         raise InvalidArgumentError(
-            f"needs computation, and {trace.name} computes nothing", setting=asked, remedy="drop {this}"
+            f"needs computation, and {trace.name} computes nothing", setting=changed, remedy="drop {this}"
         )
 
 
@@ -214,16 +214,16 @@ def only_able(sweep: Sweep, strategies: Sequence[Strategy], named: Collection[St
 
     Raises InvalidArgumentError for one that the user named.
     """
-    asked, every = sweep.get("compression") or [NONE], max(sweep.get("sync_every") or [1])
+    kinds, every = sweep.get("compression") or [NONE], max(sweep.get("sync_every") or [1])
     obstacles = {
         strategy: next(
-            filter(None, (obstacle({"compression": name, "sync_every": every}, strategy) for name in asked)), ""
+            filter(None, (obstacle({"compression": name, "sync_every": every}, strategy) for name in kinds)), ""
         )
         for strategy in strategies
     }
     for strategy, why in obstacles.items():
         if strategy in named and why:
-            setting = "sync_every" if asked == [NONE] else "compression"
+            setting = "sync_every" if kinds == [NONE] else "compression"
             raise InvalidArgumentError(
                 f"{strategy.name} {why}",
                 setting="strategy",

@@ -60,13 +60,13 @@ def prepare(sweep: Sweep) -> Prepared:
     """Check everything that can be checked without simulating. Raises InvalidArgumentError."""
     with naming(sweep.sources):
         _check_outputs(sweep)
-        found = [_prepared(part) for part in sweep.parts]
+        prepared = [_prepared(part) for part in sweep.parts]
         together = Prepared(
-            [scenario for one in found for scenario in one.scenarios],
-            list(dict.fromkeys(note for one in found for note in one.notes)),
-            frozenset().union(*(one.requested_extras for one in found)),
-            frozenset().union(*(one.unsupported for one in found)),
-            found[0].noun,
+            [scenario for one in prepared for scenario in one.scenarios],
+            list(dict.fromkeys(note for one in prepared for note in one.notes)),
+            frozenset().union(*(one.requested_extras for one in prepared)),
+            frozenset().union(*(one.unsupported for one in prepared)),
+            prepared[0].noun,
         )
         if sweep.timeline is not None and len(together.scenarios) != 1:
             first = together.scenarios[0]
@@ -487,10 +487,10 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
 
 def _refuse_of_asynchronous(sweep: Sweep, strategies: list[Strategy], trace: Trace) -> None:
     """Refuse what workers that do not wait for each other have not."""
-    found = [strategy for strategy in strategies if not strategy.is_synchronous]
-    if not found:
+    asynchronous = [strategy for strategy in strategies if not strategy.is_synchronous]
+    if not asynchronous:
         return
-    name = found[0].name
+    name = asynchronous[0].name
     if not trace.computes:
         raise InvalidArgumentError(
             f"{name} has no sums, and {trace.name} is nothing else", setting="strategy", remedy="{strategy=ps}"
@@ -501,7 +501,7 @@ def _refuse_of_asynchronous(sweep: Sweep, strategies: list[Strategy], trace: Tra
             setting="coordinator",
             remedy="drop {this}, or {strategy=ps}",
         )
-    if len(found) < len(strategies):
+    if len(asynchronous) < len(strategies):
         return
     if sweep.get("barrier") is False:
         raise InvalidArgumentError(

@@ -172,8 +172,8 @@ class Sweep:
     @property
     def has_coordinator(self) -> bool:
         """Whether a coordinator is asked for."""
-        asked = self.get("coordinator") or NONE
-        return ([asked] if isinstance(asked, str) else list(asked)) != [NONE]
+        names = self.get("coordinator") or NONE
+        return ([names] if isinstance(names, str) else list(names)) != [NONE]
 
     @property
     def workers(self) -> Sequence[int]:
@@ -234,15 +234,15 @@ class Sweep:
             if under and not find_library(recorded).coordinator:
                 recorded = COORDINATED
             name = recorded if trace.computes else NONE
-        found = find_library(name)
-        if under and not (found.is_bare or found.coordinator):
+        library = find_library(name)
+        if under and not (library.is_bare or library.coordinator):
             raise InvalidArgumentError(
-                f"has no effect on {found.name}, whose ranks need not agree",
+                f"has no effect on {library.name}, whose ranks need not agree",
                 setting="coordinator",
                 remedy=f"{{library={COORDINATED}}}, or drop {{this}}",
             )
         # What computes nothing is one message; training fuses its gradients into large ones.
-        return found if trace.computes else found.for_message(trace.gradient_bytes)
+        return library if trace.computes else library.for_message(trace.gradient_bytes)
 
     def gloo_note(self, named: Named, trace: Trace) -> list[str]:
         """Return a note if the times are those of a GPU, and the library is gloo because the recording was made so."""
@@ -490,14 +490,14 @@ class Sweep:
 
     def _looked_up(self, named: Named) -> Workload | None:
         given = {name: self.get(name) for name in MODEL_OPTIONS}
-        found = find_workload(named, default_gpu=self._gpu_of_cluster(), **given)
-        if found is not None and found.has_exchanges:
-            links = self._links(found)
-            if max(found.expert, found.context) > 1 or links.nodes is not None:
-                found = replace(found, links=links)
-        if found is None:
+        workload = find_workload(named, default_gpu=self._gpu_of_cluster(), **given)
+        if workload is not None and workload.has_exchanges:
+            links = self._links(workload)
+            if max(workload.expert, workload.context) > 1 or links.nodes is not None:
+                workload = replace(workload, links=links)
+        if workload is None:
             refuse_on_recording(_recording(named), switched_on(given))
-        return found
+        return workload
 
     def _links(self, workload: Workload) -> Links:
         """Return over what tokens come to experts, and keys and values to queries. Raises InvalidArgumentError."""
@@ -505,8 +505,8 @@ class Sweep:
         source = self._in_groups(assumed if self.get("cluster") is None else self._loaded())
         rates = self.get("bandwidth") or [None]
         own = load_cluster(source, gpus_per_node=self.get("gpus_per_node"), bandwidth=rates[0])
-        found = Links.of(own)
-        per_node = found.gpus_per_node
+        links = Links.of(own)
+        per_node = links.gpus_per_node
         shared = workload.tensor * workload.context
         if len(rates) > 1 and max(workload.expert, shared) > per_node:
             setting = "tensor_parallel" if workload.tensor > per_node else "context_parallel"
@@ -516,7 +516,7 @@ class Sweep:
                 remedy="{bandwidth=400Gbps}",
             )
         if workload.tensor > per_node:
-            found = replace(found, nodes=with_channel(own, self.get("channel"), bare=True))
+            links = replace(links, nodes=with_channel(own, self.get("channel"), bare=True))
         on_several = max(self.workers) * workload.gpus > per_node
         sharing = shared if workload.context > 1 else 1
         for size, setting in ((workload.expert, "expert_parallel"), (sharing, "context_parallel")):
@@ -526,7 +526,7 @@ class Sweep:
                     setting=setting,
                     remedy=f"{{this={per_node}}}, or {{gpus_per_node={size}}}",
                 )
-        return found
+        return links
 
     def _gpu_of_cluster(self) -> str | None:
         """Return the GPU that the cluster's nodes have, if it says so and if it is a known one."""

@@ -25,14 +25,14 @@ from paceline.forecast.wording import notes, terms
 from paceline.settings.table import default
 
 
-def _sharded(scenario: Scenario, found: Result, outcome: Outcome) -> Sharded | None:
+def _sharded(scenario: Scenario, result: Result, outcome: Outcome) -> Sharded | None:
     """Return what is asked of a plan, with the memory of a GPU."""
-    if found.sharded is None or (scenario.workload is None and not shardings.is_plan(scenario.options)):
+    if result.sharded is None or (scenario.workload is None and not shardings.is_plan(scenario.options)):
         return None
     assert outcome.sharded is not None
     peak = outcome.sharded.memory
     memory = Memory.of(peak, footprint(scenario, peak))
-    return replace(found.sharded, memory=memory, capacity_bytes=scenario.capacity_bytes, host=host(scenario))
+    return replace(result.sharded, memory=memory, capacity_bytes=scenario.capacity_bytes, host=host(scenario))
 
 
 def _order(order: str | None) -> str | None:
@@ -75,45 +75,45 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
     core, workload = native(scenario), scenario.workload
     low = core.lowered
     outcome = core.run(scenario.timeline, ranks=ranks, stages=_stages(workload))
-    found = Result.of(outcome)
+    result = Result.of(outcome)
     cluster = scenario.cluster
     calibration = None if workload is None else workload.hardware.calibration
     question = Question(
         library=scenario.library.name,
         family=scenario.library.family,
-        strategy=found.strategy,
+        strategy=result.strategy,
         channel=low.channel,
         workers=scenario.workers,
         nodes=scenario.nodes(cluster.gpus_per_node),
         link_bps=cluster.bandwidth_bps,
         # NCCL's own choice is a ring except for small buckets.
-        own=found.strategy == scenario.library.strategy
-        or (scenario.library.strategy, found.strategy) == ("native", "ring"),
-        computes=found.compute_s > 0,
+        own=result.strategy == scenario.library.strategy
+        or (scenario.library.strategy, result.strategy) == ("native", "ring"),
+        computes=result.compute_s > 0,
         coordinated=scenario.coordination is not None,
         sharded=shardings.is_plan(scenario.options),
-        communicates=found.messages > 0,
+        communicates=result.messages > 0,
         beyond=beyond(scenario, low),
         conditions=computed_under(scenario),
         gpus=_gpus(scenario),
         spread=0.0 if calibration is None else calibration.spread,
     )
-    likely, ground = interval(found.iteration_s, question)
+    likely, ground = interval(result.iteration_s, question)
     # Nothing is faster than computation, if that was measured.
-    least_s = min(found.compute_s, found.iteration_s)
+    least_s = min(result.compute_s, result.iteration_s)
     figures: dict[str, Any] = {}
     if workload is not None:
         passes = scenario.options.get("accumulate", 1)
-        figures |= workload.figures(found.samples_per_s, scenario.workers, passes)
+        figures |= workload.figures(result.samples_per_s, scenario.workers, passes)
         if workload.has_exchanges:
             # Computation that is said to be faster has faster exchanges within it.
             pass_s = workload.before_s + workload.forward_s + workload.backward_s
-            faster = (found.forward_s + found.backward_s) / (passes * pass_s)
+            faster = (result.forward_s + result.backward_s) / (passes * pass_s)
             figures |= {name: faster * figures[name] for name in WITHIN if name in figures}
         figures |= {"assumed": workload.assumed, **workload.parallelism}
-        if workload.context > 1 and found.samples_per_s is not None:
+        if workload.context > 1 and result.samples_per_s is not None:
             # Each rank counts its part of a sample as one.
-            figures["samples_per_s"] = found.samples_per_s / workload.context
+            figures["samples_per_s"] = result.samples_per_s / workload.context
         if workload.tensor > 1:
             # Its nodes are made of ranks, each of which is several GPUs.
             figures["notes"] = tuple(terms.note(one, "data-parallel rank") for one in outcome.notes)
@@ -123,19 +123,19 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
             said_s = figures["tensor_parallel_s"]
             note = notes.tensor_between_nodes(workload.tensor, workload.tensor_nodes, said_s, slower)
             figures["notes"] = (*figures["notes"], note)
-    sharded = _sharded(scenario, found, outcome)
+    sharded = _sharded(scenario, result, outcome)
     if sharded is not None and question.conditions is not None:
         sharded = replace(sharded, likely=_likely_memory(sharded, question.conditions))
     if sharded is not None and sharded.memory.activations_bytes is None:
-        figures["notes"] = (*figures.get("notes", found.notes), terms.without_activations(found.trace))
-    if found.asynchronous is not None:
-        figures["notes"] = (*figures.get("notes", found.notes), notes.asynchronous())
+        figures["notes"] = (*figures.get("notes", result.notes), terms.without_activations(result.trace))
+    if result.asynchronous is not None:
+        figures["notes"] = (*figures.get("notes", result.notes), notes.asynchronous())
     if said := compressions.note(scenario):
-        figures["notes"] = (*figures.get("notes", found.notes), *said)
+        figures["notes"] = (*figures.get("notes", result.notes), *said)
     changes = scenario.changes
     module = changes.get("add_module")
     return replace(
-        found,
+        result,
         **figures,
         chunk=scenario.options.get("chunk"),
         placement=changes.get("placement", _knob(scenario, "placement")),
@@ -167,8 +167,8 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
 def _likely_memory(own: Sharded, conditions: Conditions) -> dict[str, tuple[int, int]]:
     if own.memory.activations_bytes is None:
         return {}
-    found = {kind: memory_interval(own.bytes_of(kind), kind, conditions) for kind in MEMORY_KINDS}
-    return {kind: ends for kind, ends in found.items() if ends is not None}
+    intervals = {kind: memory_interval(own.bytes_of(kind), kind, conditions) for kind in MEMORY_KINDS}
+    return {kind: ends for kind, ends in intervals.items() if ends is not None}
 
 
 def traced(scenario: Scenario, ranks: int | None = None) -> tuple[Result, list[dict[str, Any]]]:

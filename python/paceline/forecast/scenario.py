@@ -66,11 +66,11 @@ class Scenario:
     ) -> Scenario:
         """Check every option, and leave out those that are None. Raises InvalidArgumentError."""
         # The library is the bare schedule unless it is given: which one users get by default is up to `prepare`.
-        found = library if isinstance(library, Library) else find_library(SETTINGS["library"].check(library))
+        chosen = library if isinstance(library, Library) else find_library(SETTINGS["library"].check(library))
         # Elsewhere the cluster's own latency counts, even if it is 0.
         own = cluster.channel
-        if own == "auto" or (found.channel and own != found.channel):
-            cluster = with_channel(cluster, found.channel or None, bare=found.is_bare)
+        if own == "auto" or (chosen.channel and own != chosen.channel):
+            cluster = with_channel(cluster, chosen.channel or None, bare=chosen.is_bare)
         entry = strategy if isinstance(strategy, Strategy) else find_strategy(SETTINGS["strategy"].check(strategy))
         if not entry.is_synchronous and options.get("bucket_size") is None:
             # Whatever the library does with sums: a gradient is pushed when it is there (`paceline.torch.hvd`).
@@ -80,7 +80,7 @@ class Scenario:
             cluster,
             entry,
             SETTINGS["workers"].check(workers, None, SIMULATE),
-            found,
+            chosen,
             _checked(options),
             timeline,
             coordination,

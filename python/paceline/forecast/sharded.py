@@ -72,7 +72,7 @@ class Memory:
     @classmethod
     def of(cls, peak: _core.Memory, beside: Footprint | None = None) -> Memory:
         """Return what the native module says, and what a process takes besides; None: nothing."""
-        found = beside or Footprint(peak.peak_bytes, 0, 0)
+        footprint = beside or Footprint(peak.peak_bytes, 0, 0)
         return cls(
             peak.peak_bytes,
             peak.parameters_bytes,
@@ -81,9 +81,9 @@ class Memory:
             peak.gathered_bytes,
             peak.communication_bytes,
             peak.activations_bytes,
-            found.reserved_bytes,
-            found.context_bytes,
-            found.nccl_bytes,
+            footprint.reserved_bytes,
+            footprint.context_bytes,
+            footprint.nccl_bytes,
         )
 
 

@@ -175,16 +175,16 @@ def only_able(
     Raises InvalidArgumentError for one that the user named; `known` are those to choose from.
     """
     kinds = {kind(one) for one in shardings if one is not None}
-    found = [one for one in strategies if able(one) or (kinds == {HSDP} and sums_in_switches(one))]
+    able_ones = [one for one in strategies if able(one) or (kinds == {HSDP} and sums_in_switches(one))]
     for strategy in strategies:
-        if strategy in named and strategy not in found:
+        if strategy in named and strategy not in able_ones:
             hybrid = f", or {{sharding={HSDP}}} (all-reduces between nodes)" if sums_in_switches(strategy) else ""
             raise InvalidArgumentError(
                 f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need",
                 setting="strategy",
                 remedy=_first_of("strategy", [one.name for one in known if able(one)]) + hybrid,
             )
-    return found
+    return able_ones
 
 
 def out_of_step(strategies: Sequence[Strategy], shardings: Sequence[str] | None) -> list[str]:

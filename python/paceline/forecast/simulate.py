@@ -65,5 +65,5 @@ def simulate(
         warnings.warn(sweep.file.left_out, stacklevel=2)
     request = anchored(sweep)
     [scenario] = request.prepared.scenarios
-    found = result_of(replace(scenario, timeline=None if timeline is None else Path(timeline)))
-    return request.results([found])[0]
+    result = result_of(replace(scenario, timeline=None if timeline is None else Path(timeline)))
+    return request.results([result])[0]

@@ -80,11 +80,11 @@ def sweep(
     if request.file is not None and request.file.left_out:
         warnings.warn(request.file.left_out, stacklevel=2)
     if request.get("baseline") is None:
-        asked = anchored(request)
-        return asked.results(execute(asked.prepared.scenarios, progress, executor))
+        anchored_request = anchored(request)
+        return anchored_request.results(execute(anchored_request.prepared.scenarios, progress, executor))
     with naming(request.sources):
         baseline = Baseline.of(request.get("baseline"))
-    asked = anchored(baseline.requested(request))
-    scenarios = asked.prepared.scenarios
+    anchored_request = anchored(baseline.requested(request))
+    scenarios = anchored_request.prepared.scenarios
     with naming(request.sources):
-        return baseline.compared(scenarios, asked.results(execute(scenarios, progress, executor)))
+        return baseline.compared(scenarios, anchored_request.results(execute(scenarios, progress, executor)))

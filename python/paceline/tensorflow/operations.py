@@ -166,8 +166,8 @@ def grouped_allreduce(
         check_slices(operator, prescale_factor, postscale_factor)
         sparse_name = None if name is None else f"{name}.slices"
         with _on(device_sparse):
-            found = _reduce_slices(list(slices.values()), operator, sparse_name, process_set, ignore_name_scope)
-        results.update(zip(slices, found, strict=True))
+            summed = _reduce_slices(list(slices.values()), operator, sparse_name, process_set, ignore_name_scope)
+        results.update(zip(slices, summed, strict=True))
     dense = {place: tf.convert_to_tensor(one) for place, one in enumerate(tensors) if place not in slices}
     if dense:
         args = ReduceArgs(operator, prescale_factor, postscale_factor, process_set, ignore_name_scope)
@@ -249,13 +249,13 @@ def _gather(
     def call(full: str | None, arrays: Sequence[Array]) -> list[Array]:
         members = members_of(process_set)
         if grouped:
-            found = members.begin_group("grouped_allgather", full, arrays, partial(gathered, members), waits=True)()
+            outputs = members.begin_group("grouped_allgather", full, arrays, partial(gathered, members), waits=True)()
         else:
             only: Gathered = members.begin(
                 "allgather", full, lambda each: gathered(members, each, arrays[0]), waits=True
             )()
-            found = [only]
-        return [one.array for one in found] + [np.array(one.rows, np.int64) for one in found]
+            outputs = [only]
+        return [one.array for one in outputs] + [np.array(one.rows, np.int64) for one in outputs]
 
     def forward(*tensors: Tensor) -> tuple[list[Tensor], object]:
         full = graph_name(name, tensors, ignore_name_scope=ignore_name_scope)
@@ -264,8 +264,8 @@ def _gather(
             shapes = [tf.TensorShape(None) for _ in tensors]
         counts = [tf.TensorShape([ranks]) for _ in tensors]
         dtypes = [*(tensor.dtype for tensor in tensors), *(tf.int64 for _ in tensors)]
-        found = run(partial(call, full), tensors, dtypes, [*shapes, *counts])
-        results, rows = found[: len(tensors)], found[len(tensors) :]
+        outputs = run(partial(call, full), tensors, dtypes, [*shapes, *counts])
+        results, rows = outputs[: len(tensors)], outputs[len(tensors) :]
 
         def grad(*grads: Tensor) -> list[Tensor]:
             args = ReduceArgs(Operator.Average, 1.0, 1.0, process_set)
@@ -279,8 +279,8 @@ def _gather(
         part = grad[begins[place] : begins[place] + rows[place]]
         return tf.reshape(part, tf.shape(tensor))
 
-    found = tf.custom_gradient(forward)(*tensors)
-    return list(found) if isinstance(found, list | tuple) else [found]
+    outputs = tf.custom_gradient(forward)(*tensors)
+    return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
 
 
 def broadcast(
@@ -367,8 +367,8 @@ def alltoall(
         [array([1, 2], dtype=int32), array([2], dtype=int32)]
     """
     given = tf.convert_to_tensor(splits) if splits is not None else None
-    found, received = _all_to_all(tf.convert_to_tensor(tensor), given, name, ignore_name_scope, process_set)
-    return found if given is None else (found, received)
+    output, received = _all_to_all(tf.convert_to_tensor(tensor), given, name, ignore_name_scope, process_set)
+    return output if given is None else (output, received)
 
 
 def _all_to_all(
@@ -379,16 +379,16 @@ def _all_to_all(
     def call(full: str | None, arrays: Sequence[Array]) -> list[Array]:
         members = members_of(process_set)
         rows = arrays[1].tolist() if len(arrays) > 1 else None
-        found: Gathered = members.begin(
+        output: Gathered = members.begin(
             "alltoall", full, lambda each: exchanged(members, each, arrays[0], rows), waits=True
         )()
-        return [found.array, np.array(found.rows, dtype.as_numpy_dtype)]
+        return [output.array, np.array(output.rows, dtype.as_numpy_dtype)]
 
     def forward(tensor: Tensor) -> tuple[tuple[Tensor, Tensor], object]:
         full = graph_name(name, [tensor], ignore_name_scope=ignore_name_scope)
         sent = [tensor] if splits is None else [tensor, splits]
         shape = tf.TensorShape(None) if tensor.shape.rank is None else tf.TensorShape([None, *tensor.shape[1:]])
-        found, received = run(partial(call, full), sent, [tensor.dtype, dtype], [shape, tf.TensorShape([None])])
+        output, received = run(partial(call, full), sent, [tensor.dtype, dtype], [shape, tf.TensorShape([None])])
 
         def grad(grad: Tensor, _: Tensor) -> Tensor:
             back, _received = _all_to_all(tf.convert_to_tensor(grad), received, None, False, process_set)
@@ -396,10 +396,10 @@ def _all_to_all(
             rest = tf.shape(tensor)[0] - tf.shape(back)[0]
             return tf.pad(back, [[0, rest], *[[0, 0]] * (tensor.shape.rank - 1)]) if splits is not None else back
 
-        return (found, received), grad
+        return (output, received), grad
 
-    found, received = tf.custom_gradient(forward)(tensor)
-    return found, received
+    output, received = tf.custom_gradient(forward)(tensor)
+    return output, received
 
 
 def reducescatter(
@@ -503,8 +503,8 @@ def _scatter(
 
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
     with _on(device):
-        found = tf.custom_gradient(forward)(*(small for small, _ in pairs))
-        parts = list(found) if isinstance(found, list | tuple) else [found]
+        outputs = tf.custom_gradient(forward)(*(small for small, _ in pairs))
+        parts = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
         return [compression.decompress(_placed(part, device), pair[1]) for part, pair in zip(parts, pairs, strict=True)]
 
 

@@ -16,10 +16,10 @@ def _number(read: Callable[[], int]) -> Tensor:
 
 
 def _ranks(process_set_id: int) -> tuple[int, ...]:
-    found = world.current().sets.get(process_set_id)
-    if found is None:
+    known = world.current().sets.get(process_set_id)
+    if known is None:
         raise ValueError(f"process set {process_set_id} is unknown: it has not been added, or was removed")
-    return found.ranks
+    return known.ranks
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Tensor:

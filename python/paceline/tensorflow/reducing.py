@@ -51,8 +51,8 @@ class ReduceArgs:
         copy = on_host(tensor, copy=True)
         own = view(copy)
         with told_as_tensorflow():
-            found = self._wait(full, own, in_place=True)
-        return copy if found is own else to_tensor(found)
+            reduced = self._wait(full, own, in_place=True)
+        return copy if reduced is own else to_tensor(reduced)
 
     def _wait(self, name: str | None, array: Array, *, in_place: bool = False) -> Array:
         members = members_of(self.process_set)

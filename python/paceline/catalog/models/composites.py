@@ -121,8 +121,8 @@ def _with_head(whole: Config, part: Part, rest: str) -> Part:
             fields[field] = whole.fields[field]
     fields.pop("architectures", None)
     family = str(fields["model_type"])
-    asked = whole.fields.get("architectures")
-    for name in (asked if isinstance(asked, list) else [asked]) if asked else []:
+    architectures = whole.fields.get("architectures")
+    for name in (architectures if isinstance(architectures, list) else [architectures]) if architectures else []:
         end = next((it for it in OF_COMPOSITES if isinstance(name, str) and name.endswith(it)), None)
         if end is None:
             raise whole.wrong(

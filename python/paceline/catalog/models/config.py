@@ -47,10 +47,10 @@ class Config:
     @property
     def kind(self) -> str:
         """The `model_type`, or the class of a model of diffusers."""
-        found = self.fields.get("model_type", self.fields.get("_class_name"))
-        if not (isinstance(found, str) and found):
+        name = self.fields.get("model_type", self.fields.get("_class_name"))
+        if not (isinstance(name, str) and name):
             raise self.wrong("model_type", "is missing", remedy='the family, such as "llama"')
-        return found
+        return name
 
     def wrong(self, field: str, problem: str, *, remedy: str = "") -> InvalidArgumentError:
         """Return an error about a field; the default remedy is its value in the file that the authors publish."""
@@ -93,32 +93,32 @@ class Config:
 
     def wholes(self, field: str, end: int) -> list[int]:
         """Return whole numbers that grow, above 0 and below `end`; none if the field is missing."""
-        found = self.get(field) or []
+        items = self.get(field) or []
         if not (
-            isinstance(found, list)
-            and all(isinstance(one, int) and not isinstance(one, bool) for one in found)
-            and len(found) < 16
-            and all(one < other for one, other in zip([0, *found], [*found, end], strict=True))
+            isinstance(items, list)
+            and all(isinstance(one, int) and not isinstance(one, bool) for one in items)
+            and len(items) < 16
+            and all(one < other for one, other in zip([0, *items], [*items, end], strict=True))
         ):
-            raise self.wrong(field, f"must be growing whole numbers, 0-{end}, not {as_json(found)}")
-        return found
+            raise self.wrong(field, f"must be growing whole numbers, 0-{end}, not {as_json(items)}")
+        return items
 
     def members(self, field: str, end: int) -> frozenset[int]:
         """Return whole numbers below `end`, in any order; none if the field is missing."""
-        found = [] if self.get(field) is None else self.fields[field]
-        if not (isinstance(found, list) and all(type(one) is int and 0 <= one < end for one in found)):
-            raise self.wrong(field, f"must be whole numbers, 0-{end - 1}, not {as_json(found)}")
-        return frozenset(found)
+        items = [] if self.get(field) is None else self.fields[field]
+        if not (isinstance(items, list) and all(type(one) is int and 0 <= one < end for one in items)):
+            raise self.wrong(field, f"must be whole numbers, 0-{end - 1}, not {as_json(items)}")
+        return frozenset(items)
 
     def texts(self, field: str, known: tuple[str, ...], count: int) -> list[str]:
         """Return so many words that are known; none if the field is missing."""
-        found = [] if self.get(field) is None else self.fields[field]
-        if not (isinstance(found, list) and len(found) in (0, count)):
-            raise self.wrong(field, f"{as_json(found)} is not a list of {count}, one for each layer")
-        for one in found:
+        items = [] if self.get(field) is None else self.fields[field]
+        if not (isinstance(items, list) and len(items) in (0, count)):
+            raise self.wrong(field, f"{as_json(items)} is not a list of {count}, one for each layer")
+        for one in items:
             if one not in known:
                 raise self.wrong(field, f"{as_json(one)} is not known", remedy=f"{', '.join(known)}")
-        return found
+        return items
 
     def number(self, field: str, default: float) -> float:
         """Return a number of at least 0."""
@@ -165,10 +165,10 @@ class Config:
 
     def kv_heads(self, field: str, heads: int) -> int:
         """Return the number of heads of keys and values, by default that of queries."""
-        found = self.whole(field, heads)
-        if heads % found:
-            raise self.wrong(field, f"{found} does not divide the {heads} attention heads")
-        return found
+        own = self.whole(field, heads)
+        if heads % own:
+            raise self.wrong(field, f"{own} does not divide the {heads} attention heads")
+        return own
 
     def per_head(self, hidden: int, heads: int, hidden_field: str, heads_field: str) -> int:
         """Return the width of a head."""
@@ -178,14 +178,14 @@ class Config:
 
     def positions(self, tokens: int, field: str) -> int:
         """Return the number of learned positions; refuse longer sequences."""
-        found = self.whole(field)
-        if tokens > found:
+        own = self.whole(field)
+        if tokens > own:
             raise InvalidArgumentError(
-                f"{self.name} has learned positions for {found} tokens ({self.prefix}{field}), fewer than {tokens}",
+                f"{self.name} has learned positions for {own} tokens ({self.prefix}{field}), fewer than {tokens}",
                 setting="seq",
-                remedy=f"{{seq={found}}}",
+                remedy=f"{{seq={own}}}",
             )
-        return found
+        return own
 
 
 def as_json(value: object) -> str:
@@ -217,15 +217,15 @@ def built_in_configs() -> dict[str, Config]:
 @lru_cache(maxsize=1)
 def _on_hub() -> dict[str, str]:
     """Return built-in names by those of the hub, with and without the owner (`bert-base-uncased`), in lower case."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for name, config in built_in_configs().items():
         for one in config.hub:
-            found[one.lower()] = name
+            by_name[one.lower()] = name
             bare = one.lower().rpartition("/")[2]
             # `gpt2` alone may mean each of several.
             if sum(_key(other).startswith(_key(bare)) for other in built_in_configs()) < 2:
-                found.setdefault(bare, name)
-    return found
+                by_name.setdefault(bare, name)
+    return by_name
 
 
 def find_config(word: str) -> Config | None:

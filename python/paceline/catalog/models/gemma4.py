@@ -72,10 +72,10 @@ def _of_layer(config: Config, index: int, *, is_full: bool) -> tuple[int, int]:
     heads = config.whole("num_attention_heads")
     own = config.part("per_layer_config")
     if own.fields:
-        found: Any = next((value for key, value in own.fields.items() if key.isdigit() and int(key) == index), {})
-        if not isinstance(found, dict) or set(found) - {"head_dim", "num_key_value_heads"}:
-            raise config.wrong("per_layer_config", f"{as_json(found)} is not known", remedy='{"5": {"head_dim": 512}}')
-        config = replace(config, fields={**config.fields, **found})
+        chosen: Any = next((value for key, value in own.fields.items() if key.isdigit() and int(key) == index), {})
+        if not isinstance(chosen, dict) or set(chosen) - {"head_dim", "num_key_value_heads"}:
+            raise config.wrong("per_layer_config", f"{as_json(chosen)} is not known", remedy='{"5": {"head_dim": 512}}')
+        config = replace(config, fields={**config.fields, **chosen})
     elif is_full:
         fields: dict[str, Any] = {"head_dim": config.whole("global_head_dim", 512)}
         if config.flag("attention_k_eq_v", default=False) and config.whole("num_global_key_value_heads", 0):

@@ -194,11 +194,11 @@ def ends_of(kind: str) -> Mapping[str, What]:
 def head_of(config: Config) -> Head:
     """Return the head of a configuration of a known family. Raises InvalidArgumentError if its class is unknown."""
     known = {f"{base}{end}": what for base in BASES[config.kind] for end, what in ends_of(config.kind).items()}
-    asked = config.get("architectures") or config.fields.get("_class_name")
-    if asked is None or asked == []:
+    architectures = config.get("architectures") or config.fields.get("_class_name")
+    if architectures is None or architectures == []:
         name, what = next(iter(known.items()))
         return Head(name, what, is_assumed=True)
-    names = asked if isinstance(asked, list) else [asked]
+    names = architectures if isinstance(architectures, list) else [architectures]
     for name in names:
         if not isinstance(name, str) or name not in known:
             of = f" of {config.kind}" if isinstance(name, str) else ""

@@ -128,9 +128,9 @@ def _cached(text: str) -> Path | None:
             reference = folder / "refs" / "main"
             if reference.is_file():
                 revision = read_small(reference, _LARGEST_REFERENCE).strip()
-                found = _file_in(folder / "snapshots" / revision) if re.fullmatch(r"\w{1,64}", revision) else None
-                if found is not None:
-                    return found
+                path = _file_in(folder / "snapshots" / revision) if re.fullmatch(r"\w{1,64}", revision) else None
+                if path is not None:
+                    return path
             files = [file for name in _FILES for file in folder.glob(f"snapshots/*/{name}")]
             if files:
                 return max(files, key=lambda file: (file.stat().st_mtime_ns, str(file)))

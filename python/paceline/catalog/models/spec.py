@@ -114,12 +114,12 @@ def switched_on(options: Mapping[str, Any]) -> dict[str, Any]:
 def config_named(word: str) -> Config:
     """Return the configuration of a model; options after @ are ignored. Raises InvalidArgumentError."""
     named, _ = split_word(word)
-    found = resolve(named)
-    if found is None and Path(named).suffix == ".json":
+    resolved = resolve(named)
+    if resolved is None and Path(named).suffix == ".json":
         return read_config(Path(named))
-    if found is None:
+    if resolved is None:
         raise unknown_model(named)
-    return found
+    return resolved
 
 
 def workload_of(  # noqa: PLR0917
@@ -360,7 +360,7 @@ def _quantization(
 def _offload(text: str, optimizer: names.Optimizer, hardware: Hardware, stages: int) -> Offload:
     """Return what `offload` stands for. Raises InvalidArgumentError for what contradicts it."""
     try:
-        found = parse_offload(text)
+        offload = parse_offload(text)
     except InvalidArgumentError as error:
         raise error.at("offload") from None
     if hardware.is_cpu:
@@ -369,33 +369,33 @@ def _offload(text: str, optimizer: names.Optimizer, hardware: Hardware, stages: 
         raise InvalidArgumentError(
             "is not modeled with stages of a pipeline", setting="offload", remedy="drop {pipeline_parallel}"
         )
-    if not found.named or STATES in found.named:
+    if not offload.named or STATES in offload.named:
         check_offload(optimizer)
-    return found
+    return offload
 
 
 def _loss(name: str, model: Model, batch: int, stages: int) -> names.Loss:
     """Return the loss of a name. Raises InvalidArgumentError for one that contradicts the model or the batch."""
-    found: names.Loss = _one_of(name, tuple(LOSSES), "loss")
-    own = LOSSES[found]
-    if found == "lm":
-        return found
+    loss: names.Loss = _one_of(name, tuple(LOSSES), "loss")
+    own = LOSSES[loss]
+    if loss == "lm":
+        return loss
     if model.family == "vit":
         raise InvalidArgumentError(
-            f"{found} compares texts, of which {model.name} has none", setting="loss", remedy="drop {this}"
+            f"{loss} compares texts, of which {model.name} has none", setting="loss", remedy="drop {this}"
         )
     if stages > 1:
         raise InvalidArgumentError(
-            f"{found} is not modeled with stages of a pipeline", setting="loss", remedy="drop {pipeline_parallel}"
+            f"{loss} is not modeled with stages of a pipeline", setting="loss", remedy="drop {pipeline_parallel}"
         )
     # Searches begin with one sequence, for its share of a pair's time.
     if batch > 1 and batch % own.sequences:
         raise InvalidArgumentError(
-            f"{found} compares {own.sequences} sequences, of which a batch of {batch} is no multiple",
+            f"{loss} compares {own.sequences} sequences, of which a batch of {batch} is no multiple",
             setting="loss",
             remedy=f"{{batch={-(-batch // own.sequences) * own.sequences}}}",
         )
-    return found
+    return loss
 
 
 def _checked_chunks(model: Model, chunks: int | None, kernels: str) -> int | None:
@@ -500,16 +500,16 @@ def _check_nvlink(hardware: Hardware, why: str, setting: str) -> None:
 
 def _check_experts(model: Model, hardware: Hardware, tensor: int, expert: int) -> None:
     """Raise InvalidArgumentError if a model's experts cannot be divided like this."""
-    found = [tensor for tensor in model.tensors() if tensor.is_of_experts]
-    if not found:
+    experts = [tensor for tensor in model.tensors() if tensor.is_of_experts]
+    if not experts:
         raise InvalidArgumentError(
             f"needs experts, and {model.name} has none", setting="expert_parallel", remedy="drop {expert_parallel}"
         )
-    if found[0].shape[0] % expert:
+    if experts[0].shape[0] % expert:
         raise InvalidArgumentError(
-            f"{expert} does not divide the {found[0].shape[0]} experts of {model.name}",
+            f"{expert} does not divide the {experts[0].shape[0]} experts of {model.name}",
             setting="expert_parallel",
-            remedy=f"{{expert_parallel={largest_divisor(found[0].shape[0], expert)}}}",
+            remedy=f"{{expert_parallel={largest_divisor(experts[0].shape[0], expert)}}}",
         )
     if expert % tensor:
         raise InvalidArgumentError(
@@ -579,12 +579,12 @@ def is_file(text: str) -> bool:
 
 
 def _watts(text: str, option: str, value: str) -> float:
-    found = watts(value)
-    if not found:
+    limit = watts(value)
+    if not limit:
         raise InvalidArgumentError(
             f"'{text[:80]}': {option}: '{value[:40]}' is not a power with its unit", remedy=f"{option}=500W"
         )
-    return found
+    return limit
 
 
 def _switch(text: str, option: str, value: str) -> bool:

@@ -732,7 +732,7 @@ class Workload:
     def _memory_of_stage(self, stage: int, sharding: str = "none", group: int = 1) -> Memory:
         model = self._models[stage]
         layers = model.layers
-        found = memory_of(
+        memory = memory_of(
             model,
             self.computed,
             batch=self.batch,
@@ -746,18 +746,18 @@ class Workload:
             states_each=self.states_each(self.recipe) if self._has_saved else None,
         )
         outputs = self.samples * sum(map(self._kept_outputs, layers)) + sum(map(self._kept_weights, layers))
-        loss = max(-(-found.loss // self.context), self.batch * self._only_backward[stage][-1])
-        found = replace(found, activations=found.activations + outputs, loss=loss)
+        loss = max(-(-memory.loss // self.context), self.batch * self._only_backward[stage][-1])
+        memory = replace(memory, activations=memory.activations + outputs, loss=loss)
         if self.has_reference:
             copy = model.parameters * dtype_bytes(self.recipe.parameters) // (group if sharding == "zero3" else 1)
-            found = replace(found, parameters=found.parameters + copy)
+            memory = replace(memory, parameters=memory.parameters + copy)
         moved = () if self.offload is None else self.offload.parts(gathers=sharding == "zero3")
         if STATES in moved:
-            found = replace(found, optimizer=0, gradients=found.gradients if self.keeps_gradients else 0)
+            memory = replace(memory, optimizer=0, gradients=memory.gradients if self.keeps_gradients else 0)
         if self.releases_gradients:
-            found = replace(found, gradients=0)
-        found = replace(found, parameters=0) if PARAMETERS in moved else found
-        return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
+            memory = replace(memory, gradients=0)
+        memory = replace(memory, parameters=0) if PARAMETERS in moved else memory
+        return memory if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(memory).values()))
 
     @property
     def assumed(self) -> str:

@@ -36,7 +36,7 @@ def find_coordinators(words: Sequence[str]) -> list[str]:
 
     Raises InvalidArgumentError, which suggests a similar name.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for word in words:
-        found |= {it.name: None for it in all_coordinators()} if word == "all" else {find_coordinator(word): None}
-    return list(found)
+        names |= {it.name: None for it in all_coordinators()} if word == "all" else {find_coordinator(word): None}
+    return list(names)

@@ -45,8 +45,8 @@ class Coordinated:
 
 def coordinated(sweep: Sweep, trace: Trace, machine: Cluster) -> Coordinated:
     """Return the coordinators that are asked for. Raises InvalidArgumentError."""
-    asked = sweep.get("coordinator") or ["none"]
-    words = [asked] if isinstance(asked, str) else list(asked)
+    wanted = sweep.get("coordinator") or ["none"]
+    words = [wanted] if isinstance(wanted, str) else list(wanted)
     names = find_coordinators([word for word in words if word != "none"])
     if not names:
         if sweep.get("coordinator_constants") is not None:
@@ -57,10 +57,10 @@ def coordinated(sweep: Sweep, trace: Trace, machine: Cluster) -> Coordinated:
     _refuse_without_effect(sweep)
     constants, fused, said = _constants(sweep, trace, machine)
     graph_nodes = networks()[name].graph_nodes if (name := built_in_trace(str(sweep.trace))) in networks() else None
-    found: list[Coordination | None] = [
+    made: list[Coordination | None] = [
         Coordination(coordinator, graph_nodes=graph_nodes, constants=constants) for coordinator in names
     ]
-    return Coordinated([None, *found] if "none" in words else found, fused, said)
+    return Coordinated([None, *made] if "none" in words else made, fused, said)
 
 
 def _refuse_without_effect(sweep: Sweep) -> None:

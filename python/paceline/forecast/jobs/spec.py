@@ -328,9 +328,9 @@ def _cluster(where: str, document: Mapping[str, Any], entries: Sequence[Any]) ->
         fields["servers"] = fields.pop("servers_on")
     try:
         base, notes = _nodes_of_jobs(where, source, fields, document, entries)
-        found = load_cluster(base, **fields)
+        cluster = load_cluster(base, **fields)
         given = fields_given(source) | set(fields)
-        return with_channel(found, bare=True, given=given), found, notes
+        return with_channel(cluster, bare=True, given=given), cluster, notes
     except InvalidArgumentError as error:
         raise error.within(where) from None
 
@@ -371,7 +371,7 @@ def _nodes_of_jobs(
 
 def _assumed(where: str, document: Mapping[str, Any], entries: Sequence[Any]) -> list[tuple[Nodes, list[str]]]:
     """Return the nodes that `paceline simulate` assumes of the jobs' GPUs, with the notes that say so."""
-    found: list[tuple[Nodes, list[str]]] = []
+    groups: list[tuple[Nodes, list[str]]] = []
     allowed = [one.name for one in of_place("report") if one.name not in _NOT_OF_A_JOB]
     for number, entry in enumerate(entries, start=1):
         if not isinstance(entry.get("trace"), str):
@@ -384,9 +384,9 @@ def _assumed(where: str, document: Mapping[str, Any], entries: Sequence[Any]) ->
             notes = sweep.nodes_note()
         except InvalidArgumentError:
             continue
-        if assumed is not None and all(nodes.cluster != assumed.cluster for nodes, _ in found):
-            found.append((assumed, notes))
-    return found
+        if assumed is not None and all(nodes.cluster != assumed.cluster for nodes, _ in groups):
+            groups.append((assumed, notes))
+    return groups
 
 
 def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster) -> _Draft:
@@ -543,10 +543,10 @@ def _place(drafts: Sequence[_Draft], nodes: int, cluster: Cluster) -> list[Place
             free.pop(node, None)
 
     def take(count: int, *, spread: bool) -> list[int]:
-        found = _chosen(list(free), count, per_switch, spread=spread)
-        for node in found:
+        chosen = _chosen(list(free), count, per_switch, spread=spread)
+        for node in chosen:
             del free[node]
-        return found
+        return chosen
 
     for draft in sorted(drafts, key=lambda draft: (isinstance(draft.nodes, str), draft.start_s, draft.name)):
         spread = draft.nodes == SPREAD

@@ -98,19 +98,19 @@ def _answer(spec: Spec, cluster: Cluster, workers: int) -> Answer:
 def _check_degraded(degraded: list[Degraded], group: Group) -> None:
     """Refuse slow links that the group does not use."""
     for one in degraded:
-        found = re.fullmatch(r"(node|worker)(\d+)", one.link)
-        count = 0 if found is None else group.nodes if found[1] == "node" else group.ranks
+        match = re.fullmatch(r"(node|worker)(\d+)", one.link)
+        count = 0 if match is None else group.nodes if match[1] == "node" else group.ranks
         if group.nodes == 1:
             raise InvalidArgumentError(
                 f"has no effect on {units.count(group.ranks, 'GPU')} of one node, which use no NIC",
                 setting="degraded",
                 remedy="drop {this}",
             )
-        if found is not None and int(found[2]) >= count:
+        if match is not None and int(match[2]) >= count:
             raise InvalidArgumentError(
                 f"there is no {one.link} with {units.count(group.ranks, 'GPU')}",
                 setting="degraded",
-                remedy=f"{{this={found[1]}0:{one.factor:g}}} ({found[1]}0 to {found[1]}{count - 1})",
+                remedy=f"{{this={match[1]}0:{one.factor:g}}} ({match[1]}0 to {match[1]}{count - 1})",
             )
 
 

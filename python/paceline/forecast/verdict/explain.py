@@ -301,7 +301,7 @@ def _seconds(worker: Worker) -> float:
 def _best(measure: Measure, scenarios: Sequence[Scenario], about: About | None, result: Result) -> Change:
     """Return the fastest scenario, except those that take too long or whose options are incompatible."""
     quick = [scenario for scenario in scenarios if _is_quick(scenario)]
-    results = [found for scenario in quick for found in _result(scenario)]
+    results = [outcome for scenario in quick for outcome in _result(scenario)]
     if not results:
         why = About(Remark.TOO_MANY if scenarios else Remark.NO_STRATEGY)
         return Change(measure, None, None, about or why)

@@ -349,25 +349,25 @@ def without_activations(trace: str) -> str:
     return f"Memory leaves out activations: {trace} does not have them"
 
 
-def evidence(found: Evidence) -> str:
+def evidence(given: Evidence) -> str:
     """Return what an interval is based on, or that there is none, and why."""
-    return reason(found) if found.ground in _BASES else f"no interval: {reason(found)}"
+    return reason(given) if given.ground in _BASES else f"no interval: {reason(given)}"
 
 
-def reason(found: Evidence) -> str:
+def reason(given: Evidence) -> str:
     """Return what an interval is based on, or why there is none."""
-    least, most = found.least / 1e9, found.most / 1e9
-    return _EVIDENCE[found.ground].format(
-        strategy=found.strategy,
-        library=library(found.library),
-        condition=_condition(found),
-        setting=_setting(found.setting, found.value),
-        whose=found.library or "the schedule",
-        comparable="" if found.comparable is None else _comparable(found, found.comparable),
-        sources=_sources(found.sources),
-        most=found.most,
-        duration=units.duration(found.most),
-        further=FURTHER * found.most,
+    least, most = given.least / 1e9, given.most / 1e9
+    return _EVIDENCE[given.ground].format(
+        strategy=given.strategy,
+        library=library(given.library),
+        condition=_condition(given),
+        setting=_setting(given.setting, given.value),
+        whose=given.library or "the schedule",
+        comparable="" if given.comparable is None else _comparable(given, given.comparable),
+        sources=_sources(given.sources),
+        most=given.most,
+        duration=units.duration(given.most),
+        further=FURTHER * given.most,
         slowest=least,
         fastest=most,
         half=least / FURTHER,
@@ -375,13 +375,13 @@ def reason(found: Evidence) -> str:
     )
 
 
-def _condition(found: Evidence) -> str:
-    value = str(found.value)
-    if found.condition == "architecture" and value == "cpu":
+def _condition(given: Evidence) -> str:
+    value = str(given.value)
+    if given.condition == "architecture" and value == "cpu":
         return "CPUs"
     words = _MODELS | _WEIGHTS
-    word = architecture_title(value) if found.condition == "architecture" else words.get(value, value)
-    return _CONDITIONS.get(found.condition, "{}").format(word)
+    word = architecture_title(value) if given.condition == "architecture" else words.get(value, value)
+    return _CONDITIONS.get(given.condition, "{}").format(word)
 
 
 def _sources(names: Sequence[str]) -> str:
@@ -389,10 +389,10 @@ def _sources(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_SOURCES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _comparable(found: Evidence, comparable: Comparable) -> str:
+def _comparable(given: Evidence, comparable: Comparable) -> str:
     return _COMPARABLE[comparable].format(
-        family=found.family.upper() if found.family in ("nccl", "mpi", "ddl") else found.family,
-        channel=found.channel.upper(),
+        family=given.family.upper() if given.family in ("nccl", "mpi", "ddl") else given.family,
+        channel=given.channel.upper(),
     )
 
 

@@ -36,9 +36,9 @@ class _AllGather(torch.autograd.Function):
     def forward(ctx: Context, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
         ctx.shape, ctx.process_set = tensor.shape, process_set
         members = members_of(process_set)
-        found = members.begin("allgather", name, lambda full: gathered(members, full, tensor), waits=True)()
-        ctx.rows = found.rows
-        return found.tensor
+        received = members.begin("allgather", name, lambda full: gathered(members, full, tensor), waits=True)()
+        ctx.rows = received.rows
+        return received.tensor
 
     @staticmethod
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -52,9 +52,9 @@ class _GroupedAllGather(torch.autograd.Function):
     def forward(ctx: Context, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.shapes, ctx.process_set = [tensor.shape for tensor in tensors], process_set
         members = members_of(process_set)
-        found = members.begin_group("grouped_allgather", name, tensors, partial(gathered, members), waits=True)()
-        ctx.rows = [each.rows for each in found]
-        return tuple(each.tensor for each in found)
+        received = members.begin_group("grouped_allgather", name, tensors, partial(gathered, members), waits=True)()
+        ctx.rows = [each.rows for each in received]
+        return tuple(each.tensor for each in received)
 
     @staticmethod
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -46,16 +46,16 @@ def _pending(members: Members, full: str, tensor: Tensor, splits: Splits) -> Pen
 
     def finish(operation: NamedOperation) -> Exchanged:
         rows = [own[members.rank] if own else 0 for own in operation.own()]
-        found = tensor_of(operation.data(), tensor.dtype, [sum(rows), *tensor.shape[1:]]).to(tensor.device)
+        output = tensor_of(operation.data(), tensor.dtype, [sum(rows), *tensor.shape[1:]]).to(tensor.device)
         if isinstance(splits, Tensor):
-            return Exchanged(found, torch.tensor(rows, dtype=splits.dtype, device=splits.device))
-        return Exchanged(found, torch.tensor(rows, dtype=torch.int32))
+            return Exchanged(output, torch.tensor(rows, dtype=splits.dtype, device=splits.device))
+        return Exchanged(output, torch.tensor(rows, dtype=torch.int32))
 
     return PendingOperation(operation, finish)
 
 
-def _pair(found: Exchanged) -> tuple[Tensor, Tensor]:
-    return found.tensor, found.received_splits
+def _pair(exchanged: Exchanged) -> tuple[Tensor, Tensor]:
+    return exchanged.tensor, exchanged.received_splits
 
 
 def _splits(what: str, tensor: Tensor, splits: Splits, size: int) -> list[int]:
@@ -83,10 +83,10 @@ class _AllToAll(torch.autograd.Function):
         ctx: Context, tensor: Tensor, splits: Splits, name: str | None, process_set: ProcessSet
     ) -> tuple[Tensor, Tensor]:
         members = members_of(process_set)
-        found = members.begin("alltoall", name, lambda full: _pending(members, full, tensor, splits), waits=True)()
-        ctx.received, ctx.rows, ctx.process_set = found.received_splits.tolist(), tensor.shape[0], process_set
-        ctx.mark_non_differentiable(found.received_splits)
-        return found.tensor, found.received_splits
+        exchanged = members.begin("alltoall", name, lambda full: _pending(members, full, tensor, splits), waits=True)()
+        ctx.received, ctx.rows, ctx.process_set = exchanged.received_splits.tolist(), tensor.shape[0], process_set
+        ctx.mark_non_differentiable(exchanged.received_splits)
+        return exchanged.tensor, exchanged.received_splits
 
     @staticmethod
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None, None]:
@@ -135,8 +135,8 @@ def alltoall(
         >>> hvd.alltoall(torch.tensor([1, 2]), splits=[2])
         (tensor([1, 2]), tensor([2], dtype=torch.int32))
     """
-    found, received = _AllToAll.apply(tensor, splits, name, process_set)
-    return found if splits is None else (found, received)
+    output, received = _AllToAll.apply(tensor, splits, name, process_set)
+    return output if splits is None else (output, received)
 
 
 def alltoall_async(

@@ -248,7 +248,7 @@ def _groups(state: Any) -> list[Any]:  # noqa: ANN401
 
 def _options(groups: Sequence[Any]) -> str:
     """Return those of most of what is trained."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for group, member in [(each, member) for each in groups for member in each.fsdp_params]:
         if not member.sharded_param.requires_grad:
             continue
@@ -256,15 +256,15 @@ def _options(groups: Sequence[Any]) -> str:
         whole = member.sharded_param.dtype
         gathered = getattr(policy, "param_dtype", None) or whole
         reduced = getattr(policy, "reduce_dtype", None) or reduced_by_default(gathered, whole)
-        found[as_options(gathered, reduced, recorded=reduced)] += member.sharded_param.numel()
-    [(most, _)] = found.most_common(1) or [(ZERO3, 0)]
+        counts[as_options(gathered, reduced, recorded=reduced)] += member.sharded_param.numel()
+    [(most, _)] = counts.most_common(1) or [(ZERO3, 0)]
     return most
 
 
 def _index(member: Any, index: Mapping[int, int]) -> int | None:  # noqa: ANN401
     """Return the index of a unit's parameter; the model has it as a shard or, between the passes, whole."""
-    found = index.get(id(member.sharded_param))
-    return index.get(id(getattr(member, "_unsharded_param", None))) if found is None else found
+    place = index.get(id(member.sharded_param))
+    return index.get(id(getattr(member, "_unsharded_param", None))) if place is None else place
 
 
 def _shards(members: Sequence[Any], parameters: Sequence[nn.Parameter], sharded: Set[int]) -> float:

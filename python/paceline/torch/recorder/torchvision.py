@@ -38,9 +38,9 @@ def model_names() -> list[str]:
 def resolve(name: str) -> str:
     """Return torchvision's name for `name`, ignoring case, hyphens and underscores."""
     by_key = {_key(known): known for known in model_names()}
-    found = by_key.get(_key(name))
-    if found is not None:
-        return found
+    match = by_key.get(_key(name))
+    if match is not None:
+        return match
     near = difflib.get_close_matches(_key(name), by_key, n=3, cutoff=0.5)
     hint = " or ".join(by_key[key] for key in near) or "resnet50 (list: torchvision.models.list_models())"
     raise UnknownModelError(f"torchvision has no classification model {name!r}", remedy=hint)
