@@ -279,7 +279,7 @@ SCRIPTS = {
     },
     "torchrun --nproc_per_node 4 --nnodes 2 sft.py --config sft.yaml": {
         **{"workers": 8, "gpus_per_node": 4, "batch": 2, "seq": 1024, "lora": "4:all-linear", "dtype": "bf16"},
-        **{"checkpointing": "full", "loss_chunks": 8, "precision": None, "modules_to_save": "embed_tokens"},
+        **{"checkpointing": "full", "loss_chunks": 8, "precision": "upcast-bf16", "modules_to_save": "embed_tokens"},
     },
     "deepspeed --num_gpus 8 train.py --deepspeed --deepspeed_config ds_config.json": {
         **{"workers": 8, "sharding": "zero3", "batch": 2, "offload": "cpu:states", "kernels": "eager"}
@@ -596,6 +596,43 @@ def test_defaults_of_trl(tmp_path):
     plain = {**text, "per_device_train_batch_size": 1, "loss_type": "nll", "max_length": 2048, "use_peft": True}
     found = options(tmp_path, "args.json", json.dumps(plain))
     assert "loss_chunks" not in found and found["lora"] == "16:q_proj,v_proj" and "loss" not in found
+
+
+@pytest.mark.parametrize(
+    ("fields", "recipe"),
+    [
+        ({}, "upcast-bf16"),
+        ({"load_in_4bit": True}, "upcast-bf16"),
+        ({"load_in_4bit": True, "fp16": True}, "upcast-fp16"),
+        ({"load_in_4bit": True, "dtype": "bfloat16"}, "amp-bf16"),
+        ({"use_peft": False, "q_lora": True, "torch_dtype": "bfloat16"}, "upcast-bf16"),
+    ],
+)
+def test_assumption_and_recipe_of_adapters_agree(tmp_path, fields, recipe):
+    text = {"model_name_or_path": "Qwen/Qwen3-0.6B", "max_length": 512, "output_dir": "o", "use_peft": True}
+    path = written(tmp_path, "args.json", json.dumps(text | {"per_device_train_batch_size": 1} | fields))
+    shown = " ".join(cli.call("simulate", path, "--gpu", "h100", "--gpus", 1).stdout.split())
+    assert f"recipe {recipe}" in shown and "the recipe of precision" not in shown
+    assert ("parameters in FP32, TRL's default" in shown) == (recipe.startswith("upcast") and "q_lora" not in fields)
+
+
+def test_a_switch_that_is_off_changes_no_assumption(tmp_path):
+    words = "no kernels of axolotl's own for LoRA"
+    for fields, is_assumed in (("load_in_8bit: false\nrl: null\n", True), ("lora_mlp_kernel: false\n", False)):
+        reading = trainers.read(written(tmp_path, "lora.yml", AXOLOTL + fields), {})
+        assert any(words in one.words for one in reading.assumptions) is is_assumed
+
+
+def test_reasons_are_those_of_the_field(tmp_path):
+    float8 = '[model]\nconverters = ["float8"]\n[float8]\nenable_fsdp_float8_all_gather = true\nfilter_fqns = ["wq"]\n'
+    text = TORCHTITAN.replace("[model]\n", "").replace('name = "llama3"\nflavor = "8B"\n', "")
+    float8 = float8.replace("[model]\n", '[model]\nname = "llama3"\nflavor = "8B"\n')
+    seen = fates(trainers.read(written(tmp_path, "titan.toml", float8 + text), {}))
+    assert seen["float8.enable_fsdp_float8_all_gather"] == ("not forecast", "parameters gathered in 8 bits")
+    assert seen["float8.filter_fqns"] == ("not forecast", "layers that stay in 16 bits")
+    fields = {**TRAINING_ARGUMENTS, "dataset_name": "trl-lib/Capybara", "overwrite_cache": True, "data_seed": 1}
+    seen = fates(trainers.read(written(tmp_path, "args.json", json.dumps(fields)), {}))
+    assert {seen[name] for name in ("dataset_name", "overwrite_cache", "data_seed")} == {("no effect", "data")}
 
 
 def test_unknown_fields_are_named(tmp_path):

@@ -193,8 +193,8 @@ def _derive(reading: Reading) -> None:
         reading.default("dtype", "bf16", "bf16 unless fp16 is set, TRL's default", "--dtype NAME")
     if held is None and not is_trl and (held := _of_checkpoint(reading)) is not None:
         reading.assume(f"parameters in {held}, the checkpoint's type, as transformers 5 loads them", "--precision NAME")
-    elif held is None and "precision" not in reading.options:
-        whose = "TRL's default" if is_trl else "as transformers 4 loads them; 5 keeps the checkpoint's type"
+    whose = "TRL's default" if is_trl else "as transformers 4 loads them; 5 keeps the checkpoint's type"
+    if held is None and "precision" not in reading.options and not _has_adapters(reading):
         reading.assume(f"parameters in FP32, {whose}", "--precision bf16")
     precision(reading, held if held != "fp32" else None, "torch_dtype", "dtype")
     names = ("gradient_checkpointing", "activation_checkpointing")
@@ -209,6 +209,8 @@ def _derive(reading: Reading) -> None:
     if is_trl and "seq" not in reading.options and reading.values.get("max_length", "") is not None:
         reading.default("seq", 1024, "sequences of 1,024 tokens, TRL's default", "--seq N")
     _lora(reading, is_trl=is_trl)
+    if held in (None, "fp32"):
+        _in_fp32(reading, f"parameters in FP32, {whose}")
     quantized(reading)
     buckets(reading)
     loss(reading)
@@ -227,17 +229,40 @@ def _of_checkpoint(reading: Reading) -> str | None:
     return DTYPES.get(fields.get("dtype") or fields.get("torch_dtype"))
 
 
-def _lora(reading: Reading, *, is_trl: bool) -> None:
-    names = ("use_peft", "use_lora", *_QUANTIZING)
-    ranks = ("lora_r", "lora_rank", "lora_dim")
-    switches = {name: reading.flag(name) for name in names if reading.has(name)}
+_RANKS = ("lora_r", "lora_rank", "lora_dim")
+
+
+def _switches(reading: Reading) -> dict[str, bool]:
+    """Return the switches of adapters that the file has."""
+    return {name: reading.flag(name) for name in ("use_peft", "use_lora", *_QUANTIZING) if reading.has(name)}
+
+
+def _has_adapters(reading: Reading) -> bool:
+    switches = _switches(reading)
     # FastChat's train_lora.py has no switch.
-    is_implied = not switches.keys() - {"q_lora"} and reading.has(*ranks, "lora_target_modules")
-    if not (is_implied or any(switches.values())):
+    is_implied = not switches.keys() - {"q_lora"} and reading.has(*_RANKS, "lora_target_modules")
+    return reading.given.get("lora") != "none" and (is_implied or any(switches.values()))
+
+
+def _in_fp32(reading: Reading, words: str, *names: str) -> None:
+    """Take that frozen parameters beside adapters are in FP32 under autocast; `words`: the assumption of that."""
+    dtype = reading.effective("dtype")
+    if _has_adapters(reading) and dtype in AUTOCAST and "precision" not in reading.options:
+        names = names or ("torch_dtype", "dtype")
+        reading.default("precision", f"upcast-{dtype}", words, f"--precision {AUTOCAST[dtype]}")
+        reading.take("precision", f"upcast-{dtype}", *names)
+
+
+def _lora(reading: Reading, *, is_trl: bool) -> None:
+    if not _has_adapters(reading):
         return
+    switches = _switches(reading)
     default = (16, "TRL's default") if is_trl else (8, "PEFT's default")
-    take_lora(reading, ranks, ("lora_target_modules",), *switches, default_rank=default)
+    take_lora(reading, _RANKS, ("lora_target_modules",), *switches, default_rank=default)
     adapters_in_fp32(reading)
+    if any(switches.get(name) for name in _QUANTIZING):
+        # FastChat calls PEFT's prepare_model_for_kbit_training (train_lora.py); TRL's SFTTrainer does not.
+        _in_fp32(reading, "", *_QUANTIZING)
     take_whole_modules(reading, "lora_modules_to_save", "modules_to_save")
     if reading.flag("use_dora"):
         reading.take("dora", True, "use_dora")
@@ -328,12 +353,19 @@ def _is_launched(*switches: str) -> Callable[[Values], bool]:
     return lambda values: any(one in values for one in switches)
 
 
+_OF_SCRIPTS = ("transformers", "deepspeed-examples", "open-instruct")
 LAUNCHED = (
     replace(
         HF_TRAINER,
         name="accelerate",
+        tables=_OF_SCRIPTS,
         recognizes=_is_launched("--config-file", "--use-fsdp", "--use-deepspeed", "--multi-gpu", "--mixed-precision"),
     ),
-    replace(HF_TRAINER, name="DeepSpeed", recognizes=_is_launched("--deepspeed", "--deepspeed-config", "--zero-stage")),
+    replace(
+        HF_TRAINER,
+        name="DeepSpeed",
+        tables=_OF_SCRIPTS,
+        recognizes=_is_launched("--deepspeed", "--deepspeed-config", "--zero-stage"),
+    ),
 )
 """Scripts of a program of its own, of which the launcher's arguments and files are read."""

@@ -77,6 +77,6 @@ OPEN_INSTRUCT = Trainer(
     "open-instruct",
     _recognizes,
     _derive,
-    tables=("transformers",),
+    tables=("open-instruct", "transformers"),
     translate=as_fields,
 )

@@ -447,6 +447,7 @@ class Reading:
         """Drop an option that is another's default, without a word."""
         self.options.pop(setting, None)
         self.fields_of.pop(setting, None)
+        self._assumptions = {words: one for words, one in self._assumptions.items() if one.settings != (setting,)}
 
     def rows(self, spelled: Callable[[str, object], str]) -> list[Row]:
         """Return all fields with what becomes of them, and those of the files that this one names.
