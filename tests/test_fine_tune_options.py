@@ -41,6 +41,8 @@ _VALUES: list[tuple[Mapping[str, Any], str, Any]] = [
     (_PLAIN, "offload", "cpu:activations"),
     (_PLAIN, "loss", "dpo"),
     (_ADAPTED, "loss", "kto"),
+    (_PLAIN | {"kernels": "eager"}, "cuda_graphs", True),
+    (_ADAPTED, "cuda_graphs", True),
     (_PLAIN, "loss_chunks", 8),
     (_PLAIN, "real_tokens", 0.5),
     (_PLAIN, "precision", "bf16"),

@@ -83,6 +83,7 @@ _MEANT: dict[str, tuple[str, ...]] = {
     "fp32": ("--dtype fp32", "--dtype float32"),
     "activation-checkpointing activation-checkpoint gradient-checkpointing recompute recompute-activations"
     " recompute-granularity ac ac-mode": ("--checkpointing {full} (full, selective)",),
+    "cuda-graph enable-cuda-graph external-cuda-graph cuda-graph-impl use-cuda-graph": ("--cuda-graphs",),
     "compile torch-compile use-compile compile-model": ("--kernels compiled",),
     "flash-attn flash-attention use-flash-attn attn attn-implementation attention-backend sdpa": (
         "--attention {flash} (flash, unfused)",

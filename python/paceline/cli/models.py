@@ -31,7 +31,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _SECTIONS = {
     "Basic options": ("gpu", "batch", "seq", "gpus", "as_json"),
     "Details": (
-        *("power_limit", "dtype", "precision", "checkpointing", "attention", "kernels"),
+        *("power_limit", "dtype", "precision", "checkpointing", "attention", "kernels", "cuda_graphs"),
         *("optimizer", "optimizer_impl", "moment_dtype", "loss_chunks", "lora", "dora", "quantize"),
         *("modules_to_save", "freeze", "constants"),
     ),

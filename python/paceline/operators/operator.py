@@ -108,6 +108,8 @@ class Operator:
     """Kernels that a library launches one by one, such as a product for each expert."""
     host: float = 1.0
     """The host's time to dispatch it, relative to an operator of torch."""
+    in_graph: bool = False
+    """Whether it is part of a CUDA graph, which the host launches as a whole."""
 
     @cached_property
     def read(self) -> int:

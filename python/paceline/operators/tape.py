@@ -119,8 +119,10 @@ class Tape:
     """The host's time to dispatch an operator, relative to one of torch."""
     launches: int = 1
     """Kernels that an operator launches one by one."""
+    in_graph: bool = False
+    """Whether operators are part of a CUDA graph; their backward operators are, too."""
     _kept: dict[int, Storage] = field(default_factory=dict)
-    _nodes: list[tuple[tuple[Value, ...], Callable[..., None]]] = field(default_factory=list)
+    _nodes: list[tuple[tuple[Value, ...], Callable[..., None], bool]] = field(default_factory=list)
     _gradients: dict[int, Value] = field(default_factory=dict)
     _converted: dict[int, Value] = field(default_factory=dict)
 
@@ -141,6 +143,7 @@ class Tape:
                 tf32=self.tf32,
                 launches=self.launches,
                 host=self.host,
+                in_graph=self.in_graph,
             )
         )
         trains = not inputs or any(value.trains for value in inputs)
@@ -149,7 +152,7 @@ class Tape:
     def node(self, output: Value, back: _Back, *kept: Value) -> Value:
         """Have the gradient of a result given to `back`, for which some values are kept."""
         if output.trains:
-            self._nodes.append(((output,), back))
+            self._nodes.append(((output,), back, self.in_graph))
             self._kept |= {id(value.storage): value.storage for value in kept if not value.storage.is_held}
         return output
 
@@ -171,9 +174,10 @@ class Tape:
         """Dispatch the backward pass from a result."""
         self.phase = "backward"
         self._gradients[id(output)] = gradient or Value(contiguous(output.shape, output.dtype))
-        for outputs, back in reversed(self._nodes):
+        for outputs, back, in_graph in reversed(self._nodes):
             given = [self._gradients.pop(id(one), None) for one in outputs]
             if any(one is not None for one in given):
+                self.in_graph = in_graph
                 back(*given)
 
     # Values.
@@ -235,7 +239,7 @@ class Tape:
             self.give(value, self.run("cat", given, whole, dim=len(value.shape) - 1))
 
         if value.trains:
-            self._nodes.append((tuple(parts), back))
+            self._nodes.append((tuple(parts), back, self.in_graph))
         return parts
 
     def chunked(self, value: Value, count: int) -> list[Value]:
@@ -253,7 +257,7 @@ class Tape:
             self.give(value, self.run("cat", given, contiguous(value.shape, value.dtype), dim=0))
 
         if value.trains:
-            self._nodes.append((tuple(parts), back))
+            self._nodes.append((tuple(parts), back, self.in_graph))
         return parts
 
     def narrow(self, value: Value, size: int) -> Value:

@@ -133,6 +133,7 @@ class TraceChanges(TypedDict, total=False):
     precision: names.Recipe | None
     optimizer_impl: names.OptimizerImpl | None
     moment_dtype: names.MomentDtype | None
+    cuda_graphs: bool | None
     loss_chunks: int | str | None
     offload: str | None
     loss: names.Loss | None

@@ -72,6 +72,8 @@ class Setting:
     """Whether autocast converts their operands to the dtype of products."""
     quantization: names.Quantization | None = None
     """How weights beside adapters are held."""
+    cuda_graphs: bool = False
+    """Whether the host launches CUDA graphs: of a block all but its routed experts."""
 
     @property
     def is_fused(self) -> bool:
@@ -125,6 +127,7 @@ class _Module:
         low = setting.dtype if setting.autocast else ""
         self.tape = Tape(compiled=setting.kernels == "compiled", tf32=setting.tf32, autocast=low)
         self.tape.host = constant("host.engine") if setting.kernels == TRANSFORMER_ENGINE else 1.0
+        self.tape.in_graph = setting.cuda_graphs and bool(layer.block)
         self.saved = {module_of(layer, one).removesuffix(f".{SAVED}") for one in layer.trained if one.is_saved}
         """Modules of a block that are trained wholly beside adapters."""
         tensors = (*layer.tensors, *layer.shared)
@@ -152,15 +155,18 @@ class _Module:
         }
         shape = (self.setting.batch, self.rows, self.layer.hidden)
         entry = Value(contiguous(shape, self.stream), trains=self.layer.passes)
-        self._gather()
+        with self._outside_graphs():
+            self._gather()
         out = self._embedding() if role == "embedding" else makers[role](entry)
         forward = len(tape.operators)
         if out.trains:
             tape.phase = "backward"
-            self._gather()
+            with self._outside_graphs():
+                self._gather()
             tape.backward(out)
             self._accumulate()
-            self._scatter()
+            with self._outside_graphs():
+                self._scatter()
         operators = tape.operators
         return Listed(tuple(operators[:forward]), tuple(operators[forward:]), self._scores, tape.kept_bytes)
 
@@ -222,6 +228,13 @@ class _Module:
         before, self.tape.is_frozen = self.tape.is_frozen, are_frozen
         yield
         self.tape.is_frozen = before
+
+    @contextmanager
+    def _outside_graphs(self) -> Iterator[None]:
+        """Have the host launch operators one by one: those of hooks, and those whose shapes differ between steps."""
+        before, self.tape.in_graph = self.tape.in_graph, False
+        yield
+        self.tape.in_graph = before
 
     def _normed(self, value: Value) -> Value:
         tape, block = self.tape, self.layer.form.block
@@ -725,15 +738,26 @@ class _Module:
         tape, setting = self.tape, self.setting
         hidden, batch = block.hidden, value.shape[0]
         flat = tape.reshape(value, batch * value.shape[1], hidden)
-        rows, copies = flat.shape[0], flat.shape[0] * experts.routed
+        rows = flat.shape[0]
         logits = tape.linear(flat, experts.count, bias=experts.router_bias)
         shares = tape.softmax(tape.cast(logits, "float32"))
-        kind = setting.dtype
         few = contiguous((rows, experts.routed), "float32")
         weights = tape.run("topk", (shares,), few, contiguous((rows, experts.routed), "int64"))
         weights = tape.node(weights, lambda g: tape.give(shares, tape.run("scatter", (g,), shares.tensor)))
         if setting.is_fused:
             flat = self._dispatched(flat, contiguous((rows, experts.count), "float32"))
+        with self._outside_graphs():
+            joined = self._by_experts(flat, weights, block, experts)
+        if experts.shared:
+            joined = tape.add(joined, tape.reshape(self._dense(value, block, experts.shared), rows, block.hidden))
+        return tape.reshape(joined, batch, value.shape[1], block.hidden)
+
+    def _by_experts(self, flat: Value, weights: Value, block: Block, experts: Experts) -> Value:
+        """Pass rows through their experts, and sum what they make of each, by `weights`."""
+        tape, setting, kind = self.tape, self.setting, self.setting.dtype
+        rows, hidden = flat.shape
+        copies = rows * experts.routed
+        if setting.is_fused:
             tape.run(SYNCHRONIZE, ())
         places = contiguous((copies,), "int64")
         order = tape.run("sort", (Value(places, weights.source),), places, places)
@@ -773,14 +797,12 @@ class _Module:
             joined = tape.fused("unpermute", (out,), contiguous((rows, hidden), kind))
         else:
             share = Value(contiguous((copies, 1), "float32"), weights.source)
-            share = tape.node(share, lambda g: tape.give(weights, Value(few, g.source)))
+            share = tape.node(share, lambda g: tape.give(weights, Value(weights.tensor, g.source)))
             weighted = tape.multiply(out, share)
             joined = tape.cast(self._summed_copies(weighted, order, rows, experts.routed), kind)
         if experts.latent:
             joined = tape.linear(joined, block.hidden, bias=block.mlp_bias)
-        if experts.shared:
-            joined = tape.add(joined, tape.reshape(self._dense(value, block, experts.shared), rows, block.hidden))
-        return tape.reshape(joined, batch, value.shape[1], block.hidden)
+        return joined
 
     def _dispatched(self, value: Value, shares: Tensor) -> Value:
         """Run the small kernels of Megatron's router and dispatcher, over the shares of all experts, in both passes."""

@@ -38,7 +38,10 @@ _PARALLEL = (
     "expert_dispatch",
     "context_parallel",
 )
-_RECIPE = ("precision", "optimizer_impl", "moment_dtype", "loss_chunks", "offload", "loss", "real_tokens")
+_RECIPE = (
+    *("precision", "optimizer_impl", "moment_dtype", "cuda_graphs"),
+    *("loss_chunks", "offload", "loss", "real_tokens"),
+)
 _TRAINED = ("lora", "dora", "quantize", "modules_to_save", "freeze")
 OPTIONS = (
     *("gpu", "power_limit", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer"),
@@ -135,6 +138,7 @@ def workload_of(  # noqa: PLR0917
     precision: str | None = None,
     optimizer_impl: str | None = None,
     moment_dtype: str | None = None,
+    cuda_graphs: bool | None = None,
     loss_chunks: int | None = None,
     offload: str | None = None,
     loss: str | None = None,
@@ -173,6 +177,7 @@ def workload_of(  # noqa: PLR0917
         optimizer_impl: `fused`, `foreach` or `loop`; by default fused with FP32 masters, else foreach. Others than
             `adam`, `sgd` and `momentum` have but one implementation.
         moment_dtype: `bf16`, `fp16` or `fp32`: of moments, where the optimizer's are not of a type of their own.
+        cuda_graphs: Whether blocks are CUDA graphs, except for their routed experts.
         loss_chunks: Chunks of tokens in which a fused loss computes logits; by default it is not fused.
         offload: `cpu`, `nvme` or `cpu:states,activations`: what the host has instead of the GPU.
         loss: One of `paceline.catalog.losses`, `lm` by default.
@@ -279,8 +284,29 @@ def workload_of(  # noqa: PLR0917
         adapter=adapter,
         quantization=held,
         flash=version,
+        cuda_graphs=_graphs(
+            hardware, is_offloaded=recomputed == "offload" or bool({*moved.named} - {STATES}), wanted=bool(cuda_graphs)
+        ),
         source=config.source or config.where,
     )
+
+
+def _graphs(hardware: Hardware, *, wanted: bool, is_offloaded: bool) -> bool:
+    """Return whether blocks are CUDA graphs. Raises InvalidArgumentError where they cannot be."""
+    if wanted and hardware.is_cpu:
+        raise InvalidArgumentError(
+            f"has no effect on {hardware.title}, which launches nothing on a GPU",
+            setting="cuda_graphs",
+            remedy="drop {this}",
+        )
+    if wanted and is_offloaded:
+        # As Megatron-Core's transformer_config.py does.
+        raise InvalidArgumentError(
+            "needs parameters and activations in the GPU's memory, at the same addresses in each step",
+            setting="cuda_graphs",
+            remedy="drop {this}, or what is offloaded",
+        )
+    return wanted
 
 
 def _adapter(text: str | None, saved: Sequence[str], *, dora: bool) -> Adapter | None:
@@ -620,7 +646,7 @@ _VALUES: Mapping[str, Callable[[str, str, str], Any]] = {
     **dict.fromkeys(("seq", "batch", "loss_chunks"), _whole),
     "power_limit": _watts,
     "real_tokens": _share,
-    "dora": _switch,
+    **dict.fromkeys(("dora", "cuda_graphs"), _switch),
     **dict.fromkeys(("modules_to_save", "freeze"), lambda text, option, value: value.split("+")),
 }
 """Values of options in words that are no text."""

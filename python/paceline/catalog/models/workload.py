@@ -119,6 +119,8 @@ class Workload:
     """Adapters beside weights that are not trained; None: what is trained is trained itself."""
     quantization: names.Quantization | None = None
     """How weights beside adapters are held; None: in 16 bits."""
+    cuda_graphs: bool = False
+    """Whether the host launches CUDA graphs of blocks, except for their routed experts."""
     source: str = field(default="", compare=False)
 
     @property
@@ -295,6 +297,7 @@ class Workload:
             adapter_dtype=self.recipe.parameters,
             adapter_autocast=self.recipe.autocast,
             quantization=self.quantization,
+            cuda_graphs=self.cuda_graphs,
         )
 
     @property
@@ -764,6 +767,7 @@ class Workload:
         """Assumptions of the compute times: the GPU, and options with their defaults."""
         words = [f"sequences of {self.tokens} tokens"] if self.is_text else [f"images of {self.tokens} patches"]
         words += [*self.precision_words, f"{self.attention_kernel} attention", f"{self.kernels} kernels"]
+        words += self.graphs_words
         words.append(self.checkpointing_words)
         words += [f"{self.tensor} tensor-parallel GPUs"] if self.tensor > 1 else []
         words += [f"samples shared by {self.context} ranks"] if self.context > 1 else []
@@ -777,6 +781,11 @@ class Workload:
     def experts_words(self) -> str:
         """How experts are divided, for prose."""
         return f"experts on {self.expert} GPUs{' (DeepEP)' if self.dispatch == 'deepep' else ''}"
+
+    @property
+    def graphs_words(self) -> list[str]:
+        """CUDA graphs if there are any, for prose."""
+        return ["CUDA graphs"] if self.cuda_graphs else []
 
     @property
     def checkpointing_words(self) -> str:

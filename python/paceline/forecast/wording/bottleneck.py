@@ -30,7 +30,8 @@ _BY_RESOURCE = (Resource.COORDINATOR, Resource.BUFFER, Resource.INSIDE, Resource
 
 def _name(of: Largest, workload: Workload | None = None) -> str:
     if of.resource is Resource.COMPUTE and workload is not None and is_launching(workload):
-        return "kernel launches on the host (larger batches help, or compiled kernels)"
+        help_ = "or compiled kernels" if workload.cuda_graphs else "compiled kernels, or CUDA graphs"
+        return f"kernel launches on the host (larger batches help, {help_})"
     if of.resource is Resource.NICS:
         return _cards(of.parts)
     by_resource = of.resource.is_between_switches or of.resource in _BY_RESOURCE

@@ -302,6 +302,7 @@ def computation(workload: Workload) -> list[str]:
         *workload.precision_words,
         f"{workload.attention_kernel} attention",
         f"{workload.kernels} kernels",
+        *workload.graphs_words,
         workload.checkpointing_words,
         *([workload.experts_words] if workload.expert > 1 else []),
         *([order] if workload.pipeline > 1 else []),

@@ -133,6 +133,7 @@ _LIGER = (
 def _kernels(reading: Reading) -> None:
     if reading.flag("torch_compile"):
         reading.take("kernels", "compiled", "torch_compile")
+        hf_trainer.compile_mode(reading)
         return
     fused = [name for name in _LIGER if reading.flag(name)]
     if fused:

@@ -131,12 +131,23 @@ def recomputation(reading: Reading, *names: str) -> None:
 
 def kernels(reading: Reading) -> None:
     """Take Liger's or torch.compile's kernels; those of transformers' models are eager."""
-    if reading.flag("torch_compile") or reading.text("torch_compile_backend"):
-        reading.take("kernels", "compiled", "torch_compile", "torch_compile_backend")
+    names = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
+    if reading.flag(names[0]) or any(reading.text(name) for name in names[1:]):
+        reading.take("kernels", "compiled", *names)
+        compile_mode(reading)
     elif reading.flag("use_liger_kernel", "use_liger", "enable_liger_kernel", "liger"):
         liger(reading, "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger")
     else:
         eager_kernels(reading)
+
+
+def compile_mode(reading: Reading) -> None:
+    """Take CUDA graphs of torch.compile's modes that have them (torch/_inductor/__init__.py, `list_mode_options`)."""
+    name = "torch_compile_mode"
+    if reading.text(name) in ("reduce-overhead", "max-autotune"):
+        reading.take("cuda_graphs", True, name)
+    else:
+        reading.known(name, "without CUDA graphs")
 
 
 def liger(reading: Reading, *names: str) -> None:

@@ -50,6 +50,7 @@ def derive(reading: Reading) -> None:
     _sharding(reading)
     recomputation(reading)
     _kernels(reading)
+    _graphs(reading)
     name = reading.text("--optimizer")
     if name:
         take_optimizer(reading, "--optimizer")
@@ -241,6 +242,24 @@ def recomputation(reading: Reading) -> None:
         )
     for one in ("--recompute-method", "--recompute-num-layers", "--recompute-modules"):
         reading.known(one, "with the granularity")
+
+
+def _graphs(reading: Reading) -> None:
+    """Take CUDA graphs of blocks; graphs of parts of them, and of a whole iteration, are assumed to be these."""
+    names, scopes = ("--enable-cuda-graph", "--external-cuda-graph"), ("--cuda-graph-scope", "--cuda-graph-modules")
+    kinds = {"none": "none", "local": "local", "transformer_engine": "te", "full_iteration": "full_iteration"}
+    kind = reading.choice(kinds, "--cuda-graph-impl") or "none"
+    flags = [reading.flag(name) for name in names]
+    modules = [one.strip("[]'\"") for name in scopes for word in reading.words(name) for one in word.split()]
+    for name in scopes:
+        reading.known(name, "with the graphs")
+    if kind == "none" and not any(flags):
+        return
+    reading.take("cuda_graphs", True, "--cuda-graph-impl", *names, *scopes)
+    if "full_iteration" in (kind, *modules):
+        reading.assume("CUDA graphs of blocks, where the file has one of the whole iteration")
+    elif modules and "full" not in modules and "attn" not in modules:
+        reading.assume(f"CUDA graphs of whole blocks, where the file has {', '.join(modules)[:80]}")
 
 
 def _kernels(reading: Reading) -> None:
