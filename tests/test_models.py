@@ -636,7 +636,7 @@ def test_results_have_tokens_and_mfu_only_for_models():
         ("llama-3-8b", {}, "llama-3-8b needs a GPU type"),
         ("llama-3-8b", {"gpu": "h101"}, "try: h100"),
         ("llama-3-8c@h100", {}, "try: llama-3-8b"),
-        ("resnet-50", {"gpu": "t4"}, "no rate of resnet-50, which was recorded, is published for it"),
+        ("resnet-50", {"gpu": "t4"}, "resnet-50 was recorded without operators to time on another GPU"),
         ("lama-3-8b", {"gpu": "h100"}, "unknown model 'lama-3-8b'"),
         ("resnet-50", {"checkpointing": "full"}, "needs a model, and resnet-50 was recorded"),
         ("resnet-50", {"dtype": "tf32"}, "tf32 is a precision of computation"),

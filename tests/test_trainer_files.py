@@ -616,6 +616,46 @@ def test_assumption_and_recipe_of_adapters_agree(tmp_path, fields, recipe):
     assert ("parameters in FP32, TRL's default" in shown) == (recipe.startswith("upcast") and "q_lora" not in fields)
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "near"),
+    [
+        ("lora.yml", "sequence_len: 4096", "sequence_len: 4k", "sequence_len: 4096"),
+        ("lora.yml", "sequence_len: 4096", "sequence_len: '4,096'", "sequence_len: 4096"),
+        ("lora.yml", "micro_batch_size: 2", "micro_batch_size: 2.5", "micro_batch_size: 2"),
+        ("lora.yml", "lora_r: 32", "lora_r: -32", "lora_r: 1"),
+        ("ds_config.json", '"train_batch_size": "auto"', '"train_batch_size": 62', "train_batch_size: 64"),
+    ],
+)
+def test_values_that_are_proposed_are_near(tmp_path, name, old, new, near):
+    assert old in FILES[name][0]
+    path = written(tmp_path, name, FILES[name][0].replace(old, new))
+    assert near in cli.refused("simulate", path, "--gpu", "h100", "--gpus", "8", "--model", "llama-3-8b")
+
+
+def test_a_slip_in_a_field_is_said_first(tmp_path):
+    fields = {**DEEPSPEED, "zero_optimization": {"stage": 3, "reduce_bucket_sise": 5}}
+    path = written(tmp_path, "ds_config.json", json.dumps(fields))
+    for command in ("simulate", "advise"):
+        said = cli.call(command, path, "--gpu", "h100", "--gpus", 8, "--model", "qwen3-0.6b").stderr
+        assert "reduce_bucket_sise is not understood" in " ".join(said.split())
+        assert "is it zero_optimization.reduce_bucket_size?" in " ".join(said.split())
+
+
+def test_remedies_are_of_the_trainer(tmp_path):
+    path = written(tmp_path, "train.sh", MEGATRON.replace("--micro-batch-size 1", "--micro-batch-size 16"))
+    for command in ("simulate", "advise"):
+        shown = cli.call(command, path, "--gpu", "a100-40gb", "--gpus", 32).stdout
+        assert "8bit" not in shown and "--loss-chunks" not in shown
+    [file] = [Sweep.of(path, {"gpu": "h100", "workers": 32}, "paceline.simulate").file]
+    assert file is not None and file.lacks["optimizer"] == ("adamw-8bit", "paged-adamw-8bit")
+
+
+def test_assumptions_spell_flags_as_they_are_typed(tmp_path):
+    for name in FILES:
+        reading = trainers.read(written(tmp_path, name), {})
+        assert not [one.remedy for one in reading.assumptions if re.search(r"--[a-z]+_", one.remedy)], name
+
+
 def test_a_switch_that_is_off_changes_no_assumption(tmp_path):
     words = "no kernels of axolotl's own for LoRA"
     for fields, is_assumed in (("load_in_8bit: false\nrl: null\n", True), ("lora_mlp_kernel: false\n", False)):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline._internal.console import Bar, put, say
+from paceline._internal.console import Bar, put, remark, say
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
@@ -95,6 +95,8 @@ def advise(
         typed = Typed.of("advise", model, {**options, "global_batch": global_batch, "tokens": tokens}, "flag")
         machines = Sweep.of(model, options, "advise", "flag").parts
         file = machines[0].file
+        for slip in file.slips if file is not None else ():
+            remark(slip)
         if file is not None and global_batch is None:
             global_batch = file.global_batch(machines[0].values["workers"][0], machines[0].values)
         compares = len(machines) > 1 or tokens is not None or objective == "cost"

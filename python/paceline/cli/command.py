@@ -42,7 +42,7 @@ class Command(click.Command):
             error.words = words  # type: ignore[attr-defined]
             raise
         except click.UsageError as error:
-            raise in_words(error, ctx) from None
+            raise in_words(error, ctx, words) from None
         finally:
             ctx.allow_extra_args = takes_more
         if rest and not takes_more and not ctx.resilient_parsing:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from paceline._internal.console import Bar, put, say
+from paceline._internal.console import Bar, put, remark, say
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
@@ -65,6 +65,8 @@ def compare(*, workload: str, measured: str, everything: bool, as_json: bool, **
     if as_json:
         put(json.dumps(to_dict(answer) | ({"file": file.to_dict()} if file else {}), indent=1, allow_nan=False))
         return
+    for slip in file.slips if file is not None else ():
+        remark(slip)
     say(report.lines(answer, everything=everything))
     if file is not None:
         from paceline.forecast.wording import trainer_file

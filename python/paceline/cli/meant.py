@@ -167,8 +167,22 @@ def _instead(error: click.NoSuchOption, ctx: click.Context) -> str:
             continue
         same = f"--{name} {value}" if value else f"--{name}"
         if ours := same if f"--{name}" in _options(theirs) else _of_command(name, theirs, value):
-            return " ".join(["paceline", other, *map(shlex.quote, rest), ours])
+            return " ".join(["paceline", other, *map(shlex.quote, _kept(rest, command, theirs)), ours])
     return f"{path} --help (lists the options)"
+
+
+def _kept(words: Sequence[str], command: click.Command, other: click.Command) -> list[str]:
+    """Return the words of a command line without the options, and their values, that another command does not have."""
+    kept: list[str] = []
+    own, theirs = _options(command), _options(other)
+    is_value_of_dropped = False
+    for word in words:
+        name = word.partition("=")[0]
+        is_dropped = name in own and name not in theirs
+        if not is_dropped and not is_value_of_dropped:
+            kept.append(word)
+        is_value_of_dropped = is_dropped and "=" not in word and not getattr(own[name], "is_flag", False)
+    return kept
 
 
 def _after_the_command(error: click.NoSuchOption, ctx: click.Context, value: str, rest: list[str]) -> str | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+
 import click
 
 from paceline.cli.help_layout import examples, placeholder
@@ -29,8 +32,11 @@ _TYPICAL = {
 """Values by placeholder, for options that no example has."""
 
 
-def in_words(error: click.UsageError, ctx: click.Context) -> UsageError:
-    """Return the error about a parameter that is missing, has no value, or has one that it does not take."""
+def in_words(error: click.UsageError, ctx: click.Context, words: Sequence[str] = ()) -> UsageError:
+    """Return the error about a parameter that is missing, has no value, or has one that it does not take.
+
+    `words`: what was typed behind the command, in which a missing option is put.
+    """
     if isinstance(error, UsageError):
         return error
     if isinstance(error, click.BadOptionUsage):
@@ -40,6 +46,9 @@ def in_words(error: click.UsageError, ctx: click.Context) -> UsageError:
         return UsageError(f"{error.option_name} needs a value", ctx, remedy=_with_value(error.option_name, ctx))
     if isinstance(error, click.BadParameter) and error.param is not None:
         name = error.param.opts[-1] if isinstance(error.param, click.Option) else _argument(error.param)
+        if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option) and words:
+            missing = _with_value(error.param.opts[0], ctx)
+            return UsageError(f"{name} is missing", ctx, remedy=f"{called(ctx)} {missing} {shlex.join(words)}")
         if isinstance(error, click.MissingParameter):
             return UsageError(f"{name} is missing", ctx, remedy=_example(ctx, error.param))
         return UsageError(f"{name}: {error.message}", ctx, remedy=_example(ctx, error.param))

@@ -147,6 +147,9 @@ def simulate(
         for note in [*prepared.notes, *([sweep.file.left_out] if sweep.file is not None else [])]:
             if note:
                 remark(note)
+    elif sweep.file is not None:
+        for slip in sweep.file.slips:
+            remark(slip)
     if plan_json is not None:
         check_distinct([("--plan-json", plan_json), ("--plot", plot), ("--timeline", timeline)], sweep.inputs)
         _write_plan(prepared.scenarios, plan_json)

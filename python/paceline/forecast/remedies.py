@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
+from types import MappingProxyType
 
 from paceline.catalog.gpus import all_hardware
 from paceline.catalog.instances import all_instances
@@ -241,10 +242,15 @@ def _mildest(tried: _Tried, families: Sequence[Sequence[Settings]]) -> Trial | N
     return trial
 
 
-def families(scenario: Scenario, *, divisible: bool = True) -> Families:
+def families(
+    scenario: Scenario, *, divisible: bool = True, lacks: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> Families:
     """Return the kinds of change that a configuration leaves.
 
-    `divisible`: whether GPUs may share layers or experts, where none do.
+    Args:
+        scenario: The configuration.
+        divisible: Whether GPUs may share layers or experts, where none do.
+        lacks: Values by setting that its trainer does not have; empty: none at all.
     """
     workload = scenario.workload
     # Of a recording, what it computed cannot be changed.
@@ -258,7 +264,19 @@ def families(scenario: Scenario, *, divisible: bool = True) -> Families:
     ]
     divided = _divided(workload, scenario) if workload is not None and divisible else []
     last = [*divided, of_model.get("seq", []), of_model.get("gpu", [])]
-    return Families(list(filter(None, usual)), *_more_gpus(scenario), list(filter(None, last)))
+    gpus, near = _more_gpus(scenario)
+
+    def able(variants: Sequence[Settings]) -> Sequence[Settings]:
+        return [one for one in variants if _has(lacks, one)]
+
+    # All of these shard alike.
+    near = near if (more := able(gpus)) else 0
+    return Families(list(filter(None, map(able, usual))), more, near, list(filter(None, map(able, last))))
+
+
+def _has(lacks: Mapping[str, tuple[str, ...]], settings: Settings) -> bool:
+    """Return whether a trainer that lacks some values has these."""
+    return not any(name in lacks and (not lacks[name] or value in lacks[name]) for name, value in settings.items())
 
 
 def _switches(scenario: Scenario) -> Iterator[Sequence[Settings]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +40,8 @@ class TrainerFile:
     """Values by setting, also of settings that the command searches."""
     model: str = ""
     """The model that was given beside it."""
+    lacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Values by setting that the trainer does not have; empty: all but the default."""
 
     def global_batch(self, workers: int, values: Mapping[str, Any]) -> int | None:
         """Return the samples of an iteration on so many GPUs; None if the file does not say the batch.
@@ -67,6 +69,15 @@ class TrainerFile:
             if (names := [row.field for row in self.rows if row.fate == fate])
         ]
         return f"{self.path.name}: {'; '.join(parts)}" if parts else ""
+
+    @property
+    def slips(self) -> list[str]:
+        """Fields that are not understood and may be a slip, each with what may be meant."""
+        return [
+            f"{self.path.name}: {row.field} is not understood, and has no effect: {row.words}"
+            for row in self.rows
+            if row.fate == "not understood" and row.words
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
@@ -201,7 +212,8 @@ def merge(path: Path, gpu: str, given: Given) -> tuple[str | Path | Config, Trai
         if not {name} & {*given.values, *given.each, *_FREE.get(given.place, ())}
     ]
     assumptions = (*reading.assumptions, *assumed)
-    return model, TrainerFile(path, reading.trainer.name, rows, assumptions, dict(reading.options), named)
+    options, lacks = dict(reading.options), reading.trainer.lacks
+    return model, TrainerFile(path, reading.trainer.name, rows, assumptions, options, named, lacks)
 
 
 def _model(reading: Reading, given: Given) -> str | Path | Config:

@@ -25,7 +25,8 @@ def fixes(job: Job, found: Found) -> Proposals:
     """
     least = found.never_fit[0]
     scenario = job.scenario(least.candidate)
-    families = remedies.families(scenario, divisible=job.space.parallel == (ModelParallel(),))
+    lacks = job.sweep.file.lacks if job.sweep.file is not None else {}
+    families = remedies.families(scenario, divisible=job.space.parallel == (ModelParallel(),), lacks=lacks)
     shortage = least.least_bytes / max(1, job.allocatable_bytes)
     return remedies.proposals(
         _left(job, families, found.gpus), lambda settings: _attempt(job, settings, found.gpus), shortage

@@ -39,7 +39,7 @@ def proposed(typed: Typed, sweep: Sweep, scenario: Scenario, result: Result) -> 
     if result.sharded is None or result.sharded.fits is not False:
         return None
     own = typed.narrowed(sweep, scenario)
-    families = remedies.families(scenario)
+    families = remedies.families(scenario, lacks=sweep.file.lacks if sweep.file is not None else {})
     if sweep.get("cluster") is not None:
         # Its nodes have the GPUs that they have.
         families = replace(families, last=[family for family in families.last if "gpu" not in family[0]])

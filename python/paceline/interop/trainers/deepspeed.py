@@ -61,7 +61,9 @@ def _of_total(reading: Reading, batch: int | None, passes: int | None, total: in
         reading.take("workers", total // each, "train_batch_size")
     else:
         raise reading.wrong(
-            "train_batch_size", f"{total} samples are not a multiple of {each}, micro-batch x accumulation", f"{each}"
+            "train_batch_size",
+            f"{total} samples are not a multiple of {each}, micro-batch x accumulation",
+            str(max(1, round(total / each)) * each),
         )
 
 

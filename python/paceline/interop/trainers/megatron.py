@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import take_optimizer
+from paceline.interop.trainers.words import NO_BITSANDBYTES, take_optimizer
 
 _DEGREES = {
     "tensor_parallel": "--tensor-model-parallel-size",
@@ -474,4 +474,6 @@ MEGATRON = Trainer(
     direct={"--seq-length": Direct("seq")},
     tables=("megatron",),
     prefix="--",
+    # Its distributed optimizer is ZeRO-1 (megatron/core/optimizer), and Megatron-FSDP is ZeRO-3.
+    lacks={**NO_BITSANDBYTES, "checkpointing": ("offload",)},
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import DTYPES, take_optimizer
+from paceline.interop.trainers.words import DTYPES, NO_BITSANDBYTES, take_optimizer
 
 _MODEL = "model.model_config."
 _P = "parallelism."
@@ -121,4 +121,6 @@ NANOTRON = Trainer(
     _derive,
     direct={"tokens.micro_batch_size": Direct("batch"), "tokens.sequence_length": Direct("seq")},
     tables=("nanotron",),
+    # nanotron/config/config.py (`OptimizerArgs.zero_stage`): 0 or 1.
+    lacks={**NO_BITSANDBYTES, "sharding": ("zero2", "zero3"), "checkpointing": ("selective", "offload"), "offload": ()},
 )

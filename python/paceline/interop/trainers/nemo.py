@@ -9,6 +9,7 @@ from __future__ import annotations
 from paceline.interop.trainers import megatron
 from paceline.interop.trainers.document import TWICE, Values
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
+from paceline.interop.trainers.words import NO_BITSANDBYTES
 
 _SECTIONS = (
     *(
@@ -183,5 +184,6 @@ NEMO = Trainer(
     direct={"--seq-length": Direct("seq")},
     tables=("nemo", "megatron"),
     prefix="--",
+    lacks={**NO_BITSANDBYTES, "checkpointing": ("offload",)},
     translate=arguments,
 )

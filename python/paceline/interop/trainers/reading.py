@@ -7,6 +7,7 @@ has no effect on a forecast, is not forecast, or is not understood; nothing is l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline._internal.nearest import nearest
+from paceline._internal.units import binary_count
 from paceline.catalog.models.config import Config
 from paceline.errors import InvalidArgumentError
 from paceline.interop.trainers import fields
@@ -75,6 +77,8 @@ class Trainer:
     """Of `fields.json`, in which the fields are that give no option."""
     prefix: str = ""
     """That of all fields: `--` of arguments."""
+    lacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Values by setting that the trainer does not have, so that no remedy proposes them; empty: all but the default."""
     translate: Callable[[Values], tuple[Values, dict[str, str]]] | None = None
     """Returns the values by the names that the tables have, and the file's name of each."""
 
@@ -169,7 +173,8 @@ class Reading:
         if isinstance(found, float) and found.is_integer() and abs(found) < _MOST:
             found = int(found)
         if isinstance(found, bool) or not isinstance(found, int) or not least <= found < _MOST:
-            raise self.wrong(name, f"must be a whole number, at least {least}, not {_quoted(found)}", "8")
+            near = _near_whole(found, least)
+            raise self.wrong(name, f"must be a whole number, at least {least}, not {_quoted(found)}", str(near))
         return found
 
     def number(self, *names: str) -> int | None:
@@ -319,7 +324,7 @@ class Reading:
         value = self.whole(name)
         self.take(setting, value, name)
         if value is None:
-            self.default(setting, default, words, f"--{setting} N")
+            self.default(setting, default, words, f"--{setting.replace('_', '-')} N")
 
     def default(self, setting: str, value: object, words: str, remedy: str = "") -> None:
         """Take an option that no field of the file says: the trainer's default, which is an assumption."""
@@ -530,6 +535,15 @@ class Reading:
         return setting in self.winning or (
             setting in self.given and str(self.effective(setting)) != str(self.options.get(setting))
         )
+
+
+def _near_whole(value: Value, least: int) -> int:
+    """Return the whole number that a value may mean: 4096 of `4k`, 2048 of `2,048` or 2048.5; else a usual one."""
+    plain = str(value).strip().lower().replace(",", "").replace("_", "")
+    with suppress(ValueError, OverflowError, InvalidArgumentError):
+        meant = binary_count(plain.upper() if plain.endswith("m") else plain) or float(plain)
+        return max(least, min(int(meant), _MOST - 1))
+    return 8
 
 
 def _is_word(text: str) -> bool:

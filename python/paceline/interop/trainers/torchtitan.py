@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, as_fields, take_gpus, take_optimizer
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, NO_BITSANDBYTES, as_fields, take_gpus, take_optimizer
 
 _UPDATES = {"for-loop": "loop", "foreach": "foreach", "fused": "fused", "fused_opt_states_bf16": "fused"}
 _FAMILIES = {
@@ -191,7 +191,8 @@ def _precision(reading: Reading) -> None:
 
 def _default(reading: Reading, setting: str, value: object, words: str, *names: str) -> None:
     """Take an option of fields; where the file has none of them, it is torchtitan's default."""
-    reading.default(setting, value, f"{words}, torchtitan's default", f"--{setting} VALUE")
+    flag = f"--{setting.replace('_', '-')}"
+    reading.default(setting, value, f"{words}, torchtitan's default", f"{flag} VALUE")
     reading.take(setting, value, *names)
 
 
@@ -263,5 +264,6 @@ TORCHTITAN = Trainer(
         "optimizer.implementation": Direct("optimizer_impl", _UPDATES),
     },
     tables=("torchtitan",),
+    lacks={**NO_BITSANDBYTES, "sharding": ("zero1", "zero2"), "checkpointing": ("offload",)},
     translate=as_fields,
 )

@@ -46,6 +46,12 @@ DTYPES: Mapping[object, str] = {
 }
 AUTOCAST: Mapping[str, str] = {"bf16": "amp-bf16", "fp16": "amp-fp16"}
 """The recipe of torch.autocast over FP32 parameters, by the type of products."""
+NO_BITSANDBYTES: Mapping[str, tuple[str, ...]] = {
+    "optimizer": ("adamw-8bit", "paged-adamw-8bit"),
+    "quantize": (),
+    "loss_chunks": (),
+}
+"""What trainers lack that have neither bitsandbytes' optimizers nor Liger's loss."""
 _ADAMW = ("adamw", "adam")
 OPTIMIZERS: Mapping[str, tuple[str, str | None]] = {
     **dict.fromkeys(("adamw", "adam", "adamw_torch", "adamw_hf", "adamw_anyprecision"), ("adamw", None)),
