@@ -207,6 +207,7 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
         "checkpointing": "offload" if workload.offloads else workload.checkpointing,
         "attention": workload.attention,
         "kernels": workload.kernels,
+        **({"cuda_graphs": True} if workload.cuda_graphs else {}),
         "optimizer_impl": workload.optimizer_impl,
         "loss_chunks": workload.loss_chunks,
         "forward_s": workload.forward_s,

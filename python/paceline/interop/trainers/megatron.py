@@ -245,7 +245,7 @@ def recomputation(reading: Reading) -> None:
 
 
 def _graphs(reading: Reading) -> None:
-    """Take CUDA graphs of blocks; graphs of parts of them, and of a whole iteration, are assumed to be these."""
+    """Take CUDA graphs of blocks, but for routed experts; those of other parts are assumed to be these."""
     names, scopes = ("--enable-cuda-graph", "--external-cuda-graph"), ("--cuda-graph-scope", "--cuda-graph-modules")
     kinds = {"none": "none", "local": "local", "transformer_engine": "te", "full_iteration": "full_iteration"}
     kind = reading.choice(kinds, "--cuda-graph-impl") or "none"
@@ -256,10 +256,11 @@ def _graphs(reading: Reading) -> None:
     if kind == "none" and not any(flags):
         return
     reading.take("cuda_graphs", True, "--cuda-graph-impl", *names, *scopes)
+    whole = {"attn", "moe_router" if reading.has("--num-experts") else "mlp"}
     if "full_iteration" in (kind, *modules):
         reading.assume("CUDA graphs of blocks, where the file has one of the whole iteration")
-    elif modules and "full" not in modules and "attn" not in modules:
-        reading.assume(f"CUDA graphs of whole blocks, where the file has {', '.join(modules)[:80]}")
+    elif modules and "full" not in modules and not whole <= {*modules}:
+        reading.assume(f"CUDA graphs of whole blocks, where the file has them of {', '.join(modules)[:80]}")
 
 
 def _kernels(reading: Reading) -> None:
