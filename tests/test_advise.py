@@ -10,6 +10,7 @@ import cli
 import pytest
 from paceline import InvalidArgumentError
 from paceline._internal import units
+from paceline.catalog.gpus import find_hardware
 from paceline.catalog.instances import price_of
 from paceline.forecast import footprint
 from paceline.forecast.advisor import search
@@ -282,8 +283,9 @@ def test_what_does_not_fit_is_counted_and_named():
     assert found["best"] is None and not group["rows"]
     assert group["do_not_fit"] == group["configurations"] > 0
     least = group["never_fit"][0]
-    assert (least["sharding"], least["checkpointing"], least["batch"]) == ("zero3", "full", 1)
-    lines = call("llama-3-70b", "--gpu", "h100", "--gpus", 8, "--tensor-parallel", 1).splitlines()
+    assert (least["sharding"], least["checkpointing"], least["batch"]) == ("zero3", "offload", 1)
+    words = ("llama-3-70b", "--gpu", "h100", "--gpus", 8, "--tensor-parallel", 1, "--checkpointing", "none,full")
+    lines = call(*words).splitlines()
     assert lines[0] == "llama-3-70b does not fit on 8x H100: needs at least 156.2 of 84.9 GB per GPU"
     assert lines[2].startswith("  Smallest     zero3 (FSDP), batch 1, full checkpointing (")
     assert lines[3] == "  Model state  alone fills 14 GPUs" and lines[4].startswith("  Fits with    ")
@@ -462,7 +464,7 @@ def test_the_least_that_does_not_fit_is_that_of_brute_force():
 def test_on_how_many_gpus_it_would_fit_is_said():
     words = ("llama-3-70b", "--gpu", "h100", "--tensor-parallel", 1)
     # Where something leaves room on more GPUs, what fits tightly on fewer is not proposed.
-    assert " --gpus 32" in cli.facts(call(*words, "--gpus", 14))["Fits with"]
+    assert " --gpus 24" in cli.facts(call(*words, "--gpus", 14))["Fits with"]
     none = call("llama-3.1-405b", "--gpu", "t4", "--gpus", 1, "--sharding", "none", "--memory", "500MB")
     assert "\n  try: larger GPUs (list: paceline list gpus), or a smaller model\n" in none
 
@@ -646,6 +648,79 @@ def test_clouds_prices_are_taken_where_none_is_given():
     assert asked(*words, "p5", "--price", "p5:1")["best"]["cost_per_billion_tokens"] == pytest.approx(hours)
     assert "cost_per_billion_tokens" not in asked("gpt2-xl", "--gpus", 8, "--batch", 1, "--gpu", "h100")["best"]
     assert "'b200' is none of the machines" in call(*words, "p5", "--price", "b200:1", code=2)
+
+
+WIDE = ("--gpu", "h100", "--seq", 512, "--top", 9)
+SETTINGS_TRIED = [
+    ("llama-3.2-1b", 8, "--lora", 8, "--quantize", "nf4", "--offload", "cpu:parameters"),
+    ("llama-3.2-1b", 8, "--offload", "cpu"),
+    ("llama-3.2-1b", 1, "--lora", 8, "--offload", "cpu:parameters"),
+    ("llama-3.2-1b", 16, "--optimizer-impl", "in-backward", "--global-batch", 64),
+    ("gpt2-medium", 8, "--precision", "fsdp-mixed", "--param-dtype", "bf16"),
+    ("gpt2-medium", 8, "--prefetch", 2, "--bucket-size", "64MiB"),
+    ("gpt2-medium", 8, "--memory", "6GB", "--optimizer", "adamw-8bit"),
+    ("qwen2.5-0.5b", 4, "--unit", "model.*", "--reduce-dtype", "fp32"),
+]
+
+
+@pytest.mark.parametrize("words", SETTINGS_TRIED)
+def test_each_row_is_what_its_command_forecasts(words):
+    model, gpus, *options = words
+    answer = asked(model, "--gpus", gpus, *WIDE, *options)
+    [group] = answer["gpus"]
+    assert group["rows"]
+    for row in group["rows"]:
+        [result, *_] = json.loads(cli.call(*shlex.split(row["command"])[1:], "--json").stdout)
+        assert result["iteration_s"] == row["iteration_s"] and result["sharded"]["memory"] == row["memory"]
+
+
+def test_what_no_sharding_accepts_is_refused_as_by_simulate():
+    words = ("gpt2-medium", "--gpu", "h100", "--gpus", 4, "--optimizer-impl", "in-backward", "--accumulate", 4)
+    assert "needs every gradient whole after one pass" in call(*words, code=2)
+
+
+def test_parameters_on_the_host_are_proposed_for_one_gpu_before_more_gpus():
+    words = ("qwen3-32b", "--lora", 16, "--quantize", "nf4", "--gpu", "rtx-4090", "--gpus", 1, "--seq", 4096)
+    ways = cli.facts(call(*words))["Fits with"]
+    assert 0 < ways.index("--offload cpu:parameters") < ways.index("--quantize nf4-double") < ways.index("--gpus")
+    assert asked(*words, "--offload", "cpu:parameters")["best"]["command"].count("--sharding zero3") == 1
+
+
+def test_offloaded_checkpoints_are_searched_where_nothing_fits_without():
+    words = ("llama-3.2-1b", "--gpu", "rtx-4090", "--gpus", 1, "--lora", 8, "--seq", 32768, "--batch", 1)
+    small = (*words, "--memory", "2GB", "--checkpointing")
+    with_offload, without = (
+        asked(*small, name)["gpus"][0]["never_fit"][0]["least_bytes"] for name in ("offload", "full")
+    )
+    hardware = find_hardware("rtx-4090")
+    middle = (with_offload + without) / 2 / footprint.FULLEST + footprint.context_bytes(hardware)
+    words = (*words, "--memory", f"{middle / 1e9:.3f}GB")
+    assert with_offload < 0.95 * without and asked(*words)["best"]["checkpointing"] == "offload"
+    assert "offloaded checkpointing" in call(*words).splitlines()[0]
+
+
+def test_price_and_network_are_of_one_machine():
+    words = ("gpt2-xl", "--batch", 1, "--tokens", "1e9", "--gpu")
+    for gpu, gpus in (("h100", 16), ("b200", 16), ("a100", 32), ("h200", 16)):
+        answer = asked(*words, gpu, "--gpus", gpus)
+        [cost] = [line for line in answer["verdict"] if line.startswith("Cost: ")]
+        name = re.search(r": ([\w.-]+)\)", cost)[1]
+        assert (
+            asked(*words, gpu, "--gpus", gpus, "--cluster", name)["best"]["samples_per_s"]
+            >= 0.98 * (answer["best"]["samples_per_s"])
+        )
+    # Within a node, its network does not matter, and whole instances come first.
+    assert "gpu_8x_h100_sxm5)" in call(*words, "h100", "--gpus", 8)
+    assert "gpu_4x_h100_sxm5)" in call(*words, "h100", "--gpus", 4)
+
+
+def test_where_no_price_is_of_such_a_network_the_cheapest_instance_is_named():
+    words = ("gpt2-xl", "--batch", 1, "--tokens", "1e9", "--gpu", "h100", "--gpus", 16, "--bandwidth", "6.4Tbps")
+    text = " ".join(call(*words).split())
+    assert "the cheapest, gpu_8x_h100_sxm5, states no network" in text and "--cluster gpu_8x_h100_sxm5" in text
+    assert "Cost " not in text and "cost_of_tokens" not in asked(*words)["best"]
+    refused = " ".join(call(*words[:3], *words[5:], "--objective", "cost", code=2).split())
+    assert "--objective cost needs a price" in refused
 
 
 def test_a_price_is_of_a_gpu_by_any_of_its_names():

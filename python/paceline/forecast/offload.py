@@ -8,6 +8,7 @@ through the host's memory during the step (S. Rajbhandari et al., "ZeRO-Infinity
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline import _core
@@ -23,7 +24,7 @@ from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Host
 
 
-def check(workload: Workload, shardings: list[str] | None, passes: int) -> None:
+def check(workload: Workload, shardings: Sequence[str] | None, passes: int) -> None:
     """Refuse what contradicts offloading, or steps in the backward pass. Raises InvalidArgumentError.
 
     Args:

@@ -15,6 +15,7 @@ from paceline._internal.files import check_distinct, check_writable
 from paceline.catalog.builtin import NO_NETWORK
 from paceline.catalog.builtin_names import cluster_names
 from paceline.catalog.libraries import DEFAULT, Library, library_names
+from paceline.catalog.models.workload import Workload
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import (
     EXTRAS,
@@ -118,8 +119,7 @@ def _prepared(sweep: Sweep) -> Prepared:
         workload, conditions = sweep.workload(named), sweep.recorded(named)
         temporaries = sweep.update_bytes(named)
         if workload is not None:
-            sharding.check_recipe(workload.recipe, sweep.get("sharding"), sweep.values)
-            offload.check(workload, sweep.get("sharding"), sweep.get("accumulate") or 1)
+            check_sharding(workload, sweep.get("sharding"), sweep.values)
         if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
                 f"{trace.name}: has no gradients, so there is nothing to synchronize",
@@ -200,6 +200,18 @@ def _prepared(sweep: Sweep) -> Prepared:
     is_of_workers = sweep.spelling("workers").endswith("workers") and "workers" in sweep.sources
     noun = "worker" if is_of_workers else "GPU"
     return Prepared(scenarios, list(every), frozenset(requested_extras), frozenset(unsupported), noun)
+
+
+def check_sharding(workload: Workload, shardings: Sequence[str] | None, values: Mapping[str, Any]) -> None:
+    """Refuse what a model's precision, offloading and optimizer contradict. Raises InvalidArgumentError.
+
+    Args:
+        workload: The model on its GPU.
+        shardings: Of which each is forecast.
+        values: Settings by name.
+    """
+    sharding.check_recipe(workload.recipe, shardings, values)
+    offload.check(workload, shardings, values.get("accumulate") or 1)
 
 
 CHANGES = ("add_module", "send_order", "gpu", "power_limit")

@@ -129,18 +129,28 @@ class Families:
     """How many of those variants are tried before other changes are tried with all."""
     last: Sequence[Sequence[Settings]]
     """Changes that make another job, or need another machine or trainer: only where nothing else helps."""
+    shorter: Sequence[Settings] = ()
+    """Shorter sequences: where nothing else leaves room on the GPUs that there are."""
 
 
 def proposals(families: Families, attempt: Attempt, shortage: float) -> Proposals:
     """Return what makes a job fit; `shortage`: how many times the memory that there is it needs as it is.
 
-    On the GPUs that there are: single changes, pairs if none leaves room, and more at once if no pair does. Then more
-    GPUs; and where nothing fits, all that is left.
+    On the GPUs that there are: single changes, pairs if none leaves room, more at once if no pair does, and shorter
+    sequences if those do not. Then more GPUs, which always come last; and where nothing fits, all that is left.
     """
     tried = _Tried(attempt, shortage)
     fitting = list(islice(_several(tried, families.usual), _MOST))
     if all(trial.is_tight for trial in fitting):
         fitting = [*_more(tried, families.usual, roomy=True), *fitting][:_MOST] or _more(tried, families.usual)
+    if len(fitting) == 1 and "offload" in fitting[0].settings:
+        # It takes the host's memory, and its time; what does not is proposed, too.
+        others = [family for family in families.usual if not family[-1].keys() & fitting[0].settings.keys()]
+        fitting += _more(tried, others, roomy=True) or _more(tried, others)
+    if families.shorter and all(trial.is_tight for trial in fitting):
+        changes = [*families.usual, families.shorter]
+        shorter = _more(tried, changes, roomy=True) or ([] if fitting else _more(tried, changes))
+        fitting = [*fitting[: _MOST - 1], *shorter]
     if families.gpus and (len(fitting) < _MOST or all(trial.is_tight for trial in fitting)):
         # Where one change leaves room, no other is made beside more GPUs.
         is_roomy = any(tried.is_roomy(_merged([one])) for one in families.usual)
@@ -151,9 +161,14 @@ def proposals(families: Families, attempt: Attempt, shortage: float) -> Proposal
     if not fitting:
         fitting = _more(tried, [*families.usual, families.gpus, *families.last])
     if fitting:
-        return Proposals(tuple(sorted(fitting, key=lambda trial: trial.is_tight)))
+        return Proposals(tuple(sorted(fitting, key=_preference)))
     every = [trial for trial in tried.known.values() if trial is not None]
     return Proposals(least=min(every, key=lambda trial: trial.shortage, default=None))
+
+
+def _preference(trial: Trial) -> tuple[bool, bool, bool]:
+    """Sort key: the same job on the same GPUs first, then what leaves room."""
+    return "workers" in trial.settings, "seq" in trial.settings, trial.is_tight
 
 
 def _several(tried: _Tried, families: Sequence[Sequence[Settings]]) -> Iterator[Trial]:
@@ -263,18 +278,19 @@ def families(
         *(of_model.get(name, []) for name in ("quantize", "optimizer", "loss_chunks", "activations", "offload")),
     ]
     divided = _divided(workload, scenario) if workload is not None and divisible else []
-    last = [*divided, of_model.get("seq", []), of_model.get("gpu", [])]
+    last = [*divided, of_model.get("gpu", [])]
     gpus, near = _more_gpus(scenario)
 
     def able(variants: Sequence[Settings]) -> Sequence[Settings]:
-        return [one for one in variants if _has(lacks, one)]
+        return [one for one in variants if has(lacks, one)]
 
     # All of these shard alike.
     near = near if (more := able(gpus)) else 0
-    return Families(list(filter(None, map(able, usual))), more, near, list(filter(None, map(able, last))))
+    own, others = (list(filter(None, map(able, some))) for some in (usual, last))
+    return Families(own, more, near, others, able(of_model.get("seq", [])))
 
 
-def _has(lacks: Mapping[str, tuple[str, ...]], settings: Settings) -> bool:
+def has(lacks: Mapping[str, tuple[str, ...]], settings: Settings) -> bool:
     """Return whether a trainer that lacks some values has these."""
     return not any(name in lacks and (not lacks[name] or value in lacks[name]) for name, value in settings.items())
 
@@ -298,13 +314,31 @@ def _of_model(workload: Workload, scenario: Scenario) -> dict[str, Sequence[Sett
     return {
         "checkpointing": [{"checkpointing": name} for name in more],
         "activations": [] if workload.offloads else [{"checkpointing": "offload"}],
-        "quantize": [{"quantize": "nf4"}] if workload.adapter is not None and workload.quantization is None else [],
+        "quantize": _quantized(workload),
         "optimizer": [{"optimizer": name} for name in ("adamw-8bit", "paged-adamw-8bit")] if is_adam else [],
         "loss_chunks": [{"loss_chunks": 8}] if tokens and workload.loss_chunks is None else [],
-        "offload": [{"offload": "cpu"}] if workload.offload is None else [],
+        "offload": _offloaded(workload, scenario) if workload.offload is None else [],
         "seq": [{"seq": length} for length in lengths if length >= _LEAST_SEQ],
         "gpu": [{"gpu": name} for _, name in sorted(larger.items())],
     }
+
+
+def _quantized(workload: Workload) -> Sequence[Settings]:
+    """Return formats of frozen weights that take less, the usual one first."""
+    own = workload.quantization
+    if workload.adapter is None or own not in (None, "nf4"):
+        return []
+    return [{"quantize": name} for name in ("nf4", "nf4-double") if name != own]
+
+
+def _offloaded(workload: Workload, scenario: Scenario) -> Sequence[Settings]:
+    """Return what may be kept on the host; one GPU gathers its parameters from there as the ranks of zero3 do."""
+    if scenario.workers > 1:
+        return [{"offload": "cpu"}]
+    if workload.adapter is not None:
+        # Their states are small.
+        return [{"offload": "cpu:parameters", "sharding": "zero3"}]
+    return [{"offload": "cpu"}, {"offload": "cpu", "sharding": "zero3"}]
 
 
 def _sharding(scenario: Scenario) -> str:

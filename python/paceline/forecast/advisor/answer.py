@@ -29,6 +29,8 @@ class Costs:
     """Tokens to train on, for which costs are given; None: a billion."""
     source: str = "currency of --price"
     """Of the price: `--price`, or the list that has it."""
+    note: str = ""
+    """Why no listed price is taken; empty if one is, or none was asked for."""
 
 
 @dataclass(frozen=True)

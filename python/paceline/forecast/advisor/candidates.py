@@ -13,6 +13,8 @@ from paceline.forecast import sharding as shardings
 from paceline.forecast.footprint import floor_bytes
 
 CHECKPOINTINGS = ("none", "selective", "full")
+OFFLOADED = "offload"
+"""Checkpointing whose inputs of blocks are on the host: searched where nothing fits without."""
 _SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp")
 _MOST_PASSES = 10_000
 """Of `--accumulate`."""
@@ -137,6 +139,10 @@ class Space:
     accumulate: int | None = None
     global_batch: int | None = None
     parallel: Sequence[ModelParallel] = (ModelParallel(),)
+    gathers: bool = False
+    """Whether even one rank gathers its units, as for parameters on the host: simulated as zero3."""
+    may_offload: bool = False
+    """Whether no checkpointing was given, so that offloaded checkpoints may be searched, too."""
     is_divisible: bool = False
     """Whether no way to divide the model was given, so that others may be searched."""
 
@@ -150,12 +156,12 @@ class Space:
         found = []
         for name in self.shardings:
             ranks = shardings.shard_ranks(name, workers, per_node)
-            if workers == 1 and name != shardings.NONE:
+            if workers == 1 and name != ("zero3" if self.gathers else shardings.NONE):
                 continue
             if shardings.in_groups(name) and (parallel.experts > 1 or ranks in (1, workers) or workers % ranks):
                 continue
             gathered = shardings.kind(name) in shardings.GATHERED
-            kept = (False, True) if gathered and parallel.stages == 1 else (gathered,)
+            kept = (False, True) if gathered and parallel.stages == 1 and workers > 1 else (gathered and workers > 1,)
             found += [Setup(name, one) for one in kept]
         if parallel.stages > 1:
             return found

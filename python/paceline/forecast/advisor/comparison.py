@@ -140,10 +140,10 @@ def _answer(question: Question, sweep: Sweep, watch: Watch) -> Answer:
                     search.explain(job, every[place], question.top)
     except KeyboardInterrupt:
         finished = False
-    if job.divided is not None and any(one.is_divided for one in every):
-        job = job.divided
+    if job.wider is not None and any(one.is_wide for one in every):
+        job = job.wider
     price = question.prices.price(sweep)
-    costs = Costs(failures=question.failures, tokens=question.tokens)
+    costs = Costs(failures=question.failures, tokens=question.tokens, note=question.prices.note(sweep))
     if price is not None:
         costs = replace(costs, price=price.amount, source=price.source)
     typed = {name: value for name, value in question.given.items() if value is not None and name in job.sweep.values}
@@ -157,13 +157,13 @@ def _answer(question: Question, sweep: Sweep, watch: Watch) -> Answer:
 
 
 def _searched(job: Job, found: Found, progress: search.Progress) -> Found:
-    """Search; where nothing fits, the model is divided, too."""
+    """Search; where nothing fits, the model is divided and checkpoints are offloaded, too."""
     search.search(job, found, progress)
-    if found.options or found.left_out or job.divided is None:
+    if found.options or found.left_out or job.wider is None:
         return found
-    divided = replace(search.empty(job, found.gpus), is_divided=True)
-    search.search(job.divided, divided, progress)
-    return divided
+    wide = replace(search.empty(job, found.gpus), is_wide=True)
+    search.search(job.wider, wide, progress)
+    return wide
 
 
 def to_dict(comparison: Comparison) -> dict[str, Any]:
@@ -356,7 +356,11 @@ def _notes(comparison: Comparison) -> list[str]:
     priced = {one.costs.source for one in comparison.answered if one.costs.price is not None}
     if len(priced) > 1 or any("GPU-hour" in source for source in priced):
         made.append("Prices are on demand, as listed on their day (paceline list instances); yours: --price")
-    unpriced = [one.gpu for one in comparison.machines if one.answer is not None and one.answer.costs.price is None]
+    unpriced = [
+        one.gpu
+        for one in comparison.machines
+        if one.answer is not None and one.answer.costs.price is None and not one.answer.costs.note
+    ]
     if priced and unpriced:
         made.append(
             f"No price is known of {', '.join(dict.fromkeys(unpriced))}; give it with --price {unpriced[0]}:2.50"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from paceline._internal.units import shown
+from paceline._core import parse_rate
+from paceline._internal import units
+from paceline.catalog.builtin import load_cluster
 from paceline.catalog.gpus import find_hardware
 from paceline.catalog.instances import Instance, all_instances, find_instance
 from paceline.errors import InvalidArgumentError
@@ -31,7 +34,7 @@ class Prices:
     given: Mapping[str, float]
     """By the name of a GPU or cluster; with an empty name, of all."""
     compares: bool = False
-    """Whether costs were asked for, so that a GPU without a cluster has the lowest price of clouds."""
+    """Whether costs were asked for, so that a GPU without a cluster has the lowest price of clouds' instances."""
 
     @classmethod
     def of(cls, given: Mapping[str, float], machines: Sequence[Sweep], *, compares: bool = False) -> Prices:
@@ -40,7 +43,7 @@ class Prices:
         for name in given:
             if name and _priced(name, known) not in known:
                 raise InvalidArgumentError(
-                    f"'{shown(name)}' is none of the machines",
+                    f"'{units.shown(name)}' is none of the machines",
                     setting="price",
                     remedy="{price=" + ",".join(f"{one}:2.50" for one in list(known)[:2] or ["h100"]) + "}",
                 )
@@ -52,10 +55,30 @@ class Prices:
             if name in self.given:
                 return Price(self.given[name], GIVEN)
         cluster = machine.get("cluster")
-        if cluster is None:
-            return _lowest(find_hardware(machine.get("gpu")).name) if self.compares and machine.get("gpu") else None
-        instance = find_instance(cluster) if isinstance(cluster, str) else None
-        return None if instance is None else _listed(instance)
+        if cluster is not None:
+            instance = find_instance(cluster) if isinstance(cluster, str) else None
+            return None if instance is None else _listed(instance)
+        if not self.compares or not machine.get("gpu"):
+            return None
+        suitable = _suitable(machine)
+        best = suitable[0] if suitable else None
+        price = None if best is None else _listed(best)
+        return None if price is None or best is None else Price(price.amount, f"{price.source}: {best.name}")
+
+    def note(self, machine: Sweep) -> str:
+        """Return why no listed price is that of the nodes that are assumed, and the cheapest instance; or nothing."""
+        if not self.compares or machine.get("cluster") is not None or self.price(machine) is not None:
+            return ""
+        gpu = find_hardware(machine.get("gpu"))
+        if (cheapest := min(_priced_instances(gpu.name), key=_amount, default=None)) is None:
+            return ""
+        rate = units.rate(load_cluster(cheapest.name).bandwidth_bps)
+        has = f"has {rate}" if cheapest.states_network else f"states no network ({rate} is assumed)"
+        nodes = f"{_gpus_per_node(machine)} {gpu.label} and {units.rate(_bandwidth_bps(machine))}"
+        return (
+            f"No instance with {nodes} has a listed price; the cheapest, {cheapest.name}, {has}: "
+            f"--cluster {cheapest.name}"
+        )
 
 
 def _listed(instance: Instance) -> Price | None:
@@ -65,12 +88,49 @@ def _listed(instance: Instance) -> Price | None:
     return Price(own.usd_per_gpu_hour, f"${own.usd_per_gpu_hour:.2f} a GPU-hour, {instance.cloud}, {own.date}")
 
 
-def _lowest(gpu: str) -> Price | None:
-    """Return the lowest price of clouds' instances with a GPU."""
-    priced = [one for one in all_instances() if one.hardware.name == gpu and one.price is not None]
-    best = min(priced, key=lambda one: one.price.usd_per_gpu_hour if one.price else 0.0, default=None)
-    price = None if best is None else _listed(best)
-    return None if price is None or best is None else Price(price.amount, f"{price.source}: {best.name}")
+def _priced_instances(gpu: str) -> list[Instance]:
+    return [one for one in all_instances() if one.hardware.name == gpu and one.price is not None]
+
+
+def _amount(instance: Instance) -> float:
+    return math.inf if instance.price is None else instance.price.usd_per_gpu_hour
+
+
+def _suitable(machine: Sweep) -> list[Instance]:
+    """Return the instances whose nodes are those that are assumed, or better: the cheapest of whole ones first."""
+    try:
+        own, rate_bps = machine.machine(), _bandwidth_bps(machine)
+    except InvalidArgumentError:
+        # The search raises it, too.
+        return []
+    counts = machine.get("workers")
+    shared, is_alone = min(_gpus_per_node(machine), max(counts)), max(counts) <= _gpus_per_node(machine)
+
+    def suits(instance: Instance) -> bool:
+        cluster = load_cluster(instance.name)
+        # Of one GPU and one kind of link: rates that were measured and those of data sheets differ a little.
+        inside = shared == 1 or (
+            cluster.intra_link == own.intra_link and (own.mesh is not None or cluster.mesh is None)
+        )
+        between = cluster.bandwidth_bps >= rate_bps and (cluster.channel != "tcp" or own.channel == "tcp")
+        return instance.gpus >= shared and inside and (is_alone or between)
+
+    def is_in_parts(instance: Instance) -> bool:
+        return any(count % instance.gpus for count in counts)
+
+    suitable = filter(suits, _priced_instances(find_hardware(machine.get("gpu")).name))
+    return sorted(suitable, key=lambda one: (is_in_parts(one), _amount(one)))
+
+
+def _gpus_per_node(machine: Sweep) -> int:
+    given: int | None = machine.get("gpus_per_node")
+    return given or machine.machine().gpus_per_node
+
+
+def _bandwidth_bps(machine: Sweep) -> float:
+    """Return the rate of a node, each way."""
+    given = machine.get("bandwidth")
+    return parse_rate(given[0]) if given else machine.machine().bandwidth_bps
 
 
 def _names(machine: Sweep) -> list[str]:

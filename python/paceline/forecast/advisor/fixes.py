@@ -7,7 +7,7 @@ from dataclasses import replace
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import remedies
 from paceline.forecast.advisor import search
-from paceline.forecast.advisor.candidates import ModelParallel
+from paceline.forecast.advisor.candidates import OFFLOADED, ModelParallel
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Found, TooLarge
 from paceline.forecast.remedies import Families, Proposals, Settings, Trial
@@ -43,9 +43,17 @@ def _left(job: Job, families: Families, gpus: int) -> Families:
         *(["gpu"] if job.sweep.get("cluster") is not None else []),
     }
 
+    def is_searched(one: Settings) -> bool:
+        if one.get("checkpointing") == OFFLOADED:
+            return OFFLOADED in space.checkpointings
+        return bool(one.keys() & searched)
+
     def of(variants: list[Settings]) -> list[Settings]:
+        if "offload" in variants[-1]:
+            # The shardings that it takes are searched.
+            variants = [{name: value for name, value in one.items() if name not in searched} for one in variants]
         known = [one for one in variants if all("advise" in SETTINGS[name].uses for name in one)]
-        return [] if any(_is_searched(one, searched) for one in known) else known
+        return [] if any(map(is_searched, known)) else known
 
     more = [{name: value for name, value in one.items() if name not in searched} for one in families.gpus]
     if space.global_batch is not None:
@@ -58,11 +66,8 @@ def _left(job: Job, families: Families, gpus: int) -> Families:
         if families.near
         else 0,
         [left for one in families.last if (left := of(list(one)))],
+        families.shorter,
     )
-
-
-def _is_searched(settings: Settings, searched: set[str]) -> bool:
-    return settings.get("checkpointing") != "offload" and bool(settings.keys() & searched)
 
 
 def _attempt(job: Job, settings: Settings, gpus: int) -> Trial | None:
@@ -124,6 +129,7 @@ def _with(job: Job, settings: Settings, gpus: int) -> Job | None:
     sweep = replace(job.sweep, values=values)
     changed = replace(job, sweep=sweep, space=space, gpus=(gpus,), known={}, _scenarios={}, _workloads={}, _per_node={})
     own = space.parallel[0]
+    changed = changed.accepted()
     if space.parallel == job.space.parallel or (own.suits(gpus, changed.gpus_per_node) and changed.divides(own)):
         return changed
     return None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 from paceline._core import parse_rate
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.advisor.candidates import CHECKPOINTINGS, Candidate, ModelParallel, Space
+from paceline.forecast.advisor.candidates import CHECKPOINTINGS, OFFLOADED, Candidate, ModelParallel, Space
 from paceline.forecast.footprint import FRAGMENTED, allocatable_bytes, context_bytes
-from paceline.forecast.prepare import prepare
+from paceline.forecast.prepare import check_sharding, prepare
+from paceline.forecast.remedies import has
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sharding import GATHERED, check_recipe, in_groups
+from paceline.forecast.sharding import NONE, OPTIONS, in_groups
+from paceline.forecast.sharding import check as check_options
 
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel", "context_parallel")
 SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate", *_PARALLEL)
@@ -75,6 +77,7 @@ class Job:
             batch=values.get("batch"),
             accumulate=values.get("accumulate"),
             global_batch=global_batch,
+            may_offload="checkpointing" not in values,
             is_divisible=not values.keys() & set(_PARALLEL),
         )
         fixed = replace(sweep, values={name: value for name, value in values.items() if name not in SEARCHED})
@@ -83,12 +86,19 @@ class Job:
             raise InvalidArgumentError(
                 "needs a GPU type", setting="gpu", remedy="{gpu=h100} (list: paceline list gpus)"
             )
-        if "sharding" in values:
-            check_recipe(workload.recipe, values["sharding"], values)
-        elif workload.recipe.name == "fsdp-mixed":
-            space = replace(space, shardings=GATHERED)
-        job = cls(fixed, space, tuple(values["workers"]))
-        return replace(job, space=replace(space, parallel=_parallel(job, values)))
+        job = cls(fixed, space, tuple(values["workers"])).accepted()
+        return replace(job, space=replace(job.space, parallel=_parallel(job, values)))
+
+    def accepted(self) -> Job:
+        """Return the job with the shardings that no setting contradicts. Raises InvalidArgumentError for none."""
+        space = self.space
+        values = {**self.sweep.values, **({} if space.accumulate is None else {"accumulate": space.accumulate})}
+        space = replace(
+            space,
+            shardings=_accepted(self.whole, space.shardings, values),
+            gathers=_refused(partial(check_sharding, self.whole, [NONE], values)) is not None,
+        )
+        return replace(self, space=space)
 
     @cached_property
     def whole(self) -> Workload:
@@ -164,6 +174,16 @@ class Job:
         return None if len(suited) < 2 else replace(self, space=replace(self.space, parallel=tuple(suited)))
 
     @cached_property
+    def wider(self) -> Job | None:
+        """The job with ways to divide the model and offloaded checkpoints searched, too; None if all is given."""
+        divided = self.divided or self
+        lacks = {} if self.sweep.file is None else self.sweep.file.lacks
+        if not self.space.may_offload or not has(lacks, {"checkpointing": OFFLOADED}):
+            return self.divided
+        checkpointings = (*self.space.checkpointings, OFFLOADED)
+        return replace(divided, space=replace(divided.space, checkpointings=checkpointings, may_offload=False))
+
+    @cached_property
     def notes(self) -> tuple[str, ...]:
         """Assumptions, as notes."""
         [parallel, *more] = self.space.parallel
@@ -209,6 +229,10 @@ class Job:
             self.known[candidate] = result_of(self.scenario(candidate))
         return self.known[candidate]
 
+    def accumulates(self, sharding: str, passes: int) -> bool:
+        """Whether so many passes are accepted beside the settings that do not vary."""
+        return _refusal(self.whole, sharding, {**self.sweep.values, "accumulate": passes}) is None
+
     def check(self, parallel: ModelParallel) -> None:
         """Raise InvalidArgumentError if the model cannot be divided like this."""
         self._workload(self._plain(parallel))
@@ -248,6 +272,32 @@ class Job:
         prepared = prepare(self._with(key, sharding=list(self.space.shardings)))
         order = product(self._suited(key.parallel), self.space.shardings)
         return dict(zip(order, prepared.scenarios, strict=True)), prepared.notes
+
+
+def _accepted(workload: Workload, names: Sequence[str], values: Mapping[str, Any]) -> Sequence[str]:
+    """Return the shardings that no setting contradicts. Raises InvalidArgumentError if there is none."""
+    refusals = {name: _refusal(workload, name, values) for name in names}
+    accepted = [name for name, refusal in refusals.items() if refusal is None]
+    if not accepted and (first := refusals[names[0]]) is not None:
+        raise first
+    return accepted
+
+
+def _refusal(workload: Workload, name: str, values: Mapping[str, Any]) -> InvalidArgumentError | None:
+    """Return why a forecast refuses a sharding beside other settings; None if it does not."""
+    of_plan = {one: value for one, value in values.items() if one in OPTIONS} | {"sharding": [name]}
+    return _refused(partial(check_options, [name], of_plan)) or _refused(
+        partial(check_sharding, workload, [name], values)
+    )
+
+
+def _refused(check: Callable[[], None]) -> InvalidArgumentError | None:
+    """Return what a check raises."""
+    try:
+        check()
+    except InvalidArgumentError as error:
+        return error
+    return None
 
 
 def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:

@@ -58,7 +58,7 @@ def to_dict(answer: Answer) -> dict[str, Any]:
             }
             for one in answer.found
         ],
-        "notes": list(answer.job.notes),
+        "notes": [*filter(None, [answer.costs.note]), *answer.job.notes],
     }
     return found if answer.finished else found | {"incomplete": True}
 
@@ -255,8 +255,10 @@ def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) ->
     gathers = shardings.kind(one.setup.sharding) in shardings.GATHERED
     # Units that are gathered are exchanged, not buckets; nothing is dispatched where a GPU has all experts.
     idle = {name for name, is_so in (("bucket_size", gathers), ("expert_dispatch", one.parallel.experts == 1)) if is_so}
+    # One GPU shards nothing unless its parameters are gathered from the host.
+    is_stated = gpus > 1 or file is not None or one.setup.sharding != shardings.NONE
     words += typed_words({name: it for name, it in given.items() if name not in idle})
-    words += ["--gpus", str(gpus), *(["--sharding", one.setup.sharding] if gpus > 1 or file is not None else [])]
+    words += ["--gpus", str(gpus), *(["--sharding", one.setup.sharding] if is_stated else [])]
     words += ["--batch", str(one.batch)]
     for name, value in one.parallel.options.items():
         words += [SETTINGS[name].flag, str(value)]

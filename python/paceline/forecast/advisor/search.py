@@ -75,8 +75,8 @@ class Found:
     """Shardings that do not fit in any configuration, least memory first."""
     left_out: list[Setup] = field(default_factory=list)
     """Shardings that would take long to simulate."""
-    is_divided: bool = False
-    """Whether ways to divide the model were searched, because nothing fits without."""
+    is_wide: bool = False
+    """Whether ways to divide the model, and offloaded checkpoints, were searched, because nothing fits without."""
     refused: str = ""
     """Why there is nothing to search; empty if there is."""
 
@@ -324,7 +324,7 @@ def _of_sizes(
 ) -> Iterator[Bounded]:
     per_node = job.per_node(parallel)
     for batch, passes in sizes:
-        if setup.local and passes == 1:
+        if (setup.local and passes == 1) or (passes > 1 and not job.accumulates(setup.sharding, passes)):
             continue
         own = []
         for checkpointing, bucket in product(job.space.checkpointings, sizes_of_buckets(job, setup, workers)):

@@ -27,6 +27,7 @@ _SHORT = {
     Resource.STREAMS: "connections",
 }
 """Words for changes that help, in a column of a table."""
+_CHECKPOINTING = {"none": "no", "offload": "offloaded"}
 
 
 def headline(answer: Answer) -> tuple[str, Tone]:
@@ -81,7 +82,7 @@ def notes(answer: Answer) -> list[str]:
     lines = []
     if answer.best is not None and answer.job.space.global_batch is None and answer.job.space.batch is None:
         lines.append("Batch size was free and large ones win; fix it with --global-batch")
-    lines += answer.job.notes
+    lines += [*filter(None, [answer.costs.note]), *answer.job.notes]
     for found in answer.found:
         for setup in found.left_out:
             where = units.count(found.gpus, "GPU")
@@ -295,7 +296,7 @@ def label(one: Candidate, *, brief: bool = False, divided: bool = True) -> str:
     words += [f"{one.accumulate} accum steps"] * (one.accumulate > 1)
     if one.microbatches is not None:
         words.append(f"{one.microbatches} microbatch{'' if one.microbatches == 1 else 'es'}")
-    words.append(f"{'no' if one.checkpointing == 'none' else one.checkpointing} checkpointing")
+    words.append(f"{_CHECKPOINTING.get(one.checkpointing, one.checkpointing)} checkpointing")
     return ", ".join(words)
 
 
