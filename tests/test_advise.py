@@ -695,7 +695,7 @@ def test_offloaded_checkpoints_are_searched_where_nothing_fits_without():
     hardware = find_hardware("rtx-4090")
     middle = (with_offload + without) / 2 / footprint.FULLEST + footprint.context_bytes(hardware)
     words = (*words, "--memory", f"{middle / 1e9:.3f}GB")
-    assert with_offload < 0.95 * without and asked(*words)["best"]["checkpointing"] == "offload"
+    assert with_offload < without and asked(*words)["best"]["checkpointing"] == "offload"
     assert "offloaded checkpointing" in call(*words).splitlines()[0]
 
 
