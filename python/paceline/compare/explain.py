@@ -33,6 +33,9 @@ _LEAST_SHARE = 0.05
 """Of a gap: a cause that explains less is none of it."""
 _LEAST_PART = 0.03
 """Of a step: smaller gaps of parts are not explained."""
+_MISSED = 7 / 14
+"""Share of the complaints searched for later whose first cause is wrong (`paceline study complaints`). Where the time
+of a step alone was measured, as much of the probability of the listed causes follows how common they are."""
 _NOTHING = 2 / 7
 """Prior that nothing is wrong, over that of all causes: so it was in 2 of the 9 complaints of complaints.json."""
 _UNKNOWN_WEIGHT, _UNKNOWN_RANGE = 0.5, math.log(20.0)
@@ -75,6 +78,8 @@ class Explanation:
     """The probability of a cause that is not in the catalog."""
     nothing: float
     """The probability that nothing is wrong, and the forecast is off by as much."""
+    is_likely_nothing: bool = False
+    """Whether that is likelier than any cause by how well each meets the measurement."""
 
     @property
     def is_within(self) -> bool:
@@ -84,8 +89,7 @@ class Explanation:
     @property
     def is_as_forecast(self) -> bool:
         """Whether the measurement is within the forecast's interval, or nothing is likelier than that all is well."""
-        causes = max((one.probability for one in self.causes if not one.in_forecast), default=0.0)
-        return self.is_within or self.nothing > max(causes, self.unknown)
+        return self.is_within or self.is_likely_nothing
 
     @property
     def ratio(self) -> float:
@@ -99,12 +103,17 @@ def explain(question: Question) -> Explanation:
     total = math.fsum(share * one.total for one, share in parts)
     if not question.measured.parts_s:
         # Of parts, each counts by its gap; of the whole, the error of the forecast competes with all causes.
-        prior = _NOTHING * math.fsum(weight_of(question, one.hypothesis) for one, _ in parts[0][0].causes)
+        own = parts[0][0]
+        prior = _NOTHING * math.fsum(weight_of(question, one.hypothesis) for one, _ in own.causes)
         nothing = (prior + _NOTHING * _UNKNOWN_WEIGHT) * _density(question, question.forecast.seconds)
         total += nothing
-        scaled = [(one, weight / total) for one, weight in parts[0][0].causes] if total > 0 else []
-        unknown, nothing = (parts[0][0].unknown / total, nothing / total) if total > 0 else (1.0, 0.0)
+        scaled = [(one, weight / total) for one, weight in own.causes] if total > 0 else []
+        unknown, nothing = (own.unknown / total, nothing / total) if total > 0 else (1.0, 0.0)
+        is_likely_nothing = nothing > max([unknown, *(probability for _, probability in scaled)])
+        if not question.forecaster.is_of_nccl:
+            scaled = _tempered(question, scaled)
     else:
+        is_likely_nothing = False
         scaled = [(one, share * weight / own.total) for own, share in parts for one, weight in own.causes if own.total]
         unknown = math.fsum(share * (own.unknown / own.total if own.total else 1.0) for own, share in parts)
         nothing = 0.0
@@ -115,10 +124,20 @@ def explain(question: Question) -> Explanation:
         return -probability, -weight_of(question, one.hypothesis) * min(one.share, 1 / one.share)
 
     ordered = [replace(one, probability=probability) for one, probability in sorted(scaled, key=order)]
-    explanation = Explanation(question, tuple(ordered), unknown, nothing)
+    explanation = Explanation(question, tuple(ordered), unknown, nothing, is_likely_nothing)
     if explanation.is_as_forecast or not question.is_slower:
         explanation = replace(explanation, causes=(*_in_forecast(question), *ordered))
     return explanation
+
+
+def _tempered(question: Question, causes: list[tuple[Explained, float]]) -> list[tuple[Explained, float]]:
+    """Return causes with the probabilities that the time of a step alone supports; their sum stays as it is."""
+    weights = [weight_of(question, one.hypothesis) * min(one.share, 1 / one.share) for one, _ in causes]
+    listed, total = math.fsum(probability for _, probability in causes), math.fsum(weights)
+    return [
+        (one, (1 - _MISSED) * probability + _MISSED * listed * weight / total)
+        for (one, probability), weight in zip(causes, weights, strict=True)
+    ]
 
 
 def _in_forecast(question: Question) -> list[Explained]:
@@ -163,7 +182,7 @@ class _Likelihoods:
 
 
 def _likelihoods(question: Question) -> _Likelihoods:
-    weighed: list[tuple[Explained, float]] = []
+    weighed: list[tuple[Explained, float, float]] = []
     for hypothesis in hypotheses(question):
         try:
             explained, likelihood = _explained(question, hypothesis)
@@ -171,8 +190,15 @@ def _likelihoods(question: Question) -> _Likelihoods:
             continue  # The run cannot have it: an option has no effect, or excludes another.
         if explained is not None:
             weight = weight_of(question, hypothesis) * evidence(question, hypothesis.cause)
-            weighed.append((explained, weight * likelihood))
-    return _Likelihoods(weighed, _UNKNOWN_WEIGHT / _UNKNOWN_RANGE)
+            weighed.append((explained, weight, likelihood))
+    others = math.fsum(weight for one, weight, _ in weighed if not one.hypothesis.is_other_reading)
+    return _Likelihoods(
+        [
+            (one, likelihood * (others + _UNKNOWN_WEIGHT if one.hypothesis.is_other_reading else weight))
+            for one, weight, likelihood in weighed
+        ],
+        _UNKNOWN_WEIGHT / _UNKNOWN_RANGE,
+    )
 
 
 def _explained(question: Question, hypothesis: Hypothesis) -> tuple[Explained | None, float]:
@@ -188,8 +214,10 @@ def _explained(question: Question, hypothesis: Hypothesis) -> tuple[Explained | 
         return _with(question, hypothesis, value, seconds), math.fsum(densities) / len(densities)
     count = _SIMULATED if hypothesis.is_simulated else _COMPUTED
     curve = _Curve([(value, hypothesis.seconds(value)) for value in _spaced(variable, count)])
-    fine = [curve.at(value) for value in _spaced(variable, _FINE)]
-    likelihood = math.fsum(_density(question, seconds) for seconds in fine) / len(fine)
+    fine = _spaced(variable, _FINE)
+    rarities = [1.0 if variable.usual is None else value ** (-1 / math.log(variable.usual)) for value in fine]
+    densities = [rarity * _density(question, curve.at(value)) for value, rarity in zip(fine, rarities, strict=True)]
+    likelihood = math.fsum(densities) / math.fsum(rarities)
     value, seconds = _solved(question, hypothesis, curve)
     return _with(question, hypothesis, value, seconds), likelihood
 

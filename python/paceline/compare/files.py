@@ -99,7 +99,13 @@ def _recording(path: Path, forecaster: Forecaster) -> Measured:
         *_other_batch(trace, forecaster),
     ]
     return Measured(
-        Quantity.STEP, sum(parts.values()) + rest, per_gpu=False, text=path.name, parts_s=parts, notes=tuple(notes)
+        Quantity.STEP,
+        sum(parts.values()) + rest,
+        per_gpu=False,
+        text=path.name,
+        parts_s=parts,
+        device=trace.device,
+        notes=tuple(notes),
     )
 
 
@@ -131,6 +137,7 @@ def _profile(path: Path) -> Measured:
         parts_s=seconds,
         hidden_s=parts.hidden_s,
         gathered=parts.gathered,
+        device=parts.device,
         ranks=parts.world_size or None,
         notes=tuple(notes),
     )
@@ -190,7 +197,7 @@ def _log(path: Path, forecaster: Forecaster) -> Measured:
     low, high = min(spec.sizes), max(spec.sizes)
     wanted = {size: seconds for size, seconds in times.items() if low <= size <= high}
     if not wanted:
-        sizes = f"{min(times)}B-{max(times)}B" if times else "no sizes"
+        sizes = f"{_written(min(times))}-{_written(max(times))}" if times else "no sizes"
         raise InvalidArgumentError(
             f"{path}: has {sizes}, not {forecaster.words[0].partition(':')[2]}",
             setting="measured",
@@ -204,9 +211,10 @@ def _log(path: Path, forecaster: Forecaster) -> Measured:
             setting="measured",
             remedy="nccl-tests compiled with MPI (make MPI=1 MPI_HOME=…), or all_reduce_perf -g 8 on one node",
         )
+    notes = _placed(path, known[-1], forecaster) if forecaster.is_of_nccl else []
     rows = tuple(Timed(size, wanted[size], forecaster.of_size(spec.kind, size)) for size in sorted(wanted))
     if spec.sizes != (largest,):
-        forecaster.take(f"{spec.kind}:{largest}B")
+        forecaster.take(f"{spec.kind}:{_written(largest)}")
     return Measured(
         Quantity.STEP,
         wanted[largest],
@@ -214,10 +222,40 @@ def _log(path: Path, forecaster: Forecaster) -> Measured:
         text=f"{path.name}, {units.size(largest)}",
         ranks=devices,
         sizes=rows,
-        notes=tuple(known[-1].notes),
+        notes=(*notes, *known[-1].notes),
     )
 
 
+def _placed(path: Path, test: Read, forecaster: Forecaster) -> list[str]:
+    """Give a forecast the ranks and nodes of a log where none are given. Raises InvalidArgumentError if they differ."""
+    if test.devices is None:
+        return []
+    options, taken = forecaster.options, False
+    if options.get("workers") is None and options.get("gpus") is None:
+        forecaster.give(workers=str(test.devices))
+        taken = True
+    if test.nodes is not None and options.get("gpus_per_node") is None and forecaster.places[1] != test.nodes:
+        forecaster.give(gpus_per_node=str(-(-test.devices // test.nodes)))
+        taken = True
+    ranks, nodes = forecaster.places
+    on = "" if test.nodes is None else f" on {units.count(test.nodes, 'node')}"
+    if ranks != test.devices or test.nodes not in (None, nodes):
+        per_node = "" if test.nodes is None else f" {{gpus_per_node={-(-test.devices // test.nodes)}}}"
+        raise InvalidArgumentError(
+            f"{path}: has {units.count(test.devices, 'rank')}{on}, and the forecast {ranks} on {nodes}",
+            setting="measured",
+            remedy=f"{{gpus={test.devices}}}{per_node}",
+        )
+    return [f"{units.count(ranks, 'rank')}{on}, as in {path.name}"] if taken else []
+
+
+def _written(size: int) -> str:
+    """Return a size as `--measured` and workloads have it, in the largest unit of nccl-tests that divides it."""
+    power = next(power for power in (30, 20, 10, 0) if size % (1 << power) == 0)
+    return f"{size >> power}{_BINARY[power]}"
+
+
+_BINARY = {30: "GiB", 20: "MiB", 10: "KiB", 0: "B"}
 _PERF = {
     "allreduce": "all_reduce_perf",
     "allgather": "all_gather_perf",

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline._core import Cluster
 from paceline.catalog.builtin_names import COLLECTIVES
-from paceline.catalog.gpus import Hardware
+from paceline.catalog.gpus import Hardware, titled
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import trainer_file
@@ -84,6 +84,16 @@ class Forecaster:
         """Forecast another size of the same collective. Nothing was forecast before."""
         self.words = [word]
 
+    def give(self, **options: str) -> None:
+        """Add options that were not given. Nothing was forecast before."""
+        self.options |= options
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """The ranks of a collective of NCCL, and their nodes."""
+        group = self._answer({}).group
+        return group.ranks, group.nodes
+
     def of_size(self, kind: str, size: int) -> float:
         """Return the time of the collective with another size."""
         return Forecaster([f"{kind}:{size}B"], self.options).base.seconds
@@ -124,6 +134,11 @@ class Forecaster:
     def hardware(self) -> Hardware | None:
         """The GPU of a model."""
         return None if self.workload is None else self.workload.hardware
+
+    @property
+    def computes_on(self) -> Hardware | None:
+        """The GPU of a model or of a recording, if it is a known one."""
+        return self.hardware or (None if self.is_of_nccl else titled(self.scenario.trace.device))
 
     @property
     def peak_flops(self) -> float | None:

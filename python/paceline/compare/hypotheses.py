@@ -17,7 +17,6 @@ from paceline.catalog.causes import Cause, all_causes
 from paceline.catalog.models.workload import Workload
 from paceline.compare.forecaster import Forecast, Forecaster
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.anchor import PLAUSIBLE
 from paceline.forecast.measured import RATES, Measured, Quantity
 from paceline.forecast.nccl import Machine
 from paceline.forecast.nccl.fabrics import Alternative
@@ -41,8 +40,12 @@ _LOADED_PER_S = {"images": (10.0, 1000.0), "text": (1.0, 1000.0), "": (1.0, 1e5)
 """Samples per second and rank that a slow input pipeline has by kind: 185 images/s (mmpretrain#1741); a tenth of what
 one worker decodes, and what several on a fast disk do. Tokenizing a text takes milliseconds, reading one from a network
 disk up to a second."""
-_CAPPED = (1.05, 2.0)
-"""Times that computation takes as long at a lower clock: boards draw at least half of their power at half the clock."""
+_CAPPED, _USUALLY_CAPPED = (1.05, 2.0), 2 ** (1 / 3)
+"""Times that computation takes as long at a lower clock: boards draw at least half of their power at half the clock.
+With half of its power, a board has 0.79 of its clock, the cube root (`h100-96gb-500w` has 0.89); less is rarer."""
+_OF_EACH = (0.8, 4.0)
+"""Times that a step takes as long as forecast where a rate of each GPU was given without saying so: from as fast as
+usual errors allow to the median of the public complaints."""
 _RETRIES = (1.05, 4.0)
 """Times that a step takes as long while the allocator frees and allocates memory anew."""
 _NEARLY_FULL = 0.85
@@ -81,6 +84,8 @@ class Variable:
     is_whole: bool = False
     """Whether only `values` are possible."""
     values: tuple[float, ...] = ()
+    usual: float | None = None
+    """The mean of the logarithm, from which larger values are exponentially rarer; None: all are as likely."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ class Hypothesis:
     """Whether the forecast is made again, which takes a while."""
     facts: tuple[str, ...] = ()
     """Facts that speak for it before anything is measured."""
+    is_other_reading: bool = False
+    """Whether the measurement may as well mean this, so that it is as common as all other causes together."""
 
 
 @dataclass(frozen=True)
@@ -360,7 +367,7 @@ def _of_ranks(question: Question) -> Iterator[Hypothesis]:
     yield Hypothesis(
         _cause("power-cap"),
         _lengthened(question, result.compute_s),
-        Variable(*_CAPPED, lambda factor: f"a clock at {units.percent(1 / factor, 0)}"),
+        Variable(*_CAPPED, lambda factor: f"a clock at {units.percent(1 / factor, 0)}", usual=_USUALLY_CAPPED),
         is_simulated=False,
     )
     if (_memory_share(question) or 0.0) > _NEARLY_FULL:
@@ -502,20 +509,21 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
     gpus, workload = result.gpus, question.forecaster.workload
     is_time = measured.quantity in (Quantity.STEP, Quantity.STEPS)
     if measured.quantity in RATES and not measured.per_gpu and gpus > 1:
-        # Where nothing says of which it is, the other reading may be off by what software explains.
         variable = None
         if measured.is_assumed_of_all:
 
             def of_each(factor: float) -> str:
-                return f"{measured.text} is of each GPU: {units.factor(factor)} as long as forecast"
+                step, times = units.duration(factor * seconds), units.factor(factor)
+                return f"{measured.text} is of each GPU: {step} per step, {times} as long as forecast"
 
-            variable = Variable(*PLAUSIBLE, of_each)
+            variable = Variable(*_OF_EACH, of_each)
         yield Hypothesis(
             _cause("unit"),
             lambda factor: gpus * factor * seconds,
             variable,
             words=f"{measured.text} of each GPU, not of all",
             is_simulated=False,
+            is_other_reading=measured.is_assumed_of_all,
         )
     if workload is not None and is_time:
 

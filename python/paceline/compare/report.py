@@ -9,6 +9,7 @@ from paceline._internal import block, units
 from paceline._internal.block import Fact
 from paceline._internal.console import Column, render, width, wrapped
 from paceline.catalog.causes import PARTS
+from paceline.catalog.gpus import find_hardware
 from paceline.compare.explain import Explained, Explanation, explain
 from paceline.compare.files import read
 from paceline.compare.forecaster import Forecaster
@@ -23,6 +24,8 @@ _UNLIKELY = 0.01
 """Probability below which a cause is listed only among the `_FEWEST`, or if all are."""
 _OPEN = 0.5
 """Probability of an unlisted cause from which it is said that none of the listed ones explains a gap."""
+_NO_PART = 1e-9
+"""Share of a step below which a part is the rounding of a difference."""
 _MOST_OF_IT = 0.9
 """Share of a gap from which a cause explains it."""
 
@@ -42,6 +45,8 @@ def answer(workload: str, options: Mapping[str, Any], measured: str, *, without:
     forecast = forecaster.base
     _check_gpus(measurement, forecaster)
     seconds = _seconds(measurement, forecaster)
+    if forecast.result is not None:
+        measurement.check_peak(seconds, forecast.result, forecaster.hardware)
     question = Question(forecaster, forecast, measurement, seconds, without)
     return explain(question)
 
@@ -128,7 +133,7 @@ def _facts(explanation: Explanation) -> list[Fact]:
         made = [
             f"{units.duration(seconds)} {_WORDS[name]}"
             for name, seconds in sorted(forecast.parts_s.items(), key=lambda item: -item[1])
-            if seconds > 0
+            if seconds > _NO_PART * forecast.seconds
         ]
         facts.append(Fact("Made of", ", ".join(made)))
     facts.append(Fact("Gap", _gap(gap)))
@@ -274,4 +279,18 @@ def _notes(explanation: Explanation) -> list[str]:
         made.append(
             f"{question.measured.text} has {units.count(question.measured.ranks or 0, 'rank')}, the forecast {gpus}"
         )
-    return [*made, *question.measured.notes]
+    return [*made, *_other_gpu(question), *question.measured.notes]
+
+
+def _other_gpu(question: Question) -> list[str]:
+    """Return a note if the measurement is of another GPU than the forecast."""
+    own, named = question.forecaster.computes_on, question.measured.device
+    if own is None or not named:
+        return []
+    try:
+        measured = find_hardware(named)
+    except InvalidArgumentError:
+        return []  # A CPU, or a GPU without a data sheet.
+    if measured.name == own.name:
+        return []
+    return [f"{question.measured.text} was measured on the {measured.title}, and the forecast is of the {own.title}"]

@@ -208,6 +208,7 @@ def _scale(scenario: Scenario, measured: Measured) -> float | None:
     """
     forecast = result_of(scenario)
     wanted = measured.seconds(forecast, _peak(scenario))
+    measured.check_peak(wanted, forecast, None if scenario.workload is None else scenario.workload.hardware)
     low, high, scale = -math.log(_MOST), math.log(_MOST), math.log(wanted / forecast.iteration_s)
     for _ in range(_STEPS):
         scale = min(high, max(low, scale))

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from paceline._internal import units
 from paceline._internal.nearest import nearest
+from paceline.catalog.gpus import Hardware
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.result import Result
 
@@ -108,6 +109,8 @@ class Measured:
     """Seconds of communication beside computation, which are in no part."""
     gathered: str = ""
     """The type of most bytes of all-gathers (`bfloat16`), if the file says so."""
+    device: str = ""
+    """The GPU, if the file names it."""
     ranks: int | None = None
     """The ranks of the run, if the file says so."""
     sizes: tuple[Timed, ...] = ()
@@ -131,6 +134,27 @@ class Measured:
         if self.quantity is Quantity.STEPS:
             return 1 / self.value
         return result.iteration_s * self._forecast(result, peak_flops) / self.value
+
+    def check_peak(self, seconds: float, result: Result, hardware: Hardware | None) -> None:
+        """Refuse a time of a step in which the GPU would compute beyond its peak. Raises InvalidArgumentError."""
+        if result.mfu is None or hardware is None:
+            return
+        mfu = result.mfu * result.iteration_s / seconds
+        if mfu <= hardware.boost_hz / hardware.clock_hz:
+            return
+        number = self.number
+        if self.quantity in RATES and self.per_gpu and result.gpus > 1:
+            remedy = f"{{this={re.sub(r'[ /]*(per )?gpu$', '', number, flags=re.IGNORECASE)}/all}} (of all GPUs)"
+        elif self.quantity in RATES:
+            remedy = "the rate of the whole run, with --batch, --seq and --dtype as it has them"
+        else:
+            remedy = "the time of a whole step, not of a microbatch; --batch, --seq and --dtype as the run has them"
+        raise InvalidArgumentError(
+            f"'{self.text:.80}' is {units.duration(seconds)} per step, an MFU of {units.percent(mfu, 0)}: beyond the "
+            f"peak of the {hardware.title}",
+            setting="measured",
+            remedy=remedy,
+        )
 
     def _forecast(self, result: Result, peak_flops: float | None) -> float:
         """Return the same quantity as it was forecast."""

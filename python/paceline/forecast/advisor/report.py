@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal import block, units
-from paceline._internal.console import Column, render
+from paceline._internal.console import Column, render, width, wrapped
 from paceline.forecast import sharding as shardings
 from paceline.forecast.advisor import fixes, search
 from paceline.forecast.advisor.answer import Answer, Costs, Row
@@ -160,7 +160,8 @@ def table(answer: Answer) -> list[str]:
     ]
     tight = any(row.sharded.is_tight for rows in groups for row in rows)
     marks = [f"~ {TIGHT_LEGEND}"] if tight else []
-    return [*render(columns, cells), *marks]
+    legend = "" if alone else advise.legend([row.candidate for rows in groups for row in rows])
+    return [*render(columns, cells), *marks, *(wrapped(legend, width(), "  ") if legend else [])]
 
 
 def _number(row: Row, groups: Sequence[Sequence[Row]]) -> list[str]:

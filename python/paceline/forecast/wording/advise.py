@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from paceline._internal import units
 from paceline._internal.block import Fact, Pair, Tone
@@ -308,6 +308,17 @@ def cell(one: Candidate) -> str:
     """Return a sharding with its switches and the size of its buckets, for a table: `hsdp, sync last`."""
     words = ["gathered"] * one.setup.kept + ["sync last"] * one.setup.local
     return ", ".join([terms.sharding_cell(one.setup.sharding), *words, *_buckets(one)])
+
+
+def legend(candidates: Sequence[Candidate]) -> str:
+    """Return what the words of `cell` mean that a table has; empty if it has none."""
+    meanings = {"gathered: units stay gathered between the passes": any(one.setup.kept for one in candidates)}
+    meanings["sync last: gradients are exchanged after the last accumulation step"] = any(
+        one.setup.local for one in candidates
+    )
+    sizes = [size for one in candidates for size in _buckets(one)]
+    meanings[f"{sizes[0] if sizes else ''}: size of buckets"] = bool(sizes)
+    return "; ".join(meaning for meaning, has in meanings.items() if has)
 
 
 def _name(sharding_name: str) -> str:

@@ -43,6 +43,8 @@ class Read:
     line: int = 1
     """Where it begins in the log."""
     devices: int | None = None
+    nodes: int | None = None
+    """Over which the devices are, if the log names the node of each."""
     batch: int | None = None
     """Batch size per device."""
     way: str | None = None

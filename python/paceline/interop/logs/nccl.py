@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from paceline._internal.units import count
@@ -11,7 +11,8 @@ from paceline.interop.logs.contents import Read, ReadError, Size, figure, trunca
 
 _HEADING = re.compile(r"\bsize\s+count\s+type\b.*")
 _MORE_HEADING = re.compile(r"^[\s#>]*(?:(?:time|algbw|busbw|#?wrong|error)\b\s*)+$")
-_RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\b")
+_RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\b(?:\s+\d+\s+on\s+(\S+)\s+device\b)?")
+"""A rank, and its node."""
 _STARTING = re.compile(r"\bCollective test starting: (\w+?)_perf\b")
 _TOOL = re.compile(
     r"(?<![^\W_])(all_reduce|all_gather|reduce_scatter|reduce|broadcast|alltoallv?|sendrecv|gather|scatter|hypercube)"
@@ -49,7 +50,8 @@ class _Table:
     """The number of its line."""
     words: list[str]
     named: str | None
-    ranks: set[int]
+    ranks: Mapping[int, str | None]
+    """The node of each."""
     sizes: dict[tuple[str, ...], list[Size]] = field(default_factory=dict)
     """By the columns between count and time: type, operation and root."""
     wrong: int = 0
@@ -73,12 +75,12 @@ def read(lines: list[str], *, ended: bool) -> list[Read]:
     tables: list[_Table] = []
     named: str | None = None
     starting = False
-    ranks: set[int] = set()
+    ranks: dict[int, str | None] = {}
     joined = iter(_joined(lines))
     for at, last, line in joined:
         table = tables[-1] if tables else None
         if match := _RANK.search(line):
-            ranks.add(int(match[1][:9]))
+            ranks[int(match[1][:9])] = match[2]
         elif match := _HEADING.search(line):
             words = [word for word in match[0].replace("#", " ").split() if word]
             if not {"time", "busbw"} <= {*words}:
@@ -86,7 +88,7 @@ def read(lines: list[str], *, ended: bool) -> list[Read]:
                     at, "the heading has no columns 'time' and 'busbw'", remedy="the log as nccl-tests wrote it"
                 )
             tables.append(_Table(at, words, named, ranks))
-            named, starting, ranks = None, False, set()
+            named, starting, ranks = None, False, {}
         elif match := _STARTING.search(line):
             named, starting = match[1], True
         elif (match := _TOOL.search(line)) and not starting:
@@ -165,6 +167,7 @@ def _reads(table: _Table) -> list[Read]:
             candidates[0] if len(candidates) == 1 else "unknown",
             line=table.heading,
             devices=len(table.ranks) or None,
+            nodes=None if None in table.ranks.values() else len({*table.ranks.values()}) or None,
             sizes=sorted(sizes, key=lambda one: one.size_bytes),
         )
         if len(table.sizes) > 1:
