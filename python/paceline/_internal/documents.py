@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import select
 import stat
 import time
+import tomllib
 import zlib
 from pathlib import Path
 from typing import Any
@@ -188,3 +190,30 @@ def read_json(path: Path, most: int, where: str = "") -> Any:  # noqa: ANN401
         raise InvalidArgumentError(
             f"{where}: is not JSON: {str(error)[:200]}", remedy=f"JSON (see: python -m json.tool {path})"
         ) from None
+
+
+_TOML_TEXT = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*+"""|'
+    r"'''(?:[^']|'(?!''))*+'''|"
+    r'"(?:[^"\\\n]|\\.)*+"|'
+    r"'[^'\n]*+'|#[^\n]*+",
+    re.DOTALL,
+)
+_DEEPEST_KEY = 32
+_DOTTED = re.compile(rf"(?:\.[\w-]++){{{_DEEPEST_KEY}}}")
+
+
+class ComplexityError(ValueError):
+    """A small document would become a large one."""
+
+
+def toml_of(text: str) -> dict[str, Any]:
+    """Return a TOML document. Raises ComplexityError, other ValueErrors (TOMLDecodeError is one) and RecursionError.
+
+    Keys of many parts are refused: tomllib stores all beginnings of a key.
+    """
+    bare = _TOML_TEXT.sub(lambda match: "s" + "\n" * match[0].count("\n"), text).replace(" ", "").replace("\t", "")
+    if (match := _DOTTED.search(bare)) is not None:
+        line = bare.count("\n", 0, match.start()) + 1
+        raise ComplexityError(f"line {line}: a key has more than {_DEEPEST_KEY} parts")
+    return tomllib.loads(text)

@@ -13,7 +13,7 @@ from typing import Any
 from paceline import _core
 from paceline._core import Cluster, written_rate
 from paceline._internal import units
-from paceline._internal.documents import read_small
+from paceline._internal.documents import ComplexityError, read_small, toml_of
 from paceline._internal.files import unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
@@ -139,10 +139,10 @@ def read(path: Path, given: Mapping[str, object] | None = None) -> Mix:
     `given`: settings of `OF_THE_CLUSTER` that win over those at the top of the file.
     """
     try:
-        document = tomllib.loads(read_small(path, _MOST_BYTES))
+        document = toml_of(read_small(path, _MOST_BYTES))
     except OSError as error:
         raise unread(f"--jobs {path}", error, path) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, ComplexityError, RecursionError) as error:
         raise InvalidArgumentError(
             f"--jobs {path}: is not TOML: {error}", remedy='[[job]] with trace = "resnet-50" and workers = 8'
         ) from None

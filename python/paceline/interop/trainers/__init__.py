@@ -4,6 +4,7 @@
 | --- | --- |
 | document | takes the values out of JSON, TOML and YAML |
 | shell | takes the arguments out of a shell script |
+| variables | the values of a script's variables |
 | launch | the files that a script's command names |
 | reading | fields with their checks, and what became of them |
 | fields | fields without effect that trainers share |

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline._internal.documents import read_text
+from paceline._internal.documents import ComplexityError, read_text, toml_of
 from paceline.errors import InvalidArgumentError
 from paceline.interop.trainers.shell import arguments
 
@@ -22,7 +21,10 @@ Values = dict[str, Value]
 LARGEST = 1 << 20
 """Bytes of a file. The longest configurations of trainers have some thousand lines."""
 _MOST = 20_000
-"""Values of a file: YAML's aliases can multiply a few lines to billions."""
+"""Values of a file, those of lists and of merged mappings included: YAML's aliases can multiply a few lines to
+billions."""
+_MOST_FILLED = 1 << 18
+"""Characters that references to other fields may have, all in all."""
 _DEEPEST = 32
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".args")
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".conf", *SCRIPTS)
@@ -49,7 +51,8 @@ def document(path: Path) -> Values:
         raise InvalidArgumentError(f"{path!s:.200}: is nested too deep", remedy="a flat file") from None
     except ValueError as error:
         reason = " ".join(str(error).split())
-        raise InvalidArgumentError(f"{path!s:.200}: {reason:.300}", remedy=_CHECKED.get(kind, _YAML)) from None
+        remedy = _SIMPLER if isinstance(error, ComplexityError) else _CHECKED.get(kind, _YAML)
+        raise InvalidArgumentError(f"{path!s:.200}: {reason:.300}", remedy=remedy) from None
 
 
 def beside(path: Path, word: str) -> Path | None:
@@ -64,6 +67,7 @@ def beside(path: Path, word: str) -> Path | None:
     return None
 
 
+_SIMPLER = "the fields that matter, without what repeats others"
 _YAML = "a file that PyYAML reads"
 _CHECKED = {
     ".json": "a file that python -m json.tool reads",
@@ -76,7 +80,9 @@ def _parsed(text: str, kind: str) -> object:
     if kind not in (".json", ".toml"):
         return yaml_of(text)
     try:
-        return json.loads(text, object_pairs_hook=_once) if kind == ".json" else tomllib.loads(text)
+        return json.loads(text, object_pairs_hook=_once) if kind == ".json" else toml_of(text)
+    except ComplexityError:
+        raise
     except ValueError as error:
         raise ValueError(f"is not {kind[1:].upper()}: {error}") from None
 
@@ -115,15 +121,23 @@ def _yaml_loader(twice: list[str]) -> Any:  # noqa: ANN401 - a class of PyYAML's
     """Return PyYAML's safe loader, which takes down keys that a mapping has twice and limits merged ones (`<<`)."""
     import yaml
 
+    count = _Count()
+
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def flatten_mapping(self, node: Any) -> None:  # noqa: ANN401
-            if not hasattr(node, "own"):
-                node.own = [(key.value, value) for key, value in node.value if isinstance(key.value, str)]
-                last = dict(node.own)
-                twice.extend(name for name, value in node.own if last[name].value != value.value and name != "<<")
+            if hasattr(node, "is_flat"):
+                return
+            node.is_flat = True
+            own = [(key.value, value) for key, value in node.value if isinstance(key.value, str)]
+            last = dict(own)
+            twice.extend(name for name, value in own if last[name].value != value.value and name != "<<")
+            for key, merged in node.value:
+                if key.tag == "tag:yaml.org,2002:merge":
+                    for one in merged.value if isinstance(merged, yaml.SequenceNode) else (merged,):
+                        if isinstance(one, yaml.MappingNode):
+                            self.flatten_mapping(one)
+                            count.more(len(one.value), line=key.start_mark.line + 1)
             super().flatten_mapping(node)
-            if len(node.value) > _MOST:
-                raise ValueError(f"has more than {_MOST:,} values")
 
     return Loader
 
@@ -134,14 +148,16 @@ class _Count:
     def __init__(self) -> None:
         self.count = 0
 
-    def one_more(self, depth: int) -> None:
-        self.count += 1
+    def more(self, values: int, depth: int = 0, line: int | None = None) -> None:
+        """Count values. Raises ValueError if they are too many, or too deep."""
+        self.count += values
         if self.count > _MOST or depth > _DEEPEST:
-            raise ValueError(f"has more than {_MOST:,} values, or is nested more than {_DEEPEST} deep")
+            where = "" if line is None else f"line {line}: "
+            raise ComplexityError(f"{where}has more than {_MOST:,} values, or is nested more than {_DEEPEST} deep")
 
 
 def _flat(value: object, count: _Count, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Value]]:
-    count.one_more(depth)
+    count.more(1 + (len(value) if isinstance(value, list) else 0), depth)
     if isinstance(value, Mapping):
         for key, part in value.items():
             name = str(key)[:100]
@@ -155,7 +171,7 @@ def _plain(value: object) -> Value:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
-        return [one if one is None or isinstance(one, bool | int | float | str) else "…" for one in value[:_MOST]]
+        return [one if one is None or isinstance(one, bool | int | float | str) else "…" for one in value]
     return str(value)[:40]
 
 
@@ -169,14 +185,27 @@ def _resolved(values: Values) -> Values:
         return values.get(beside)
 
     resolved: Values = {}
+    left = _MOST_FILLED
     for key, value in values.items():
         if not isinstance(value, str) or "${" not in value:
             resolved[key] = "$" if value == _OPEN else value
             continue
         match = _REFERENCE.fullmatch(value.strip())
         other = None if match is None else looked_up(match[1], key)
-        filled = _REFERENCE.sub(lambda one, own=key: str(looked_up(one[1], own) or one[0]), value)  # type: ignore[misc]
-        resolved[key] = _product(filled) if other is None else other
+        if other is not None:
+            resolved[key] = other
+            continue
+        pieces, place = list[str](), 0
+        for one in _REFERENCE.finditer(value):
+            filled = str(looked_up(one[1], key) or one[0])
+            left -= len(filled)
+            if left < 0:
+                raise ComplexityError(
+                    f"{key}: its references to other fields have more than {_MOST_FILLED:,} characters"
+                )
+            pieces += value[place : one.start()], filled
+            place = one.end()
+        resolved[key] = _product("".join([*pieces, value[place:]]))
     return resolved
 
 

@@ -13,13 +13,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
+from paceline.interop.trainers.variables import Variables
+
 _WHOLE_COMMENT = re.compile(r"(?m)^[ \t]*#.*$")
 _COMMENT = re.compile(r"(?m)(?<=[ \t;])#.*$")
 _ASSIGNMENT = re.compile(
     r"(?m)(?:^|(?<=[;&|\s]))(?:export\s+|declare\s+(?:-\w+\s+)?|local\s+)?([A-Za-z_]\w*)(\+?)=(?=\S|$)"
-)
-_VARIABLE = re.compile(
-    r"\$\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)|\$\(\(([^()]*)\)\)|\$\[([^\[\]]*)\]"
 )
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _PROGRAM = re.compile(
@@ -42,28 +41,23 @@ _BATCH_NODES = re.compile(r"(?:^|\s)(?:--nodes[= ]|-N[ ]?)(\d{1,5})\b")
 _BATCH_GPUS = re.compile(r"(?:^|\s)(?:--gpus-per-node[= ]|--gres[= ]gpu:|--gpus[= ])(?:[\w.-]+:)?(\d{1,3})\b")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.+)")
 """A field of Hydra's or OmegaConf's configurations: `model.tensor_model_parallel_size=2`."""
-_LONGEST = 1 << 18
-"""Characters that variables may grow a script to."""
-_LONGEST_SUM = 1000
-_DEPTH = 16
-"""Variables within variables."""
 
 
 def arguments(text: str) -> Iterator[tuple[str, Any]]:
     """Yield options and their values: True without one, a list of several.
 
-    `--nproc_per_node 8`, `--nproc-per-node=8` and `--nproc-per-node 8` are the same. Raises ValueError if variables
-    refer to each other without end.
+    `--nproc_per_node 8`, `--nproc-per-node=8` and `--nproc-per-node 8` are the same. Raises ComplexityError, with the
+    line, if variables refer to each other without end.
     """
     text = text.replace("\r\n", "\n")
-    variables = dict(_of_slurm(text))
+    variables = Variables(text, _of_slurm(text))
     lines = _WHOLE_COMMENT.sub("", _without_documents(text))
     plain = _CASE.sub("", _COMMENT.sub("", re.sub(r"\\[ \t]*\n", " ", lines)))
     commands = "".join(_without_assignments(plain, variables))
-    options = _of_lines(_expanded(commands, variables))
+    options = _of_lines(variables.expanded(commands))
     if not options:
         # A file of arguments only, which another script reads.
-        options = [pair for value in variables.values() for pair in _of_lines(_expanded(value, variables))]
+        options = [pair for value in variables for pair in _of_lines(variables.expanded(value))]
     yield from _settings(variables)
     yield from options
 
@@ -117,10 +111,10 @@ def _commands(words: list[str]) -> Iterator[list[str]]:
             own.append(word)
 
 
-def _settings(variables: dict[str, str]) -> Iterator[tuple[str, Any]]:
+def _settings(variables: Variables) -> Iterator[tuple[str, Any]]:
     """Yield variables of which launchers take the number of nodes and GPUs, under the names of torchrun's options."""
     for name, option in _LAUNCHED.items():
-        value = _expanded(variables.get(name, ""), variables).strip().strip("\"'")
+        value = variables.expanded(variables.value(name)).strip().strip("\"'")
         if value.isdigit():
             yield option, int(value[:9])
 
@@ -135,20 +129,13 @@ _LAUNCHED = {
 }
 
 
-def _without_assignments(text: str, variables: dict[str, str]) -> Iterator[str]:
+def _without_assignments(text: str, variables: Variables) -> Iterator[str]:
     """Yield what is no assignment; put the assigned texts into `variables`."""
     place = 0
     while (match := _ASSIGNMENT.search(text, place)) is not None:
         yield text[place : match.start()]
         value, place = _value(text, match.end())
-        name = match[1]
-        own = variables.get(name)
-        # In `NAME="$NAME --more"` and `NAME=${NAME:-8}` the variable has the value from before.
-        before = f"{name}__{len(variables)}"
-        if own is not None:
-            variables[before] = own
-        again = re.sub(rf"\$(\{{?){name}\b", rf"$\g<1>{before}", value)
-        variables[name] = (f"{own or ''} {again}" if match[2] else again)[:_LONGEST]
+        variables.assign(match[1], value, append=bool(match[2]))
         yield " "
     yield text[place:]
 
@@ -182,55 +169,6 @@ def _closing(text: str, start: int) -> int:
         if depth == 0:
             return place
     return len(text)
-
-
-def _expanded(text: str, variables: dict[str, str]) -> str:
-    """Return a text with its variables replaced. Raises ValueError if it grows without end."""
-    for _ in range(_DEPTH):
-        if "$" not in text:
-            return text
-        replaced = _VARIABLE.sub(lambda match: _replacement(match, variables), text)
-        if len(replaced) > _LONGEST:
-            raise ValueError(f"grows beyond {_LONGEST:,} characters: variables that repeat others")
-        if replaced == text:
-            return text
-        text = replaced
-    return text
-
-
-def _replacement(match: re.Match[str], variables: dict[str, str], depth: int = 0) -> str:
-    sums = match[4] if match[4] is not None else match[5]
-    if sums is not None:
-        plain = re.sub(r"[A-Za-z_]\w*", lambda name: variables.get(name[0], name[0]), sums)
-        if "$" in plain and depth < _DEPTH:
-            plain = _VARIABLE.sub(lambda inner: _replacement(inner, variables, depth + 1), plain[:_LONGEST_SUM])
-        result = None if "$" in plain else _arithmetic(plain)
-        return match[0] if result is None else str(result)
-    name = match[1] or match[3]
-    if name in variables:
-        return variables[name]
-    return match[0] if match[2] is None else match[2].strip("\"'")
-
-
-def _arithmetic(text: str) -> int | None:
-    """Return the whole number that sums, products and quotients without brackets make; None if it is none."""
-    tokens = re.findall(r"\d{1,9}|[-+*/]", text)
-    if "".join(tokens) != re.sub(r"\s", "", text) or len(tokens) % 2 == 0 or len(tokens) > 99:
-        return None
-    numbers, signs = tokens[::2], tokens[1::2]
-    if not all(one.isdigit() for one in numbers) or any(one.isdigit() for one in signs):
-        return None
-    terms = [int(numbers[0])]
-    for sign, number in zip(signs, map(int, numbers[1:]), strict=True):
-        if sign in "*/":
-            if sign == "/" and number == 0:
-                return None
-            terms[-1] = terms[-1] * number if sign == "*" else int(terms[-1] / number)
-        else:
-            terms.append(number if sign == "+" else -number)
-        if abs(terms[-1]) > 1 << 31:
-            return None
-    return sum(terms)
 
 
 _WORD = re.compile(r"(?:\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|[^\s\"';&|()<>]|\"[^\"]*\"|'[^']*')+|[;&|]+")
