@@ -421,3 +421,15 @@ def test_keywords_that_are_neither_settings_nor_fields_of_a_cluster():
             call("resnet-50", workers=8, bandwith="10Gbps")
     fields = {"nics_per_node": 2, "intra_link": "pcie", "gpus_per_node": 2}
     assert paceline.simulate("resnet-50", strategy="ring", workers=4, **fields).workers == 4
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
+def test_names_are_case_insensitive(setting):
+    for place in (None, *setting.uses):
+        kind = setting.kind_of(place)
+        words = {*kind.choices, *(word for word in kind.words.removesuffix(",…").split("|") if word.isidentifier())}
+        for word in filter(str.islower, words):
+            assert kind.check(word.upper()) == kind.check(word)
+    for name, value in (("strategy", "RING"), ("library", "DDP"), ("coordinator", "GS:4"), ("sharding", "Fsdp")):
+        place = next(iter(SETTINGS[name].uses))
+        assert SETTINGS[name].check(value, None, place) == SETTINGS[name].check(value.lower(), None, place)

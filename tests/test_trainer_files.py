@@ -650,6 +650,12 @@ def test_remedies_are_of_the_trainer(tmp_path):
     assert file is not None and file.lacks["optimizer"] == ("adamw-8bit", "paged-adamw-8bit")
 
 
+def test_advise_searches_what_the_trainer_has(tmp_path):
+    path = written(tmp_path, "smol.yaml")
+    made = json.loads(cli.call("advise", path, "--gpu", "a100", "--gpus", 16, "--json").stdout)
+    assert "zero1" in json.dumps(made) and "zero2" not in json.dumps(made) and "zero3" not in json.dumps(made)
+
+
 def test_assumptions_spell_flags_as_they_are_typed(tmp_path):
     for name in FILES:
         reading = trainers.read(written(tmp_path, name), {})

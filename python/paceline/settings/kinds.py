@@ -272,9 +272,18 @@ def names_of(find: Callable[[str], str], words: str = "NAME,…", python: str = 
     return Kind(words, check, is_list=True, python=_or_several(python))
 
 
+def _lower(value: object) -> object:
+    """Return text in lower case, other values as they are."""
+    return value.lower() if isinstance(value, str) else value
+
+
 def or_auto(kind: Kind) -> Kind:
     """A value of another kind, or None for `auto`."""
-    return replace(kind, words=f"auto|{kind.words}", check=lambda value: None if value == "auto" else kind.check(value))
+    return replace(
+        kind,
+        words=f"auto|{kind.words}",
+        check=lambda value: None if _lower(value) == "auto" else kind.check(value),
+    )
 
 
 def typed(kind: Kind) -> Kind:
@@ -282,7 +291,7 @@ def typed(kind: Kind) -> Kind:
 
     def check(value: object) -> Any:  # noqa: ANN401
         checked = kind.check(value)
-        return value if isinstance(value, str) else checked
+        return value if isinstance(value, str) and not isinstance(checked, str) else checked
 
     return replace(kind, check=check)
 
@@ -292,7 +301,7 @@ def or_word(word: str, kind: Kind) -> Kind:
     return replace(
         kind,
         words=f"{word}|{kind.words}",
-        check=lambda value: word if isinstance(value, str) and value.lower() == word else kind.check(value),
+        check=lambda value: word if _lower(value) == word else kind.check(value),
         python=kind.python if "str" in kind.python.split(" | ") else f"{kind.python} | str",
     )
 
@@ -489,8 +498,8 @@ def _measured_compression(value: object) -> str:
 def _reshard(value: object) -> str | int:
     if value is True or value is False:
         return "yes" if value else "no"
-    if isinstance(value, str) and value.lower() in ("yes", "no"):
-        return value.lower()
+    if (word := _lower(value)) in ("yes", "no"):
+        return str(word)
     try:
         return int(whole(1, MOST_WORKERS).check(value))
     except InvalidArgumentError:
@@ -514,8 +523,8 @@ def _memory(value: object) -> int:
 
 
 def _chunk(value: object) -> str | int:
-    if value in ("whole", "per-worker"):
-        return str(value)
+    if (word := _lower(value)) in ("whole", "per-worker"):
+        return str(word)
     try:
         return _size(value)
     except InvalidArgumentError as error:
@@ -644,6 +653,8 @@ def _placement(value: object) -> str:
         exists = Path(word).exists()
     except (OSError, ValueError):  # too long, or contains a NUL
         exists = False
+    if not exists and word.lower() in PLACEMENTS:
+        return word.lower()
     if not exists:
         near = nearest(word[:80], list(PLACEMENTS))
         raise InvalidArgumentError(
@@ -717,6 +728,8 @@ def _order(value: object) -> str:
         exists = bool(word) and Path(word).is_file()
     except (OSError, ValueError):
         exists = False
+    if not exists and word.lower() in ORDERS_BY_NAME:
+        return word.lower()
     if not exists:
         near = nearest(word[:80], [*ORDERS_BY_NAME, "first:", "last:"])
         raise InvalidArgumentError(f"no such file '{word[:80]}'", remedy=f"{{this={near or 'forward'}}} ({known})")

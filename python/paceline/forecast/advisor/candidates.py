@@ -146,6 +146,16 @@ class Space:
     is_divisible: bool = False
     """Whether no way to divide the model was given, so that others may be searched."""
 
+    def without(self, lacks: Mapping[str, tuple[str, ...]], given: Mapping[str, object]) -> Space:
+        """Return the space without values that a trainer lacks, but for those that were given."""
+        searched = {"sharding": "shardings", "checkpointing": "checkpointings"}
+        left: dict[str, Any] = {
+            name: [one for one in getattr(self, name) if one not in lacks.get(setting, ())]
+            for setting, name in searched.items()
+            if setting not in given
+        }
+        return replace(self, **left)
+
     def setups(self, workers: int, per_node: int, parallel: ModelParallel = ModelParallel()) -> list[Setup]:
         """Return the shardings that differ on so many ranks.
 

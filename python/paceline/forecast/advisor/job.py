@@ -86,6 +86,8 @@ class Job:
             raise InvalidArgumentError(
                 "needs a GPU type", setting="gpu", remedy="{gpu=h100} (list: paceline list gpus)"
             )
+        if sweep.file is not None:
+            space = space.without(sweep.file.lacks, values)
         job = cls(fixed, space, tuple(values["workers"])).accepted()
         return replace(job, space=replace(job.space, parallel=_parallel(job, values)))
 
