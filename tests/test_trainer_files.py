@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.interop import trainers
 from paceline.interop.trainers.shell import arguments
@@ -400,6 +401,34 @@ def test_an_option_switches_off_what_a_file_switches_on(tmp_path, name, options,
     for own, is_on in ((options, False), ({}, True)):
         sweep = Sweep.of(path, {**given, **own}, "paceline.simulate")
         assert (getattr(sweep.workload(sweep.trace), setting) != value) is is_on
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "sgd"},
+        {"kernels": "transformer-engine"},
+        {"expert_parallel": 1},
+        {"sharding": "none"},
+        {"lora": "16"},
+        {"lora": "none"},
+    ],
+    ids=lambda options: "".join(f"{name}-{value}" for name, value in options.items()),
+)
+def test_what_an_option_makes_meaningless_is_dropped(tmp_path, name, options):
+    values = {"gpu": "h100", "workers": 32, "model": "qwen3-0.6b"} | options
+    sweep = Sweep.of(written(tmp_path, name), values, "paceline.simulate")
+    assert prepare(sweep).scenarios
+
+
+def test_parameters_that_no_sharding_gathers_stay_on_the_gpu(tmp_path):
+    text = TORCHTITAN.replace("[training]\n", "[training]\nenable_cpu_offload = true\n")
+    for sharding, parts in (("zero3", ("parameters", "states")), ("none", ("states",))):
+        values = {"gpu": "h100", "workers": 16, "sharding": sharding}
+        sweep = Sweep.of(written(tmp_path, "titan.toml", text), values, "paceline.simulate")
+        workload = sweep.workload(sweep.trace)
+        assert workload is not None and workload.offload is not None and workload.offload.named == parts
 
 
 def test_without_adapters_a_file_trains_in_its_own_precision(tmp_path):

@@ -11,6 +11,8 @@ from paceline._core import Trace
 from paceline._internal.files import check_readable
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.names import of_script
+from paceline.catalog.models.traits import TRANSFORMER_ENGINE
+from paceline.catalog.offload import PARAMETERS
 from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
 from paceline.settings.kinds import NONE
@@ -25,6 +27,9 @@ _FREE = {"advise": ("sharding", "reshard_after_forward", "checkpointing", "batch
 _UNSAID = {"seq": "sequences as long as the model's, at most 8,192 tokens", "batch": "a batch of 1 per GPU"}
 """Assumptions where neither the file nor an option says it, by setting."""
 _BESIDE_ADAPTERS = ("dora", "quantize", "modules_to_save")
+_OF_WHOLE_MODELS = ("bf16", "mixed", "amp-bf16", "amp-fp16")
+"""Recipes of files without adapters, which are in FP32 beside what is frozen."""
+_OF_OPTIMIZER = ("optimizer_impl", "moment_dtype")
 _OF_GATHERED = ("reshard_after_forward", "prefetch", "unit", "param_dtype", "reduce_dtype")
 
 
@@ -243,6 +248,15 @@ def _drop_contradicted(reading: Reading, given: Mapping[str, Any]) -> None:
     if given.get("lora") == NONE:
         for name in _BESIDE_ADAPTERS:
             reading.drop(name)
+    elif "lora" in given and "lora" not in reading.options and reading.options.get("precision") in _OF_WHOLE_MODELS:
+        reading.drop("precision")
+    if given.get("optimizer", reading.options.get("optimizer")) != reading.options.get("optimizer"):
+        for name in _OF_OPTIMIZER:
+            reading.drop(name)
+    if _listed(given.get("expert_parallel", [2]))[0] == 1:
+        reading.drop("expert_dispatch")
+    if given.get("kernels") == TRANSFORMER_ENGINE:
+        reading.drop("loss_chunks")
     if "sharding" in given:
         kinds = [sharding.kind(str(one)) for one in _listed(given["sharding"])]
         if not all(one in sharding.GATHERED for one in kinds):
@@ -250,6 +264,12 @@ def _drop_contradicted(reading: Reading, given: Mapping[str, Any]) -> None:
                 reading.drop(name)
             if reading.options.get("precision") == "fsdp-mixed":
                 reading.drop("precision")
+            target, _, parts = str(reading.options.get("offload", "")).partition(":")
+            if PARAMETERS in parts:
+                left = [part for part in parts.split(",") if part != PARAMETERS]
+                reading.options |= {"offload": f"{target}:{','.join(left)}"}
+                if not left:
+                    reading.drop("offload")
         if any(one in (*sharding.GATHERED, "none") for one in kinds):
             reading.drop("bucket_size")
     if _listed(given.get("pipeline_parallel", [2]))[0] == 1:
