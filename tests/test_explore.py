@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_not_the_fastest():
 def test_images_and_gpus_without_known_nodes():
     told = model_answers.answer(ModelState(model="vit-huge", gpu="l40s", gpus=8, batch=4))
     assert told["unit"] == "images/s"
-    assert any("no built-in cluster has the" in note for note in told["notes"])
+    assert any("instances have the L40S" in note for note in told["notes"])
     # Iterations of minutes are simulated, too.
     assert model_answers.answer(ModelState(model="gpt3-175b", gpu="h800", gpus=4096))["rows"][0]["iteration_s"] > 60
     for fields, message in (
