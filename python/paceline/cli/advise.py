@@ -117,6 +117,7 @@ def advise(
             from paceline.forecast.wording import trainer_file
 
             own = as_in_file.forecast(file, machines[0], options)
+            file = machines[0].described_file(compared.answered[0].job.space.shardings) or file
             made |= {"file": file.to_dict(), "as_in_file": own.to_dict()}
             answer = compared.answered[0] if len(compared.answered) == 1 else None
             lines += ["", *own.lines(answer), "", *trainer_file.lines(file)]

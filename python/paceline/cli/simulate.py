@@ -167,10 +167,11 @@ def simulate(
 
         write(results, plot, prepared.noun)
     explanation = _explained(prepared, results) if explain else None
+    file = sweep.described_file()
     if as_json:
         made = _as_data(results, explanation, prepared.notes)
-        if sweep.file is not None:
-            made = [one | {"file": sweep.file.to_dict()} for one in made]
+        if file is not None:
+            made = [one | {"file": file.to_dict()} for one in made]
         put(json.dumps(made, indent=1, allow_nan=False))
     elif csv:
         from paceline.forecast.output.frame import to_csv
@@ -185,10 +186,10 @@ def simulate(
             return remedy.proposed(Typed.of("simulate", named[scenario.base], options, "flag"), sweep, scenario, result)
 
         _print(prepared, results, explanation, most, proposed)
-        if sweep.file is not None:
+        if file is not None:
             from paceline.forecast.wording import trainer_file
 
-            say(["", *trainer_file.lines(sweep.file)])
+            say(["", *trainer_file.lines(file)])
         say([f"wrote {path}" for path in (plan_json, timeline, plot) if path is not None])
 
 

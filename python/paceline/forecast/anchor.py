@@ -188,8 +188,8 @@ def _of_recording(prepared: Prepared, word: str) -> _Anchor:
 
 def _on(sweep: Sweep, gpus: int) -> Scenario:
     """Return the first scenario of the request on so many GPUs. Raises InvalidArgumentError."""
-    values = {name: value for name, value in sweep.values.items() if name != "measured"} | {"workers": [gpus]}
-    return prepare(replace(sweep, values=values, timeline=None, plot=None, one_strategy=True)).scenarios[0]
+    changed = sweep.changed({"measured": None, "workers": [gpus]})
+    return prepare(replace(changed, timeline=None, plot=None, one_strategy=True)).scenarios[0]
 
 
 def _gpus(scenario: Scenario) -> int:

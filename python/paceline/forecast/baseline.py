@@ -95,7 +95,7 @@ class Baseline:
         if strategy is None or given is None or "all" in given:
             return sweep
         others = [name for name in given if name != strategy]
-        return replace(sweep, values={**sweep.values, "strategy": [strategy, *others]})
+        return sweep.changed({"strategy": [strategy, *others]})
 
     def is_met(self, scenario: Scenario, result: Result) -> bool:
         """Whether a row has the values."""

@@ -61,7 +61,7 @@ def prepare(sweep: Sweep) -> Prepared:
     """Check everything that can be checked without simulating. Raises InvalidArgumentError."""
     with naming(sweep.sources):
         _check_outputs(sweep)
-        prepared = [_prepared(part) for part in sweep.parts]
+        prepared = [_prepared(own) for part in sweep.parts for own in part.by_sharding]
         together = Prepared(
             [scenario for one in prepared for scenario in one.scenarios],
             list(dict.fromkeys(note for one in prepared for note in one.notes)),
@@ -97,12 +97,13 @@ def _prepared(sweep: Sweep) -> Prepared:
     modeled = all(sweep.workload(named) is not None for named in sweep.traces)
     of_plans = sweep.values.keys() - ({"optimizer", "memory"} if modeled else set())
     given = {name: value for name, value in sweep.values.items() if name in of_plans}
-    sharding.check(sweep.get("sharding"), given)
+    shardings = sweep.compared_shardings
+    sharding.check(shardings, given)
     compression.check(sweep)
     strategies = compression.only_able(sweep, strategies, by_name)
-    if any(sharding.kind(one) != sharding.NONE for one in sweep.get("sharding") or ()):
-        strategies = sharding.only_able(strategies, by_name, all_strategies(), sweep.get("sharding"))
-        remarks += sharding.out_of_step(strategies if by_name else [], sweep.get("sharding"))
+    if any(sharding.kind(one) != sharding.NONE for one in shardings or ()):
+        strategies = sharding.only_able(strategies, by_name, all_strategies(), shardings or ())
+        remarks += sharding.out_of_step(strategies if by_name else [], shardings)
     elif "accumulate" in sweep.values:
         # The native module refuses those that were named.
         strategies = [one for one in strategies if one.is_of_ranks or one in by_name]
@@ -119,14 +120,14 @@ def _prepared(sweep: Sweep) -> Prepared:
         workload, conditions = sweep.workload(named), sweep.recorded(named)
         temporaries = sweep.update_bytes(named)
         if workload is not None:
-            check_sharding(workload, sweep.get("sharding"), sweep.values)
+            check_sharding(workload, shardings, sweep.values)
         if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
                 f"{trace.name}: has no gradients, so there is nothing to synchronize",
                 remedy="{sharding=zero3} (ranks gather its parameters)",
             )
         if workload is not None and sweep.get("bucket_size"):
-            sharding.check_buckets(sweep.get("sharding"))
+            sharding.check_buckets(shardings)
         under = [coordination for coordination in how.coordinations if coordination is not None]
         for name in sweep.get("library") or [None]:
             sides = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,6 +72,8 @@ class Sweep:
     """Several values that change the traces or the cluster; `values` has the first of each."""
     typed: Mapping[str, object] = field(default_factory=dict)
     """Values as they were given, by setting."""
+    beside: Sequence[str] = ()
+    """All shardings that are forecast, where these are a part of them."""
     _workloads: dict[str | Path | Config, Workload | None] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -95,10 +98,51 @@ class Sweep:
         if not self.each:
             return [self]
         combinations = product(*self.each.values())
-        return [
-            replace(self, values={**self.values, **dict(zip(self.each, values, strict=True))}, each={})
-            for values in combinations
+        return [self.changed(dict(zip(self.each, values, strict=True))) for values in combinations]
+
+    @property
+    def by_sharding(self) -> list[Sweep]:
+        """The request, divided where a trainer's file gives other options under other shardings."""
+        shardings = self.get("sharding") or ()
+        if self.file is None or len(shardings) < 2:
+            return [self]
+        runs = [
+            [name for name, _ in run]
+            for _, run in groupby(
+                [(name, {**self.changed({"sharding": [name]}).values, "sharding": None}) for name in shardings],
+                key=itemgetter(1),
+            )
         ]
+        if len(runs) == 1:
+            return [self]
+        return [replace(self.changed({"sharding": run}), beside=shardings) for run in runs]
+
+    def described_file(self, shardings: Sequence[str] = ()) -> TrainerFile | None:
+        """Return the trainer's file, with what it says under these shardings, or those that are forecast.
+
+        Raises InvalidArgumentError if one of them contradicts the file.
+        """
+        if self.file is None:
+            return None
+        names = shardings or self.get("sharding") or ()
+        return self.file.described(self.values, {name: self.changed({"sharding": [name]}).values for name in names})
+
+    @property
+    def compared_shardings(self) -> Sequence[str] | None:
+        """All shardings that are forecast; None if none was given."""
+        return self.beside or self.get("sharding")
+
+    def changed(self, values: Mapping[str, Any]) -> Sweep:
+        """Return the request with other values, under which a trainer's file is read again.
+
+        `values`: checked, by setting; None: not given. Raises InvalidArgumentError if they contradict the file.
+        """
+        each = {name: several for name, several in self.each.items() if name not in values}
+        if self.file is None:
+            own = {name: value for name, value in {**self.values, **values}.items() if value is not None}
+            return replace(self, values=own, each=each)
+        model, file, given = self.file.under(values)
+        return replace(self, traces=[model], values=given.values, sources=given.sources, each=given.each, file=file)
 
     @classmethod
     def of(

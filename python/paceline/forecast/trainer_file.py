@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline._core import Trace
+from paceline._internal import units
 from paceline._internal.files import check_readable
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.names import of_script
@@ -21,7 +21,7 @@ from paceline.settings.table import EACH, SETTINGS, SWEPT
 if TYPE_CHECKING:
     from paceline.interop.trainers.reading import Assumption, Reading, Row
 
-Workloads = Sequence[str | Path | Trace | Config]
+Workload = str | Path | Config
 _FREE = {"advise": ("sharding", "reshard_after_forward", "checkpointing", "batch", "accumulate", "microbatches")}
 """Settings that a command searches, whatever the file says of them."""
 _UNSAID = {"seq": "sequences as long as the model's, at most 8,192 tokens", "batch": "a batch of 1 per GPU"}
@@ -43,10 +43,31 @@ class TrainerFile:
     assumptions: tuple[Assumption, ...]
     options: Mapping[str, Any]
     """Values by setting, also of settings that the command searches."""
+    given: Given
+    """What was given beside it, before its options joined."""
+    gpu: str = ""
+    """That of `FILE@GPU`."""
     model: str = ""
     """The model that was given beside it."""
     lacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Values by setting that the trainer does not have; empty: all but the default."""
+
+    def under(self, values: Mapping[str, Any]) -> tuple[Workload, TrainerFile, Given]:
+        """Read the file again, with other values given beside it.
+
+        Args:
+            values: Checked values by setting; None: not given.
+
+        Returns:
+            The model, what became of the file's fields, and what was given with the file's options.
+
+        Raises:
+            InvalidArgumentError: The values contradict the file.
+        """
+        given = self.given.changed(values)
+        merged = merge(self.path, self.gpu, given)
+        assert merged is not None  # it was read before
+        return *merged, given
 
     def global_batch(self, workers: int, values: Mapping[str, Any]) -> int | None:
         """Return the samples of an iteration on so many GPUs; None if the file does not say the batch.
@@ -63,6 +84,25 @@ class TrainerFile:
         shared = of("tensor_parallel") * of("pipeline_parallel") * of("context_parallel")
         passes = int(self.options.get("microbatches", self.options.get("accumulate", 1)))
         return int(self.options["batch"]) * passes * max(1, workers // shared)
+
+    def described(self, values: Mapping[str, Any], under: Mapping[str, Mapping[str, Any]]) -> TrainerFile:
+        """Return the file with an assumption for each option that it gives under a sharding, and not otherwise.
+
+        Args:
+            values: All options, under the first sharding, or the file's.
+            under: All options under other shardings, by these.
+        """
+        from paceline.interop.trainers.reading import Assumption
+
+        shardings: dict[str, list[str]] = {}
+        for name, others in under.items():
+            names = [one for one in dict.fromkeys([*others, *values]) if one != "sharding"]
+            for one in (one for one in names if others.get(one) != values.get(one)):
+                option = SETTINGS[one].source(self.given.given_by, others.get(one, values.get(one))).name
+                words = f"no {option}" if one not in others else f"{option} {others[one]}"
+                shardings.setdefault(words, []).append(name)
+        made = [Assumption(f"under {units.listed(names)}: {words}") for words, names in shardings.items()]
+        return replace(self, assumptions=(*self.assumptions, *made))
 
     @property
     def left_out(self) -> str:
@@ -115,6 +155,12 @@ class Given:
     each: dict[str, list[Any]]
     """Several values that change traces or clusters, by setting."""
     sources: dict[str, Source]
+
+    def changed(self, values: Mapping[str, Any]) -> Given:
+        """Return it with other values; None: not given."""
+        own = {name: value for name, value in {**self.values, **values}.items() if value is not None}
+        each = {name: several for name, several in self.each.items() if name not in values}
+        return replace(self, values=own, each=each, sources=dict(self.sources))
 
 
 def find(workloads: Sequence[object]) -> tuple[Path, str] | None:
@@ -171,7 +217,7 @@ def is_candidate(word: str | Path) -> bool:
 _SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".conf", ".sh", ".bash", ".slurm", ".sbatch", ".args")
 
 
-def merge(path: Path, gpu: str, given: Given) -> tuple[str | Path | Config, TrainerFile] | None:
+def merge(path: Path, gpu: str, given: Given) -> tuple[Workload, TrainerFile] | None:
     """Read a trainer's file; add its options to what was given. None for a JSON document of another kind.
 
     Args:
@@ -188,6 +234,7 @@ def merge(path: Path, gpu: str, given: Given) -> tuple[str | Path | Config, Trai
     from paceline.interop import trainers
     from paceline.interop.trainers.reading import Assumption
 
+    before = given.changed({})
     if gpu and given.values.setdefault("gpu", gpu) != gpu:
         raise InvalidArgumentError(f"{path.name}@{gpu:.80} says the GPU, too", setting="gpu", remedy="drop {gpu}")
     known = {**given.values, **given.each}
@@ -218,10 +265,10 @@ def merge(path: Path, gpu: str, given: Given) -> tuple[str | Path | Config, Trai
     ]
     assumptions = (*reading.assumptions, *assumed)
     options, lacks = dict(reading.options), reading.trainer.lacks
-    return model, TrainerFile(path, reading.trainer.name, rows, assumptions, options, named, lacks)
+    return model, TrainerFile(path, reading.trainer.name, rows, assumptions, options, before, gpu, named, lacks)
 
 
-def _model(reading: Reading, given: Given) -> str | Path | Config:
+def _model(reading: Reading, given: Given) -> Workload:
     """Return the model that was given, else the file's. Raises InvalidArgumentError if there is none."""
     named = given.values.pop("model", None)
     if named is not None:

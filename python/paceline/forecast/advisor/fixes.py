@@ -108,7 +108,7 @@ def _trial(job: Job, one: TooLarge, settings: Settings) -> Trial:
 
 def _with(job: Job, settings: Settings, gpus: int) -> Job | None:
     """Return the job with other settings; None if the GPUs cannot be divided so. Raises InvalidArgumentError."""
-    space, values = job.space, dict(job.sweep.values)
+    space, values = job.space, {}
     for name, value in settings.items():
         match name:
             case "sharding":
@@ -126,8 +126,7 @@ def _with(job: Job, settings: Settings, gpus: int) -> Job | None:
             case _:
                 checked = SETTINGS[name].check(value, None, "advise")
                 values[name] = checked[0] if name in EACH else checked
-    sweep = replace(job.sweep, values=values)
-    changed = replace(job, sweep=sweep, space=space, gpus=(gpus,), known={}, _scenarios={}, _workloads={}, _per_node={})
+    changed = job.on((gpus,), space, job.sweep.changed(values))
     own = space.parallel[0]
     changed = changed.accepted()
     if space.parallel == job.space.parallel or (own.suits(gpus, changed.gpus_per_node) and changed.divides(own)):

@@ -39,10 +39,8 @@ class _Computed(NamedTuple):
     batch: int
     checkpointing: str
     microbatches: int | None
-
-    @classmethod
-    def of(cls, one: Candidate) -> _Computed:
-        return cls(one.parallel, one.batch, one.checkpointing, one.microbatches)
+    sharding: str = ""
+    """Where a trainer's file may give other options under another."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -63,6 +61,8 @@ class Job:
     """Forecasts made so far."""
     _scenarios: dict[_Computed, dict[tuple[int, str], Scenario]] = field(default_factory=dict, compare=False)
     _workloads: dict[_Computed, Workload] = field(default_factory=dict, compare=False)
+    _requests: dict[tuple[_Computed, tuple[str, ...]], Sweep] = field(default_factory=dict, compare=False)
+    """Of a trainer's file, which is read again under other settings."""
     _per_node: dict[ModelParallel, int] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -93,14 +93,17 @@ class Job:
 
     def accepted(self) -> Job:
         """Return the job with the shardings that no setting contradicts. Raises InvalidArgumentError for none."""
-        space = self.space
-        values = {**self.sweep.values, **({} if space.accumulate is None else {"accumulate": space.accumulate})}
-        space = replace(
-            space,
-            shardings=_accepted(self.whole, space.shardings, values),
-            gathers=_refused(partial(check_sharding, self.whole, [NONE], values)) is not None,
-        )
-        return replace(self, space=space)
+        refusals = {name: self._refusal(name, self.space.accumulate) for name in self.space.shardings}
+        accepted = [name for name, refusal in refusals.items() if refusal is None]
+        if not accepted and (first := refusals[self.space.shardings[0]]) is not None:
+            raise first
+        gathers = _refused(partial(check_sharding, self._under(NONE)[0], [NONE], self._under(NONE)[1])) is not None
+        return replace(self, space=replace(self.space, shardings=accepted, gathers=gathers))
+
+    def on(self, gpus: tuple[int, ...], space: Space | None = None, sweep: Sweep | None = None) -> Job:
+        """Return the job on other numbers of GPUs, with another space or request where one is given."""
+        own = replace(self, gpus=gpus, space=space or self.space, _scenarios={}, _requests={}, _per_node={})
+        return own if sweep is None else replace(own, sweep=sweep, known={}, _workloads={})
 
     @cached_property
     def whole(self) -> Workload:
@@ -189,7 +192,9 @@ class Job:
     def notes(self) -> tuple[str, ...]:
         """Assumptions, as notes."""
         [parallel, *more] = self.space.parallel
-        notes = self._prepared(self._plain(ModelParallel() if more else parallel))[1]
+        shardings = [""] if self.sweep.file is None else self.space.shardings
+        plain = [self._plain(ModelParallel() if more else parallel, sharding) for sharding in shardings]
+        notes = list(dict.fromkeys(note for one in plain for note in self._prepared(one)[1]))
         if max(one.experts for one in self.space.parallel) > 1:
             notes = ["Groups of ranks (hsdp) are tried only without expert parallelism", *notes]
         if max(one.context for one in self.space.parallel) > 1 and more:
@@ -200,7 +205,11 @@ class Job:
 
     def workload(self, candidate: Candidate) -> Workload:
         """Return the model on the GPU. Raises InvalidArgumentError."""
-        return self._workload(_Computed.of(candidate))
+        return self._workload(self._computed(candidate))
+
+    def values(self, candidate: Candidate) -> Mapping[str, Any]:
+        """Return the values of a candidate's settings."""
+        return self.sweep.values if self.sweep.file is None else self._with(self._computed(candidate)).values
 
     @cached_property
     def capacity_bytes(self) -> int:
@@ -220,7 +229,7 @@ class Job:
 
     def scenario(self, candidate: Candidate) -> Scenario:
         """Return what is forecast for a candidate. Raises InvalidArgumentError."""
-        key = _Computed.of(candidate)
+        key = self._computed(candidate)
         if key not in self._scenarios:
             self._scenarios[key] = self._prepared(key)[0]
         return self._scenarios[key][candidate.gpus, candidate.setup.sharding].changed(**candidate.options)
@@ -233,7 +242,7 @@ class Job:
 
     def accumulates(self, sharding: str, passes: int) -> bool:
         """Whether so many passes are accepted beside the settings that do not vary."""
-        return _refusal(self.whole, sharding, {**self.sweep.values, "accumulate": passes}) is None
+        return self._refusal(sharding, passes) is None
 
     def check(self, parallel: ModelParallel) -> None:
         """Raise InvalidArgumentError if the model cannot be divided like this."""
@@ -248,16 +257,36 @@ class Job:
             return False
         return True
 
-    def _plain(self, parallel: ModelParallel) -> _Computed:
+    def _computed(self, one: Candidate) -> _Computed:
+        sharding = "" if self.sweep.file is None else one.setup.sharding
+        return _Computed(one.parallel, one.batch, one.checkpointing, one.microbatches, sharding)
+
+    def _plain(self, parallel: ModelParallel, sharding: str = "") -> _Computed:
         """Return the least that is computed with a way to divide the model."""
         microbatches = parallel.stages if parallel.stages > 1 else None
-        return _Computed(parallel, 1, self.space.checkpointings[0], microbatches)
+        return _Computed(parallel, 1, self.space.checkpointings[0], microbatches, sharding)
+
+    def _under(self, sharding: str) -> tuple[Workload, Mapping[str, Any]]:
+        """Return the model with one sample on one GPU, and the settings that do not vary, under a sharding."""
+        if self.sweep.file is None:
+            return self.whole, self.sweep.values
+        key = self._plain(ModelParallel(), sharding)
+        return self._workload(key), self._with(key).values
+
+    def _refusal(self, sharding: str, passes: int | None) -> InvalidArgumentError | None:
+        """Return why a forecast refuses a sharding with so many passes beside other settings; None if it does not."""
+        workload, values = self._under(sharding)
+        values = {**values, **({} if passes is None else {"accumulate": passes})}
+        of_plan = {one: value for one, value in values.items() if one in OPTIONS} | {"sharding": [sharding]}
+        return _refused(partial(check_options, [sharding], of_plan)) or _refused(
+            partial(check_sharding, workload, [sharding], values)
+        )
 
     def _workload(self, key: _Computed) -> Workload:
         if key not in self._workloads:
-            found = self._with(key).workload(self.sweep.trace)
-            assert found is not None  # checked by `of`
-            self._workloads[key] = found
+            workload = (changed := self._with(key)).workload(changed.trace)
+            assert workload is not None  # checked by `of`
+            self._workloads[key] = workload
         return self._workloads[key]
 
     def _suited(self, parallel: ModelParallel) -> list[int]:
@@ -266,31 +295,26 @@ class Job:
         per_node = self.gpus_per_node if parallel.group > 1 else 1
         return [gpus for gpus in self.gpus if parallel.suits(gpus, per_node)]
 
-    def _with(self, key: _Computed, **values: Any) -> Sweep:  # noqa: ANN401
+    def _with(self, key: _Computed, shardings: Sequence[str] = ()) -> Sweep:
         suited = self._suited(key.parallel) or [key.parallel.group]
-        return replace(self.sweep, values={**self.sweep.values, **key.options, "workers": suited, **values})
+        shardings = [key.sharding] if key.sharding else list(shardings)
+        own = {**key.options, "workers": suited, **({"sharding": shardings} if shardings else {})}
+        if self.sweep.file is None:
+            return self.sweep.changed(own)
+        if (known := self._requests.get((key, tuple(shardings)))) is not None:
+            return known
+        # Where a way to divide the model is not this candidate's, neither the file nor what was given has it.
+        alone = dict.fromkeys(_PARALLEL, 1)
+        changed = self.sweep.changed({**alone, "accumulate": None, **own})
+        values = {name: value for name, value in changed.values.items() if alone.get(name) != value}
+        self._requests[key, tuple(shardings)] = replace(changed, values=values)
+        return self._requests[key, tuple(shardings)]
 
     def _prepared(self, key: _Computed) -> tuple[dict[tuple[int, str], Scenario], list[str]]:
-        prepared = prepare(self._with(key, sharding=list(self.space.shardings)))
-        order = product(self._suited(key.parallel), self.space.shardings)
+        shardings = [key.sharding] if key.sharding else self.space.shardings
+        prepared = prepare(self._with(key, shardings))
+        order = product(self._suited(key.parallel), shardings)
         return dict(zip(order, prepared.scenarios, strict=True)), prepared.notes
-
-
-def _accepted(workload: Workload, names: Sequence[str], values: Mapping[str, Any]) -> Sequence[str]:
-    """Return the shardings that no setting contradicts. Raises InvalidArgumentError if there is none."""
-    refusals = {name: _refusal(workload, name, values) for name in names}
-    accepted = [name for name, refusal in refusals.items() if refusal is None]
-    if not accepted and (first := refusals[names[0]]) is not None:
-        raise first
-    return accepted
-
-
-def _refusal(workload: Workload, name: str, values: Mapping[str, Any]) -> InvalidArgumentError | None:
-    """Return why a forecast refuses a sharding beside other settings; None if it does not."""
-    of_plan = {one: value for one, value in values.items() if one in OPTIONS} | {"sharding": [name]}
-    return _refused(partial(check_options, [name], of_plan)) or _refused(
-        partial(check_sharding, workload, [name], values)
-    )
 
 
 def _refused(check: Callable[[], None]) -> InvalidArgumentError | None:

@@ -143,7 +143,7 @@ def safer(job: Job, found: Found) -> Option | None:
     tensors = (ModelParallel(tensor) for tensor in (2, 4, 8))
     more = [one for one in tensors if one not in job.space.parallel and job.divides(one)]
     space = replace(job.space, batch=None, checkpointings=CHECKPOINTINGS, parallel=(*job.space.parallel, *more))
-    freer = replace(job, space=space, gpus=(found.gpus,), _scenarios={})
+    freer = job.on((found.gpus,), space)
     try:
         tried = Found(found.gpus, found.capacity_bytes)
         search(freer, tried)
@@ -162,7 +162,7 @@ def enough(job: Job, one: Candidate, *, roomy: bool = False, most: int = 64) -> 
     first, last = one.gpus // node + 1, max(2, most * one.gpus // node)
 
     def fits(nodes: int) -> bool:
-        own = replace(job, gpus=(nodes * node,), known={}, _scenarios={})
+        own = job.on((nodes * node,))
         try:
             it = least(own, one.setup, nodes * node)
         except InvalidArgumentError:
@@ -315,8 +315,10 @@ def candidates(job: Job, setup: Setup, gpus: int) -> list[Bounded]:
 
 def sizes_of_buckets(job: Job, setup: Setup, workers: int) -> Sequence[int | None]:
     """Return the sizes of buckets that are tried: the given one alone, or where units are gathered, the library's."""
-    is_free = workers > 1 and shardings.kind(setup.sharding) not in shardings.GATHERED
-    return (None, *_BUCKETS) if is_free and job.sweep.get("bucket_size") is None else (None,)
+    if workers == 1 or shardings.kind(setup.sharding) in shardings.GATHERED:
+        return (None,)
+    is_given = job.values(Candidate(workers, setup, 1, 1, "none")).get("bucket_size") is not None
+    return (None,) if is_given else (None, *_BUCKETS)
 
 
 def _of_sizes(
@@ -330,7 +332,7 @@ def _of_sizes(
         for checkpointing, bucket in product(job.space.checkpointings, sizes_of_buckets(job, setup, workers)):
             one = Candidate(workers, setup, batch, passes, checkpointing, parallel, bucket)
             workload = job.workload(one)
-            size = least_bytes(workload, one, per_node, job.sweep.values)
+            size = least_bytes(workload, one, per_node, job.values(one))
             # What does not fit is not timed.
             able = size <= job.allocatable_bytes
             rate = one.global_batch / least_seconds(workload, one, per_node) if able else math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.interop.trainers import deepspeed, fsdp
 from paceline.interop.trainers.reading import Reading, Trainer
-from paceline.interop.trainers.words import AUTOCAST, DTYPES, default_optimizer, eager_kernels
+from paceline.interop.trainers.words import AUTOCAST, DTYPES, default_optimizer, eager_kernels, recipe_of
 
 _KINDS = {
     "no": "none",
@@ -24,14 +24,14 @@ def _derive(reading: Reading) -> None:
     _parallelism(reading)
     if kind == "fsdp":
         fsdp.take(reading)
-        reading.take("precision", "mixed" if dtype in AUTOCAST else None, "mixed_precision")
+        reading.take("precision", recipe_of(reading, dtype), "mixed_precision")
     elif kind == "deepspeed":
         _deepspeed(reading, dtype)
     elif kind == "megatron":
         _megatron(reading)
     else:
         reading.take("sharding", "none", "distributed_type")
-        reading.take("precision", AUTOCAST.get(dtype or ""), "mixed_precision")
+        reading.take("precision", recipe_of(reading, dtype), "mixed_precision")
     if reading.text("dynamo_config.dynamo_backend", "dynamo_backend").lower() not in ("", "no"):
         reading.take("kernels", "compiled", "dynamo_config.dynamo_backend", "dynamo_backend")
     else:

@@ -70,7 +70,11 @@ def take(reading: Reading, words: Sequence[str] = ()) -> None:
     if reading.flag(*names("activation_checkpointing")):
         reading.take("checkpointing", "full", *names("activation_checkpointing"))
     if reading.flag(*names("offload_params", "cpu_offload")) or "offload" in words:
-        reading.take("offload", "cpu:parameters,states", *names("offload_params", "cpu_offload"), "fsdp")
+        own = names("offload_params", "cpu_offload")
+        if str(reading.effective("sharding")).startswith(("zero3", "hsdp")):
+            reading.take("offload", "cpu:parameters,states", *own, "fsdp")
+        else:
+            reading.idle(reading.present(*own), "only FSDP, zero3 and hsdp, offloads parameters")
     ahead = names("backward_prefetch", "backward_prefetch_policy")
     if reading.choice(PREFETCH, *ahead) is False:
         reading.leave(reading.present(*ahead), "units are forecast to be gathered ahead")

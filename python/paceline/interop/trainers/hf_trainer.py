@@ -19,6 +19,7 @@ from paceline.interop.trainers.words import (
     adapters_in_fp32,
     as_fields,
     eager_kernels,
+    recipe_of,
     take_gpus,
     take_lora,
     take_loss,
@@ -80,13 +81,9 @@ def precision(reading: Reading, held: str | None, *fields: str) -> None:
         reading.take("dtype", dtype, *own)
     if reading.options.get("precision") not in (None, *AUTOCAST.values()):
         return
-    sharding = str(reading.effective("sharding", "none"))
-    recipe, named = AUTOCAST[dtype], (*own, *fields)
-    if sharding.startswith(("zero3", "hsdp")):
-        # accelerate casts what is trained to FP32 under FSDP (fsdp.py).
-        recipe, named = "mixed", own
-    elif held == "bf16":
-        recipe = "bf16"
+    recipe, named = recipe_of(reading, dtype), own
+    if recipe == AUTOCAST[dtype]:
+        recipe, named = "bf16" if held == "bf16" else recipe, (*own, *fields)
     if recipe != reading.options.get("precision"):
         reading.take("precision", recipe, *named)
         reading.assume(f"the recipe of precision {recipe}", "--precision NAME", "precision")

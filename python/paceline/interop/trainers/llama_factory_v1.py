@@ -10,6 +10,7 @@ from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import (
     eager_kernels,
+    recipe_of,
     take_gpus,
     take_lora,
     take_optimizer,
@@ -69,7 +70,9 @@ def _sharding(reading: Reading) -> None:
     reading.default("dtype", "bf16", "bf16, LLaMA-Factory's default", "--dtype NAME")
     reading.take("dtype", "bf16" if is_half else "fp32", "bf16")
     if is_half and "precision" not in reading.options:
-        recipe = "fsdp-mixed" if reading.effective("sharding") == "zero3" else "amp-bf16"
+        recipe = recipe_of(reading, "bf16")
+        # FSDP2 of its own reduces in FP32.
+        recipe = "fsdp-mixed" if recipe == "mixed" else recipe
         reading.take("precision", recipe, "bf16", _STRATEGY)
         if not reading.source("precision"):
             reading.default("precision", recipe, "bf16, LLaMA-Factory's default", "--dtype NAME")

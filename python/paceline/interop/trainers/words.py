@@ -52,7 +52,19 @@ NO_BITSANDBYTES: Mapping[str, tuple[str, ...]] = {
     "loss_chunks": (),
 }
 """What trainers lack that have neither bitsandbytes' optimizers nor Liger's loss."""
-_ADAMW = ("adamw", "adam")
+
+
+def recipe_of(reading: Reading, dtype: str | None) -> str | None:
+    """Return the recipe of accelerate's mixed precision in a type, by the sharding; None without autocast's types.
+
+    accelerate casts what is trained to FP32 under FSDP (fsdp.py). Only DeepSpeed shards states alone.
+    """
+    if dtype is None or dtype not in AUTOCAST:
+        return None
+    sharding = str(reading.effective("sharding", "none")).partition(":")[0]
+    return {"none": AUTOCAST[dtype], "zero1": "o2", "zero2": "o2"}.get(sharding, "mixed")
+
+
 OPTIMIZERS: Mapping[str, tuple[str, str | None]] = {
     **dict.fromkeys(("adamw", "adam", "adamw_torch", "adamw_hf", "adamw_anyprecision"), ("adamw", None)),
     **dict.fromkeys(("adamw_torch_fused", "adamw_apex_fused", "fusedadam"), ("adamw", "fused")),
