@@ -79,3 +79,8 @@ def test_a_table_of_the_file_says_what_follows_the_sharding(tmp_path):
     assert "under zero3 and hsdp: --precision mixed" in cli.facts(text)["Assumed"]
     made = json.loads(cli.printed("advise", path, *ON, "--json"))["file"]["assumed"]
     assert {"assumption": "under zero1 and zero2: --precision o2", "remedy": ""} in made
+
+
+def test_shardings_that_a_trainer_lacks_are_not_searched(tmp_path):
+    [made] = json.loads(cli.printed("advise", written(tmp_path, "titan.toml"), *ON, "--top", "9", "--json"))["gpus"]
+    assert {row["sharding"] for row in made["rows"]} <= {"none", "zero3", "hsdp"}

@@ -80,6 +80,9 @@ class Job:
             may_offload="checkpointing" not in values,
             is_divisible=not values.keys() & set(_PARALLEL),
         )
+        if "sharding" not in values and sweep.file is not None:
+            able = [one for one in space.shardings if has(sweep.file.lacks, {"sharding": one})]
+            space = replace(space, shardings=able)
         fixed = replace(sweep, values={name: value for name, value in values.items() if name not in SEARCHED})
         workload = fixed.workload(fixed.trace)
         if workload is None:
