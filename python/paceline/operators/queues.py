@@ -103,6 +103,25 @@ class Program:
 
         return Program(after(later.host), after(later.device))
 
+    @property
+    def period_s(self) -> float:
+        """Seconds of each of its runs when it runs again and again.
+
+        It is the eigenvalue of the max-plus matrix, which is the largest mean of a cycle: as the queues go, at most
+        through the host alone, the device alone, or both. No time of an operator that grows makes it smaller.
+        """
+        return max(self.host[0], self.device[1], (self.host[1] + self.device[0]) / 2)
+
+    @property
+    def steady(self) -> Queues:
+        """Both queues at the start of one of these runs, all of which take `period_s`; the later one is at zero."""
+        period = self.period_s
+        host, device = self.host[1] - period, 0.0
+        if self.device[1] < period:
+            host, device = 0.0, self.device[0] - period
+        later = max(host, device)
+        return Queues(host - later, device - later)
+
     def run(self, queues: Queues) -> None:
         """Advance both queues."""
         host, device = queues.host_s, queues.device_s

@@ -45,7 +45,7 @@ from paceline.catalog.optimizers import IN_BACKWARD, States, states_each, states
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 from paceline.operators.constants import constant as operator_constant
-from paceline.operators.queues import Program, Queues
+from paceline.operators.queues import Program
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,11 @@ class Workload:
     @cached_property
     def parts(self) -> tuple[tuple[Timed, ...], ...]:
         """Layers of each part of the model with their durations, for one microbatch; stages take the parts in turn."""
-        return tuple(self._timed(part) for part in self._parts())
+        parts = self._parts()
+        made: list[tuple[Timed, ...]] = [()] * len(parts)
+        for stage in range(self.pipeline):
+            made[stage :: self.pipeline] = self._timed(parts[stage :: self.pipeline])
+        return tuple(made)
 
     @cached_property
     def stages(self) -> tuple[tuple[Timed, ...], ...]:
@@ -327,42 +331,58 @@ class Workload:
         """Of each kind of layer."""
         return {}
 
-    def _timed(self, part: Sequence[Layer]) -> tuple[Timed, ...]:
-        """Return the layers of a part with the durations that they have in the second of two iterations."""
-        queues = Queues()
-        spent = [self._spent(layer) for layer in part]
-        # With positions and masks, the host waits for the device once in each pass.
+    def _before(self, part: Sequence[Layer]) -> Program:
+        """Return what a part takes before its first layer: for positions and masks, the host waits for the device."""
         is_decoder = any(layer.attention is not None and layer.attention.causal for layer in part)
-        before = spent_before(part[0], self.hardware, self.setting) if is_decoder else Program()
-        forward_s, backward_s = [0.0] * len(part), [0.0] * len(part)
-        for _ in range(2):
+        return spent_before(part[0], self.hardware, self.setting) if is_decoder else Program()
+
+    def _pass(self, parts: Sequence[Sequence[Layer]]) -> Program:
+        """Return a forward and a backward pass of a stage that has these parts."""
+        made = Program()
+        for part in parts:
+            made = made.then(self._before(part))
+            for layer in part:
+                made = made.then(self._spent(layer).forward)
+        for layer in reversed([*chain.from_iterable(parts)]):
+            made = made.then(self._spent(layer).backward)
+        return made
+
+    def _timed(self, parts: Sequence[Sequence[Layer]]) -> list[tuple[Timed, ...]]:
+        """Return the layers of a stage's parts with the durations that they have in one of many passes in a row."""
+        queues = self._pass(parts).steady
+        begun = queues.done_s
+        forward_s: list[float] = []
+        for part in parts:
+            self._before(part).run(queues)
+            for layer in part:
+                self._spent(layer).forward.run(queues)
+                forward_s.append(queues.done_s - begun)
+                begun = queues.done_s
+        backward_s: list[float] = []
+        for layer in reversed([*chain.from_iterable(parts)]):
+            self._spent(layer).backward.run(queues)
+            backward_s.append(queues.done_s - begun)
             begun = queues.done_s
-            before.run(queues)
-            for place, one in enumerate(spent):
-                one.forward.run(queues)
-                forward_s[place], begun = queues.done_s - begun, queues.done_s
-            for place, one in reversed(list(enumerate(spent))):
-                one.backward.run(queues)
-                backward_s[place], begun = queues.done_s - begun, queues.done_s
-        made = []
-        for place, (layer, one) in enumerate(zip(part, spent, strict=True)):
-            waits = (0.0, 0.0)
-            if layer.attention is not None:
-                waits = self._context_waits(layer.attention, *one.attention_s)
-            exchange = self._exchange(layer, one.products_s) if layer.block else 0.0
-            # Full checkpointing exchanges again, and waits again.
-            times = 2 if self.checkpointing == "full" and layer.block else 1
-            made.append(
-                Timed(
-                    layer,
-                    forward_s[place] + waits[0] + exchange,
-                    backward_s[place] + waits[1] + exchange + (times - 1) * (waits[0] + exchange),
-                    round(activation_bytes(layer, self.computed) / self.context),
-                    (1 + times) * exchange,
-                    times * waits[0] + waits[1],
-                )
-            )
-        return tuple(made)
+        durations = zip(forward_s, reversed(backward_s), strict=True)
+        return [tuple(self._with_waits(layer, *next(durations)) for layer in part) for part in parts]
+
+    def _with_waits(self, layer: Layer, forward_s: float, backward_s: float) -> Timed:
+        """Return a layer with what it waits for other GPUs in both passes, in addition to its durations."""
+        spent = self._spent(layer)
+        waits = (0.0, 0.0)
+        if layer.attention is not None:
+            waits = self._context_waits(layer.attention, *spent.attention_s)
+        exchange = self._exchange(layer, spent.products_s) if layer.block else 0.0
+        # Full checkpointing exchanges again, and waits again.
+        times = 2 if self.checkpointing == "full" and layer.block else 1
+        return Timed(
+            layer,
+            forward_s + waits[0] + exchange,
+            backward_s + waits[1] + exchange + (times - 1) * (waits[0] + exchange),
+            round(activation_bytes(layer, self.computed) / self.context),
+            (1 + times) * exchange,
+            times * waits[0] + waits[1],
+        )
 
     def _context_waits(self, attention: Attention, forward_s: float, backward_s: float) -> tuple[float, float]:
         """Return what attention of a part of the sequence waits in both passes for keys and values of the others.
@@ -495,21 +515,25 @@ class Workload:
 
     @cached_property
     def optimizer_s(self) -> float:
-        """Seconds of the update of all parameters of the stage; a rank that updates a shard takes its share of it."""
-        layers = self.own.layers if self.pipeline == 1 else tuple(one.layer for one in self.timed)
-        # The host is ahead of the device by what is left of the backward pass.
-        queues = Queues(0.0, max(one.backward_s for one in self.timed))
-        begun = queues.done_s
-        for recipe, parameters in self._updated(layers, self.recipe):
-            spent_on_update(
-                parameters,
-                recipe,
-                optimizer=self.optimizer,
-                impl=self.optimizer_impl,
-                ways=self.tensor,
-                hardware=self.hardware,
-            ).run(queues)
-        return queues.done_s - begun
+        """Seconds that the update of the stage's parameters adds to passes; a rank of a shard takes its share of it.
+
+        It is what an iteration takes longer than its passes alone, when iterations follow each other: where the host is
+        behind the device, the device does part of it meanwhile.
+        """
+        parts = [[one.layer for one in part] for part in self._parts_of(self.slowest)]
+        iteration = made = self._pass(parts)
+        for recipe, parameters in self._updated([*chain.from_iterable(parts)], self.recipe):
+            iteration = iteration.then(
+                spent_on_update(
+                    parameters,
+                    recipe,
+                    optimizer=self.optimizer,
+                    impl=self.optimizer_impl,
+                    ways=self.tensor,
+                    hardware=self.hardware,
+                )
+            )
+        return iteration.period_s - made.period_s
 
     @property
     def before_s(self) -> float:
