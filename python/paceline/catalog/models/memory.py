@@ -106,9 +106,11 @@ def activation_bytes(layer: Layer, computed: Computation) -> int:
         # Only the gradient of the head's matrix needs what it is multiplied by.
         kept = kept if any(one.trains for one in (*layer.tensors, *layer.shared)) else replace(kept, products=0.0)
     elif computed.kept is not None:
+        # Adapters keep more than the rules count; what is frozen never does.
         by_rules = activation_bytes(layer, replace(computed, kept=None))
         own = computed.kept(layer)
-        return min(own, by_rules) if checkpointing == "selective" else own
+        has_adapter = any(tensor.is_of_adapter for tensor in layer.tensors)
+        return own if has_adapter and checkpointing != "selective" else min(own, by_rules)
     total = (kept.inputs + kept.products) * size + kept.wide * _kept_of_logits(layer, computed)
     if attention == "flash" and kept.scores:
         # The log-sum-exp of each query, in FP32.
