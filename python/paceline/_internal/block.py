@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline._internal.console import width, wrapped
+from paceline._internal.units import printable
 from paceline.errors import TRY
 
 LABEL = 11
@@ -77,7 +78,7 @@ def block(facts: Iterable[Fact], columns: int | None = None) -> list[str]:
             else:
                 inner = start + first + _GAP
                 texts = _filled(value[1], columns, inner) or [""]
-                texts[0] = f"{value[0]:<{first}}{'':{_GAP}}{texts[0]}".rstrip()
+                texts[0] = f"{printable(value[0]):<{first}}{'':{_GAP}}{texts[0]}".rstrip()
                 texts[1:] = [f"{'':{first + _GAP}}{text}" for text in texts[1:]]
             for text in texts:
                 lines.append(label + _toned(text, fact.tone))
@@ -126,6 +127,7 @@ def notes(texts: Iterable[str], columns: int | None = None, title: str = "Notes"
 def suggestion(remedy: str, columns: int | None = None) -> list[str]:
     """Return `  try: ` and what to type; a long command is continued with backslashes, so that it can be pasted."""
     columns = columns or width()
+    remedy = printable(remedy)
     if len(TRY) + len(remedy) <= columns:
         return [TRY + remedy]
     if remedy.startswith(("paceline ", "python ")):

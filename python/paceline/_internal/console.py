@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import threading
@@ -14,6 +15,7 @@ import click
 
 from paceline._internal import tables
 from paceline._internal.tables import Column, Groups
+from paceline._internal.units import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -25,9 +27,10 @@ def render(columns: Sequence[Column], groups: Groups) -> list[str]:
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Return the text as lines of limited width."""
+    """Return the text as lines of limited width, with control characters escaped."""
     import textwrap
 
+    text = printable(" ".join(text.splitlines()).replace("\t", " "))
     return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
@@ -45,15 +48,26 @@ def say(lines: Sequence[str], *, err: bool = False) -> None:
     """Print lines of text, wrapped; colors only on a terminal, and not with NO_COLOR (https://no-color.org).
 
     A stream whose encoding has no rules, dashes and quotation marks gets those of ASCII. In a pipe, rules are ASCII,
-    too, as tools count bytes.
+    too, as tools count bytes. Control and bidirectional characters, such as those of a file's fields, are escaped:
+    only the colors and the bold type of `click.style` reach the terminal.
     """
     stream = sys.stderr if err else sys.stdout
     is_terminal = stream is not None and stream.isatty()
     for line in lines:
-        text = encodable(fitted(line), stream)
+        text = encodable(fitted(_safe(line)), stream)
         if not is_terminal and _RULE in text:
             text = text.replace(_RULE, "-")
         click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
+
+
+_STYLES = re.compile(r"(\x1b\[(?:0|1|3[0-7])m)")
+
+
+def _safe(line: str) -> str:
+    """Return a line without other escape sequences than those of styles."""
+    parts = _STYLES.split(line)
+    parts[::2] = ["\n".join(map(printable, part.split("\n"))) for part in parts[::2]]
+    return "".join(parts)
 
 
 _RULE = "─"
@@ -81,15 +95,18 @@ def put(document: str) -> None:
 
 def remark(text: str) -> None:
     """Print a note to stderr, wrapped."""
-    say([f"paceline: note: {text}"], err=True)
+    say([f"paceline: note: {printable(text)}"], err=True)
 
 
 def fitted(line: str) -> str:
     """Return a line as it is if it is as narrow as a table may be, or else wrapped, with what follows indented."""
     if len(click.unstyle(line)) <= table_width():
         return line
+    import textwrap
+
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return "\n".join(wrapped(line, width(), indent))
+    lines = textwrap.wrap(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def on_terminal() -> bool:

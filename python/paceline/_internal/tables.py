@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline._internal.units import printable
+
 _GAP = 2
 """Spaces between columns."""
 
@@ -33,7 +35,10 @@ def render(columns: Sequence[Column], groups: Groups, width: int) -> list[str]:
         columns: Their headers.
         groups: Rows of cells.
         width: Of the lines, in characters.
+
+    Control characters of cells are escaped.
     """
+    groups = [[[printable(cell) for cell in row] for row in group] for group in groups]
     rows = [row for group in groups for row in group]
     natural = [_natural(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
     if _total(natural) <= width:
