@@ -705,6 +705,9 @@ def test_reasons_are_those_of_the_field(tmp_path):
     seen = fates(trainers.read(written(tmp_path, "titan.toml", float8 + text), {}))
     assert seen["float8.enable_fsdp_float8_all_gather"] == ("not forecast", "parameters gathered in 8 bits")
     assert seen["float8.filter_fqns"] == ("not forecast", "layers that stay in 16 bits")
+    text = float8.replace('"wq"', '"output"') + text
+    seen = fates(trainers.read(written(tmp_path, "titan.toml", text), {}))
+    assert seen["float8.filter_fqns"] == ("no effect", "logits are computed in 16 bits in a forecast, too")
     fields = {**TRAINING_ARGUMENTS, "dataset_name": "trl-lib/Capybara", "overwrite_cache": True, "data_seed": 1}
     seen = fates(trainers.read(written(tmp_path, "args.json", json.dumps(fields)), {}))
     assert {seen[name] for name in ("dataset_name", "overwrite_cache", "data_seed")} == {("no effect", "data")}

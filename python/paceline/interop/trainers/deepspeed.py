@@ -68,15 +68,15 @@ def _of_total(reading: Reading, batch: int | None, passes: int | None, total: in
 
 
 def _precision(reading: Reading) -> None:
-    found = [name for name in ("bf16", "fp16") if reading.flag(f"{name}.enabled")]
-    if len(found) > 1:
+    enabled = [name for name in ("bf16", "fp16") if reading.flag(f"{name}.enabled")]
+    if len(enabled) > 1:
         raise reading.wrong("fp16.enabled", "contradicts bf16.enabled", "false")
-    for name in found:
+    for name in enabled:
         reading.take("dtype", name, f"{name}.enabled")
         reading.take("precision", "o2", f"{name}.enabled")
     if reading.flag("amp.enabled"):
         reading.take("precision", "o2", "amp.enabled")
-    if found or reading.has("amp.enabled"):
+    if enabled or reading.has("amp.enabled"):
         return
     left = [name for name in ("bf16", "fp16") if reading.values.get(f"{name}.enabled") == AUTO]
     dtype = reading.effective("dtype")

@@ -55,11 +55,11 @@ _NAMES = {
 
 def arguments(values: Values) -> tuple[Values, dict[str, str]]:
     """Return the values as arguments of Megatron-LM, and the field of each."""
-    found: Values = {}
+    filled: Values = {}
     fields: dict[str, str] = {}
     for field, value in values.items():
         if field == TWICE:
-            found[field] = value
+            filled[field] = value
             continue
         section, _, name = field.removeprefix("MODEL_ARGS.").rpartition(".")
         if name.startswith("--"):
@@ -69,11 +69,11 @@ def arguments(values: Values) -> tuple[Values, dict[str, str]]:
             option = f"--{plain}" if plain else field
         else:
             option = field
-        if name == "name" or found.get(option) is not None:
+        if name == "name" or filled.get(option) is not None:
             # Of the run or the optimizer; or a second field of one name, which keeps its own.
             option = field
-        found[option], fields[option] = value, field
-    return found, fields
+        filled[option], fields[option] = value, field
+    return filled, fields
 
 
 def _derive(reading: Reading) -> None:

@@ -154,62 +154,62 @@ class Reading:
         """Return the value of the first of these fields that has one; null and `auto` count as none."""
         self._readable.update(names)
         for name in names:
-            found = self.values.get(name)
+            value = self.values.get(name)
             if name in self.values:
                 self._consulted.setdefault(name, "")
-            if isinstance(found, str) and "$" in found:
+            if isinstance(value, str) and "$" in value:
                 self._unforecast[name] = _VARIABLE
-            elif found is not None and found != AUTO:
-                return found
+            elif value is not None and value != AUTO:
+                return value
         return None
 
     def whole(self, *names: str, least: int = 1) -> int | None:
         """Return a whole number. Raises InvalidArgumentError."""
-        found, name = self.value(*names), self.present(*names)
-        if found is None:
+        value, name = self.value(*names), self.present(*names)
+        if value is None:
             return None
-        if isinstance(found, str) and found.strip().lstrip("-").replace("_", "").isdigit() and len(found) < 12:
-            found = int(found)
-        if isinstance(found, float) and found.is_integer() and abs(found) < _MOST:
-            found = int(found)
-        if isinstance(found, bool) or not isinstance(found, int) or not least <= found < _MOST:
-            near = _near_whole(found, least)
-            raise self.wrong(name, f"must be a whole number, at least {least}, not {_quoted(found)}", str(near))
-        return found
+        if isinstance(value, str) and value.strip().lstrip("-").replace("_", "").isdigit() and len(value) < 12:
+            value = int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < _MOST:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _MOST:
+            near = _near_whole(value, least)
+            raise self.wrong(name, f"must be a whole number, at least {least}, not {_quoted(value)}", str(near))
+        return value
 
     def number(self, *names: str) -> int | None:
         """Return a number of things, also as `5e8`. Raises InvalidArgumentError."""
-        found, name = self.value(*names), self.present(*names)
-        if isinstance(found, str):
+        value, name = self.value(*names), self.present(*names)
+        if isinstance(value, str):
             try:
-                found = float(found[:40])
+                value = float(value[:40])
             except ValueError:
-                found = -1.0
-        if found is None:
+                value = -1.0
+        if value is None:
             return None
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 1 <= found < 1 << 50:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 1 << 50:
             raise self.wrong(name, f"must be a number, at least 1, not {_shown(self.values[name])}", "500000000")
-        return int(found)
+        return int(value)
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """Return whether a field is true. Raises InvalidArgumentError."""
-        found, name = self.value(*names), self.present(*names)
-        if found is None:
+        value, name = self.value(*names), self.present(*names)
+        if value is None:
             return default
-        if isinstance(found, str) and found.lower() in ("true", "false", "yes", "no", "1", "0"):
-            found = found.lower() in ("true", "yes", "1")
-        if found in (0, 1):
-            return bool(found)
-        raise self.wrong(name, f"must be true or false, not {_quoted(found)}", "true")
+        if isinstance(value, str) and value.lower() in ("true", "false", "yes", "no", "1", "0"):
+            value = value.lower() in ("true", "yes", "1")
+        if value in (0, 1):
+            return bool(value)
+        raise self.wrong(name, f"must be true or false, not {_quoted(value)}", "true")
 
     def text(self, *names: str) -> str:
         """Return text; empty if there is none. Raises InvalidArgumentError for a list."""
-        found, name = self.value(*names), self.present(*names)
-        if found is None:
+        value, name = self.value(*names), self.present(*names)
+        if value is None:
             return ""
-        if isinstance(found, list):
-            raise self.wrong(name, f"must be one word, not {_quoted(found)}", str(found[0]) if found else "a word")
-        return str(found)
+        if isinstance(value, list):
+            raise self.wrong(name, f"must be one word, not {_quoted(value)}", str(value[0]) if value else "a word")
+        return str(value)
 
     def words(self, *names: str) -> list[str]:
         """Return a list of words; one that commas separate counts as a list. Raises InvalidArgumentError."""
@@ -224,14 +224,14 @@ class Reading:
 
     def choice(self, values: Mapping[Any, object], *names: str) -> Any:  # noqa: ANN401 - a value of the mapping
         """Return what a value stands for; None if there is none. Raises InvalidArgumentError for other values."""
-        found, name = self.value(*names), self.present(*names)
-        if found is None:
+        value, name = self.value(*names), self.present(*names)
+        if value is None:
             return None
-        key = found.lower() if isinstance(found, str) else found
+        key = value.lower() if isinstance(value, str) else value
         if isinstance(key, list) or key not in values:
             known = [_shown(one) for one in values if one != ""]
-            near = nearest(str(found), known) or known[0]
-            raise self.wrong(name, f"{_quoted(found)} is not known", f"{near} (one of {', '.join(known)})")
+            near = nearest(str(value), known) or known[0]
+            raise self.wrong(name, f"{_quoted(value)} is not known", f"{near} (one of {', '.join(known)})")
         return values[key]
 
     def present(self, *names: str) -> str:
@@ -373,10 +373,10 @@ class Reading:
 
     def effective(self, setting: str, default: Any = None) -> Any:  # noqa: ANN401 - the value of any setting
         """Return the value given for a setting, else the file's; the first of several."""
-        found = self.given.get(setting, self.options.get(setting))
-        if isinstance(found, list):
-            found = found[0] if found else None
-        return default if found is None else found
+        value = self.given.get(setting, self.options.get(setting))
+        if isinstance(value, list):
+            value = value[0] if value else None
+        return default if value is None else value
 
     def degree(self, setting: str) -> int:
         """Return a parallel degree, 1 by default."""
@@ -385,8 +385,8 @@ class Reading:
     @property
     def gpus(self) -> int | None:
         """GPUs of the job; None if nothing says."""
-        found = self.effective("workers")
-        return None if found is None else int(found)
+        value = self.effective("workers")
+        return None if value is None else int(value)
 
     @property
     def replicas(self) -> int | None:

@@ -210,6 +210,9 @@ def _float8(reading: Reading) -> None:
                 reading.idle(name, f"no float8 in {_CONVERTERS}")
         return
     reading.take("dtype", "fp8", _CONVERTERS, _OLD_FLOAT8)
+    for name in reading.values:
+        if name.endswith("float8.filter_fqns") and set(reading.words(name)) <= {"output", "lm_head"}:
+            reading.idle(name, "logits are computed in 16 bits in a forecast, too")
     if reading.options.get("precision") not in ("fsdp-mixed", None):
         reading.drop("precision")
 
