@@ -101,11 +101,11 @@ def test_what_does_not_fit_is_not_the_fastest():
 
 
 def test_images_and_gpus_without_known_nodes():
-    told = model_answers.answer(ModelState(model="vit-huge", gpu="l40s", gpus=8, batch=4))
-    assert told["unit"] == "images/s"
-    assert any("instances have the L40S" in note for note in told["notes"])
+    shown = model_answers.answer(ModelState(model="vit-huge", gpu="l40s", gpus=8, batch=4))
+    assert shown["unit"] == "images/s"
+    assert any("instances have the L40S" in note for note in shown["notes"])
     # Iterations of minutes are simulated, too.
-    assert model_answers.answer(ModelState(model="gpt3-175b", gpu="h800", gpus=4096))["rows"][0]["iteration_s"] > 60
+    assert model_answers.answer(ModelState(model="gpt3-175b", gpu="a40", gpus=4096))["rows"][0]["iteration_s"] > 60
     for fields, message in (
         ({"model": "vit-huge", "seq": 512}, "seq: needs a model of text, and images of vit-huge have 257 patches"),
         ({"gpus": 12, "tensor_parallel": 8}, "tensor_parallel: 12 GPUs are not a multiple of 8"),

@@ -324,6 +324,14 @@ def test_an_assumed_network_that_limits_is_in_the_headline():
         assert "assumed 25 Gbps" not in " ".join(verdict(*words, *given).split())
 
 
+def test_advise_says_which_network_is_assumed_where_it_limits():
+    words = ("advise", "llama-3-8b", "--gpu", "rtx-a6000", "--seq", 4096, "--sharding", "zero3", "--batch", 2)
+    said = "Assumed      25 Gbps between nodes: --cluster or --bandwidth"
+    assert said in cli.output(*words, "--gpus", 16)
+    assert said not in cli.output(*words, "--gpus", 8)
+    assert said not in cli.output(*words, "--gpus", 16, "--bandwidth", "25Gbps")
+
+
 def test_a_network_of_a_device_file_is_checked(tmp_path):
     fields = json.loads((FOLDER / "h20.json").read_text())
     own = tmp_path / "own.json"

@@ -105,6 +105,9 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
     if (cost := row.cost(size)) is not None:
         made.append(Fact("Cost", f"{units.digits(cost)} per {name} ({answer.costs.source})"))
     made += [*_goodput(answer.costs.failures), Fact("Likely", rows.interval(result))]
+    assumed = answer.job.sweep.assumed_network
+    if assumed and row.gpus > answer.job.sweep.machine().gpus_per_node and rows.is_waiting(result):
+        made.append(Fact("Assumed", assumed))
     made.append(Fact("Memory", sharding.fit(own)))
     if own.is_tight:
         made.append(Fact("Roomier", _roomier(answer, row)))

@@ -95,7 +95,7 @@ def one_rank_a_node(rate: str, settings: Mapping[str, str]) -> str:
 
 def assumed_network(bandwidth_bps: float, cluster: str, bandwidth: str) -> str:
     """Return which rate between nodes is assumed; the settings give another."""
-    return f"assumed {units.rate(bandwidth_bps)} between nodes: {cluster} or {bandwidth}"
+    return f"{units.rate(bandwidth_bps)} between nodes: {cluster} or {bandwidth}"
 
 
 def other_gpus(computing: str, cluster: str, linked: str) -> str:

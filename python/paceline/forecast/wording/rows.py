@@ -15,6 +15,8 @@ from paceline.forecast.result import Interval, Result
 from paceline.forecast.verdict.groups import Group
 from paceline.forecast.wording import terms
 
+_WAITING = 0.2
+"""Share of a step beside computation from which an assumed network is said."""
 _OVER = 1.0005
 """An efficiency that is printed as more than 100.0 %."""
 
@@ -264,6 +266,11 @@ def _samples(result: Result, workload: Workload | None, noun: str) -> str:
     own = f"{workload.microbatches} microbatches of " if workload.microbatches > 1 else "batch "
     whose = "DP rank" if workload.context == 1 else f"{workload.context} CP ranks"
     return f"{own}{workload.batch} per {whose}"
+
+
+def is_waiting(result: Result) -> bool:
+    """Whether so much of a step is not computation that it depends on the network, which is said if it is assumed."""
+    return result.compute_s > 0 and result.iteration_s > 0 and 1 - result.compute_s / result.iteration_s > _WAITING
 
 
 def is_alone(result: Result) -> bool:

@@ -25,8 +25,6 @@ _CHANGE = 1.0005
 """Smaller ratios of two times with slow links and without are none."""
 _UNEVEN = 1.01
 """Workers whose iterations differ by less are equally fast."""
-_WAITING = 0.2
-"""Share of a step beside computation from which an assumed network is said in the headline."""
 _NO_GAIN = f"{(MIN_GAIN - 1) * 100:.1f}%"
 
 
@@ -152,9 +150,8 @@ def framed(
 
 def _assumed_network(scenario: Scenario, result: Result) -> str:
     """Return what a headline adds where the step depends on a network that is assumed."""
-    waiting = 0.0 if result.iteration_s <= 0 else 1 - result.compute_s / result.iteration_s
-    is_said = scenario.assumed_network and scenario.spans_nodes and result.compute_s > 0 and waiting > _WAITING
-    return f" ({scenario.assumed_network})" if is_said else ""
+    is_said = scenario.assumed_network and scenario.spans_nodes and rows.is_waiting(result)
+    return f" (assumed {scenario.assumed_network})" if is_said else ""
 
 
 def _by_vendor(answer: Answer, scenario: Scenario) -> Answer:
