@@ -319,7 +319,7 @@ def test_each_remedy_makes_something_fit(model, gpus, more):
     [remedy] = [line.removeprefix("try: ") for line in answer["verdict"] if line.startswith("try: ")]
     [ways] = [line for line in answer["verdict"] if line.startswith("Fits with: ")]
     assert asked(*shlex.split(remedy)[2:])["best"] is not None
-    for way in re.findall(r"GB ((?:--[a-z-]+ [^ ,]+ ?)+)", ways):
+    for way in re.findall(r"GB allocated ((?:--[a-z-]+ [^ ,]+ ?)+)", ways):
         assert asked(*words, *way.split())["best"] is not None, way
 
 

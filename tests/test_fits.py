@@ -14,7 +14,7 @@ from paceline.forecast.remedies import Families, Trial, proposals
 
 MODELS = ("gpt2-xl", "llama-3.2-1b", "llama-3.1-8b", "qwen3-32b", "llama-3.1-70b", "mixtral-8x7b", "vit-huge")
 GPUS = ("rtx-4090", "a10", "a6000", "a100-40gb", "a100", "h100", "mi300x", "t4")
-PAIR = re.compile(r"[\d.,]+ [GMk]B ((?:--[a-z0-9-]+ [^\s,]*[^\s:,] ?)+)")
+PAIR = re.compile(r"[\d.,]+ [GMk]B allocated ((?:--[a-z0-9-]+ [^\s,]*[^\s:,] ?)+)")
 
 
 def job(seed: int) -> list[str]:
@@ -107,6 +107,68 @@ def test_the_fine_tuner_of_one_gpu_gets_what_a_recipe_would_say() -> None:
     text = cli.output("simulate", *words)
     assert "--quantize nf4" in cli.facts(text)["Fits with"].partition("tokens/s")[0]
     assert "--sharding" not in " ".join(typed(text)) and check_simulate(list(words))
+
+
+def test_json_has_what_the_text_proposes() -> None:
+    words = (
+        "llama-3.1-8b",
+        "--gpu",
+        "rtx-4090",
+        "--gpus",
+        "1",
+        "--lora",
+        "16",
+        "--seq",
+        "4096",
+        "--strategy",
+        "native",
+    )
+    text = cli.output("simulate", *words)
+    [result] = data("simulate", *words)
+    ways = [shlex.split(way) for way in PAIR.findall(cli.facts(text)["Fits with"])]
+    assert result["fits_with"][0]["command"] == shlex.join(typed(text))
+    assert len(ways) == len(result["fits_with"])
+    for way in result["fits_with"]:
+        [one] = data(*shlex.split(way["command"])[1:])
+        assert one["sharded"]["memory"]["peak_bytes"] == way["allocated_bytes"]
+        assert one["sharded"]["tight"] == way["tight"]
+        assert one["tokens_per_s_per_gpu"] == way["tokens_per_s_per_gpu"]
+        assert "fits_with" not in one
+    # Kernels of adapters are others than those of full training, which is said.
+    assert any("Assumed eager kernels" in note for note in result["notes"])
+    assert not any("Assumed eager" in note for note in data("simulate", *words, "--kernels", "fused")[0]["notes"])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("llama-3.2-1b", "--gpu", "rtx-4090", "--gpus", "1", "--lora", "8"),
+        ("llama-3.1-8b", "--gpu", "h100", "--gpus", "8", "--sharding", "zero3", "--checkpointing", "full"),
+    ],
+)
+def test_the_longest_sequence_fits_and_a_longer_one_does_not(more: tuple[str, ...]) -> None:
+    [result] = data("simulate", *more, "--strategy", "native", "--seq", "max")
+    longest = result["longest_seq"]
+    assert longest % 256 == 0 and longest > 1024 and result["sharded"]["fits"] is True
+    assert f"{longest:,} tokens" in cli.output("simulate", *more, "--seq", "MAX").splitlines()[0]
+    [longer] = data("simulate", *more, "--strategy", "native", "--seq", str(longest + 256))
+    assert longer["sharded"]["fits"] is False and "longest_seq" not in longer
+
+
+def test_the_longest_sequence_may_be_the_context_or_none() -> None:
+    words = ("simulate", "llama-3-8b", "--gpu", "h100", "--seq", "max", "--strategy", "native", "--gpus")
+    [result] = data(*words, "8", "--sharding", "zero3", "--checkpointing", "full")
+    assert result["longest_seq"] == 8192
+    [result] = data(*words, "1")
+    assert result["longest_seq"] == 0 and result["sharded"]["fits"] is False
+    assert "not even 256 tokens fit" in cli.output(*words, "1").splitlines()[0]
+
+
+def test_the_longest_sequence_is_of_one_text_model() -> None:
+    words = ("simulate", "llama-3.2-1b", "--gpu", "h100", "--seq")
+    assert "one configuration" in cli.said(*words, "max", "--gpus", "1,2", code=2)
+    assert "needs a model" in cli.said("simulate", "vit-huge", "--gpu", "h100", "--gpus", 1, "--seq", "max", code=2)
+    assert "a command for each" in cli.said(*words, "1024,2048", "--gpus", 1, code=2)
 
 
 def test_options_keep_their_spelling(tmp_path: Path) -> None:

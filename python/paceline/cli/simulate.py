@@ -29,6 +29,7 @@ from paceline.forecast.scenario import Scenario
 from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
+    from paceline.forecast.longest import Longest
     from paceline.forecast.verdict.explain import Explanation
     from paceline.forecast.verdict.groups import Group
     from paceline.forecast.verdict.remedy import Proposed
@@ -135,6 +136,7 @@ def simulate(
             f"--all has no effect with {'--json' if as_json else '--csv'}, which has all", remedy="drop --all"
         )
     named = _named(traces, configs)
+    options, longest = _with_longest(named, options)
     sweep = Sweep.of(named, options, "simulate", "flag", timeline=timeline, plot=plot)
     baseline = None if sweep.get("baseline") is None else _baseline(sweep)
     request = anchored(sweep if baseline is None else baseline.requested(sweep))
@@ -168,8 +170,18 @@ def simulate(
         write(results, plot, prepared.noun)
     explanation = _explained(prepared, results) if explain else None
     file = sweep.described_file()
+    from paceline.forecast.typed import Typed
+    from paceline.forecast.verdict import remedy
+
+    def proposed(group: Group, result: Result) -> Proposed | None:
+        scenario = group.scenario(result)
+        return remedy.proposed(Typed.of("simulate", named[scenario.base], options, "flag"), sweep, scenario, result)
+
     if as_json:
         made = _as_data(results, explanation, prepared.notes)
+        _add_proposals(made, prepared, results, proposed)
+        if longest is not None:
+            made = [one | {"longest_seq": longest.tokens} for one in made]
         if file is not None:
             made = [one | {"file": file.to_dict()} for one in made]
         put(json.dumps(made, indent=1, allow_nan=False))
@@ -178,19 +190,28 @@ def simulate(
 
         click.echo(to_csv(results), nl=False)
     else:
-        from paceline.forecast.typed import Typed
-        from paceline.forecast.verdict import remedy
-
-        def proposed(group: Group, result: Result) -> Proposed | None:
-            scenario = group.scenario(result)
-            return remedy.proposed(Typed.of("simulate", named[scenario.base], options, "flag"), sweep, scenario, result)
-
+        if longest is not None:
+            say([longest.words, ""])
         _print(prepared, results, explanation, most, proposed)
         if file is not None:
             from paceline.forecast.wording import trainer_file
 
             say(["", *trainer_file.lines(file)])
         say([f"wrote {path}" for path in (plan_json, timeline, plot) if path is not None])
+
+
+def _with_longest(named: list[str], options: dict[str, Any]) -> tuple[dict[str, Any], Longest | None]:
+    """Return the options with the longest sequence that fits, where it is asked for. Raises InvalidArgumentError."""
+    from paceline.forecast.longest import asks, longest
+    from paceline.forecast.typed import Typed
+
+    if not asks(options):
+        return options, None
+    if len(named) > 1:
+        raise UsageError("--seq max is of one model", remedy="one model, or --seq 4096")
+    with naming(types.flags("simulate", options)):
+        most = longest(Typed.of("simulate", named[0], options, "flag"))
+    return {**options, "seq": str(most.tried)}, most
 
 
 def _baseline(sweep: Sweep) -> Baseline:
@@ -362,6 +383,23 @@ def _as_data(results: list[Result], explanation: Explanation | None, notes: Sequ
 
         objects[results.index(explanation.result)]["explanation"] = words.to_dict(explanation)
     return objects
+
+
+def _add_proposals(
+    objects: list[dict[str, Any]],
+    prepared: Prepared,
+    results: list[Result],
+    proposed: Callable[[Group, Result], Proposed | None],
+) -> None:
+    """Add what makes it fit to the objects of which the text would say that they do not."""
+    from paceline.forecast.verdict.groups import grouped, largest
+    from paceline.forecast.wording import remedies
+
+    for group in largest(grouped(prepared.scenarios, results, requested_extras=prepared.requested_extras)):
+        about = group.headline_result()
+        if (fix := proposed(group, about)) is not None:
+            place = next(place for place, result in enumerate(results) if result is about)
+            objects[place]["fits_with"] = remedies.to_list(fix)
 
 
 def _execute(scenarios: list[Scenario], timeline: Path | None, executor: str) -> list[Result]:

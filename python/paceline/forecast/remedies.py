@@ -47,7 +47,7 @@ class Trial:
     """Its changes."""
     fits: bool
     need_bytes: int
-    """Memory of a GPU that it takes."""
+    """Memory of a GPU that it allocates."""
     shortage: float
     """How many times the memory that there is it takes, of a GPU or of a host."""
     is_tight: bool = False

@@ -155,7 +155,9 @@ class Setting:
         searching = [it for it in self.uses if self.default_text(it).startswith(SEARCHED)]
         if place in searching:
             return "drop {this} (it is searched then)"
-        return one + (f" ({', '.join(map(_in_words, searching))} searches it)" if searching else "")
+        return one + (
+            f" ({', '.join(map(_in_words, searching))} searches it)" if searching else " (a command for each)"
+        )
 
 
 def _in_words(place: str) -> str:
@@ -460,7 +462,13 @@ _ALL: tuple[Setting, ...] = (
         help="Sequence length in tokens: 8192, or 8k.",
         default_words="the model's, at most 8192",
         part="trace",
-        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+        uses=_in(
+            *("advise", "report", SIMULATE, SWEEP, "models"),
+            simulate=Use(
+                kind=kinds.or_word("max", kinds.SEQUENCE),
+                help="Sequence length in tokens: 8192, or 8k; max: the longest that fits.",
+            ),
+        ),
     ),
     Setting(
         name="checkpointing",

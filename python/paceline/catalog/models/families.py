@@ -574,6 +574,14 @@ def default_context(kind: str) -> int:
     return _CONTEXTS.get(kind, 2048)
 
 
+def context_of(whole: Config) -> int:
+    """Return the context in tokens of a model of text."""
+    config = language_part(whole, MODEL_TYPES).config
+    context = config.whole(_CONTEXT.get(config.kind, "max_position_embeddings"), default_context(config.kind))
+    # RoBERTa's first two positions are not used.
+    return context - 2 * (config.kind in ROBERTAS)
+
+
 def with_context(whole: Config, sequence: int) -> Config:
     """Return a configuration with positions for so many tokens, as whoever trains on longer sequences makes it."""
     config = language_part(whole, MODEL_TYPES).config

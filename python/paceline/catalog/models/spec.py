@@ -215,6 +215,8 @@ def workload_of(  # noqa: PLR0917
     if is_assumed:
         named = "amp-bf16" if computed == "bf16" else "amp-fp16"
     recipe = recipe_of(named, computed)
+    if kernels is None and lora is not None:
+        config = replace(config, notes=(*config.notes, _EAGER))
     kernels = kernels or ("fused" if lora is None else "eager")
     adapter = _adapter(lora, modules_to_save or (), dora=bool(dora))
     quantize, note = _of_checkpoint(config, quantize, adapter)
@@ -329,6 +331,7 @@ _COMPUTE_DTYPE = (
     "Assumed bnb_4bit_compute_dtype={}: without it and without autocast, bitsandbytes multiplies in FP32, several "
     "times as slowly"
 )
+_EAGER = "Assumed eager kernels, as PEFT's adapters run in; full training is assumed with fused ones (kernels fused)"
 _UNCONVERTED = (
     "Assumed weights that are not quantized in 16 bits, as axolotl, TRL and LLaMA-Factory have them; after PEFT's "
     "prepare_model_for_kbit_training alone they are in FP32 (precision upcast-{})"

@@ -103,7 +103,7 @@ def _trial(job: Job, one: TooLarge, settings: Settings) -> Trial:
         limit = job.allocatable_bytes
         return Trial(settings, one.least_bytes <= limit, one.least_bytes, one.least_bytes / max(1, limit))
     fits, tight = bool(own.fits) and remedies.has_host(own), own.is_tight
-    return Trial(settings, fits, own.memory.total_bytes, own.shortage, tight)
+    return Trial(settings, fits, own.memory.peak_bytes, own.shortage, tight)
 
 
 def _with(job: Job, settings: Settings, gpus: int) -> Job | None:

@@ -43,12 +43,10 @@ def proposed(typed: Typed, sweep: Sweep, scenario: Scenario, result: Result) -> 
     if sweep.get("cluster") is not None:
         # Its nodes have the GPUs that they have.
         families = replace(families, last=[family for family in families.last if "gpu" not in family[0]])
-    return Proposed(
-        own, remedies.proposals(families, lambda settings: _attempt(own, settings), result.sharded.shortage)
-    )
+    return Proposed(own, remedies.proposals(families, lambda settings: attempt(own, settings), result.sharded.shortage))
 
 
-def _attempt(typed: Typed, settings: Settings) -> Trial | None:
+def attempt(typed: Typed, settings: Settings) -> Trial | None:
     """Forecast a request with other settings; None if they contradict what was given."""
     try:
         sweep = typed.changed(settings).request()
@@ -64,7 +62,7 @@ def _attempt(typed: Typed, settings: Settings) -> Trial | None:
     if own is None or own.capacity_bytes is None or not remedies.has_host(own):
         return None
     tight = own.is_tight
-    return Trial(settings, bool(own.fits), own.memory.total_bytes, own.shortage, tight, result)
+    return Trial(settings, bool(own.fits), own.memory.peak_bytes, own.shortage, tight, result)
 
 
 def _floor(sweep: Sweep) -> tuple[int, int] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from paceline._internal import units
 from paceline._internal.block import Fact, Pair
 from paceline.forecast.remedies import Proposals, Trial
@@ -23,7 +25,22 @@ def of(proposals: Proposals) -> list[Fact]:
     if (least := proposals.least) is None:
         return []
     size, flags = units.memory(least.need_bytes), " ".join(words(least.settings))
-    return [Fact("Fits with", f"nothing that was tried; {size} is the least, with {flags}")]
+    return [Fact("Fits with", f"nothing that was tried; {size} allocated is the least, with {flags}")]
+
+
+def to_list(proposed: Proposed) -> list[dict[str, Any]]:
+    """Return the changes as `--json` prints them: settings, memory, rate and the command."""
+    return [
+        {
+            "settings": dict(trial.settings),
+            "allocated_bytes": trial.need_bytes,
+            "tight": trial.is_tight,
+            "tokens_per_s_per_gpu": None if trial.result is None else trial.result.tokens_per_s_per_gpu,
+            "samples_per_s": None if trial.result is None else trial.result.samples_per_s,
+            "command": proposed.typed.changed(trial.settings).line,
+        }
+        for trial in proposed.proposals.fitting
+    ]
 
 
 def line(proposed: Proposed) -> str:
@@ -41,4 +58,4 @@ def _pair(trial: Trial) -> Pair:
         text += f": {units.digits(rate)} tokens/s per GPU"
     elif samples is not None:
         text += f": {units.digits(samples)} samples/s"
-    return units.memory(trial.need_bytes), text + (", tight" if trial.is_tight else "")
+    return f"{units.memory(trial.need_bytes)} allocated", text + (", tight" if trial.is_tight else "")
