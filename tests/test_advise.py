@@ -659,6 +659,7 @@ SETTINGS_TRIED = [
     ("gpt2-medium", 8, "--precision", "fsdp-mixed", "--param-dtype", "bf16"),
     ("gpt2-medium", 8, "--prefetch", 2, "--bucket-size", "64MiB"),
     ("gpt2-medium", 8, "--memory", "6GB", "--optimizer", "adamw-8bit"),
+    ("qwen2.5-0.5b", 1, "--param-dtype", "bf16", "--reduce-dtype", "fp32"),
     ("qwen2.5-0.5b", 4, "--unit", "model.*", "--reduce-dtype", "fp32"),
 ]
 

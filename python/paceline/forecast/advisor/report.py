@@ -256,8 +256,9 @@ def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) ->
     gathers = shardings.kind(one.setup.sharding) in shardings.GATHERED
     # Units that are gathered are exchanged, not buckets; nothing is dispatched where a GPU has all experts.
     idle = {name for name, is_so in (("bucket_size", gathers), ("expert_dispatch", one.parallel.experts == 1)) if is_so}
-    # One GPU shards nothing unless its parameters are gathered from the host.
-    is_stated = gpus > 1 or file is not None or one.setup.sharding != shardings.NONE
+    # One GPU shards nothing unless its parameters are gathered from the host; element types need a plan.
+    needs_plan = one.setup.sharding != shardings.NONE or not given.keys().isdisjoint(("param_dtype", "reduce_dtype"))
+    is_stated = gpus > 1 or file is not None or needs_plan
     words += typed_words({name: it for name, it in given.items() if name not in idle})
     words += ["--gpus", str(gpus), *(["--sharding", one.setup.sharding] if is_stated else [])]
     words += ["--batch", str(one.batch)]
