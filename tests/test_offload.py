@@ -170,3 +170,11 @@ def test_places_and_parts_are_read(text, offload):
 def test_what_contradicts_itself_is_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         forecast(**options)
+
+
+@pytest.mark.parametrize("impl", ["fused", "foreach", "loop"])
+def test_a_step_of_many_small_tensors_is_no_faster_on_the_host(impl):
+    options = {"workers": 2, "sharding": "zero1", "seq": 512, "lora": "1", "optimizer_impl": impl}
+    plain, moved = (forecast("deepseek-v2-lite@rtx-4090", **options, offload=one) for one in (None, "cpu:states"))
+    assert moved.iteration_s >= plain.iteration_s
+    assert moved.optimizer_s >= plain.optimizer_s

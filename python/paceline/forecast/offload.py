@@ -165,14 +165,18 @@ def _retimed(scenario: Scenario, workload: Workload) -> Trace:
 
 
 def _step_s(workload: Workload, ranks: int, *, on_drives: bool, gathers: bool) -> float:
-    """Return the seconds in which the CPUs of a node update all parameters, of which each rank has its share."""
+    """Return the seconds in which the CPUs of a node update all parameters, of which each rank has its share.
+
+    Each operator is dispatched and then computed by the thread that dispatches it.
+    """
     recipe = workload.recipe.sharded if gathers else workload.recipe
     moved = workload.update_bytes(recipe)
     speed = rate("memory" if workload.optimizer_impl == "fused" else "memory.loop") / ranks
+    computed_s = workload.update_host_s + moved / speed
     if not on_drives:
-        return moved / speed
+        return computed_s
     states = workload.trained_elements * workload.states_each(recipe).total
-    return max(moved / speed, 2 * states / slowest(["nvme"], ranks))
+    return max(computed_s, 2 * states / slowest(["nvme"], ranks))
 
 
 def _seconds(value: float) -> float:

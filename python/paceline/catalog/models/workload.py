@@ -520,10 +520,15 @@ class Workload:
         It is what an iteration takes longer than its passes alone, when iterations follow each other: where the host is
         behind the device, the device does part of it meanwhile.
         """
-        parts = [[one.layer for one in part] for part in self._parts_of(self.slowest)]
-        iteration = made = self._pass(parts)
-        for recipe, parameters in self._updated([*chain.from_iterable(parts)], self.recipe):
-            iteration = iteration.then(
+        passes = self._pass([[one.layer for one in part] for part in self._parts_of(self.slowest)])
+        return passes.then(self._update).period_s - passes.period_s
+
+    @cached_property
+    def _update(self) -> Program:
+        """The update of the slowest stage's parameters."""
+        made = Program()
+        for recipe, parameters in self._updated([one.layer for one in self.timed], self.recipe):
+            made = made.then(
                 spent_on_update(
                     parameters,
                     recipe,
@@ -533,7 +538,12 @@ class Workload:
                     hardware=self.hardware,
                 )
             )
-        return iteration.period_s - made.period_s
+        return made
+
+    @property
+    def update_host_s(self) -> float:
+        """Seconds that the host takes to launch the operators of the update."""
+        return self._update.host[0]
 
     @property
     def before_s(self) -> float:
