@@ -44,7 +44,7 @@ def test_ranks_share_the_work_and_the_activations_of_a_sample():
     assert part.activations == pytest.approx(kept.activations / 4, rel=1e-6)
     assert part.loss == pytest.approx(kept.loss / 4, rel=1e-6)
     assert (part.parameters, part.optimizer) == (kept.parameters, kept.optimizer)
-    assert shared.optimizer_s == whole.optimizer_s
+    assert shared.optimizer_s == pytest.approx(whole.optimizer_s, rel=1e-9)
     # Four ranks with a sample are as one with a sample.
     assert shared.mfu(1.0) == whole.mfu(1.0)
     assert shared.figures(4.0, 4)["tokens_per_s_per_gpu"] == whole.figures(1.0, 4)["tokens_per_s_per_gpu"]
