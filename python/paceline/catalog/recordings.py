@@ -85,9 +85,9 @@ def _instead(source: str | Path | Trace, gpu: str) -> str:
     near = like_gpu(hardware.name, {device: (device,) for device in rates})
     nodes = "{gpus_per_node=8}" if hardware.node is None else f"{{cluster={hardware.node}}}"
     ways = [] if near is None else [f"{{gpu={near}}}"]
+    ways += [f"{nodes} {{samples_per_s=N}}, and drop {{gpu}}"]
     if is_of_tensorflow(trace):  # TensorFlow's operators cannot be estimated for a GPU, only measured on it.
         ways += ["a profile from that GPU: paceline import tensorflow"]
     else:
-        ways += [f"record it for that GPU: paceline record --gpu {hardware.name} -o mine.json -- python train.py"]
-    ways += [f"its rate there: {nodes} {{samples_per_s=N}}, and drop {{gpu}}"]
+        ways += [f"paceline record --gpu {hardware.name} -o mine.json -- python train.py (times it on that GPU)"]
     return ", or ".join(ways)
