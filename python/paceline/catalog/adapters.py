@@ -213,7 +213,7 @@ def adapted(model: Model, adapter: Adapter, without: Sequence[str] = ()) -> Mode
         adapter: Its adapters.
         without: Patterns of the names of layers that have none.
 
-    Raises InvalidArgumentError for a module that no block has, or a rank above the smallest dimension of a weight.
+    Raises InvalidArgumentError for a module that no block has.
     """
     key = id(model), adapter, tuple(without)
     if key not in _ADAPTED:
@@ -242,7 +242,6 @@ def _adapted(model: Model, adapter: Adapter, without: Sequence[str]) -> Model:
             if is_saved:
                 tensors.append(_copy(tensor))
             elif has_adapters and _adaptable(tensor) in chosen:
-                _check_rank(tensor, adapter)
                 tensors += _tensors_of(tensor, adapter)
         layers.append(_untied(replace(layer, tensors=tuple(tensors)), saved))
     return _trained(model, layers, "freeze" if without else "lora")
@@ -485,12 +484,3 @@ def _chosen(model: Model, adapter: Adapter, saved: Collection[str]) -> set[str]:
 def _of_parts(linears: Collection[str], parts: Sequence[str]) -> set[str]:
     """Return the linear layers whose names end in one of some parts."""
     return {name for name in linears for part in parts if f".{name}".endswith(f".{part}")}
-
-
-def _check_rank(weight: Tensor, adapter: Adapter) -> None:
-    if adapter.rank > min(weight.shape[-2:]):
-        raise InvalidArgumentError(
-            f"a rank of {adapter.rank} is more than {weight.name} has: {weight.shape[-2]} x {weight.shape[-1]}",
-            setting="lora",
-            remedy=f"{{this={min(16, *weight.shape[-2:])}}}",
-        )

@@ -6,7 +6,7 @@ loader), except under FSDP and DeepSpeed.
 
 from __future__ import annotations
 
-from paceline.interop.trainers import hf_trainer
+from paceline.interop.trainers import deepspeed, hf_trainer
 from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import (
     DTYPES,
@@ -51,8 +51,9 @@ def _derive(reading: Reading) -> None:
     for name in ("bfloat16", "float16"):
         if reading.flag(name):
             reading.take("dtype", DTYPES[name], name)
-    hf_trainer.precision(reading, held)
-    _adapter(reading)
+    types = [name for name in _TYPES if reading.values.get(name) not in (None, False)]
+    autocast = hf_trainer.precision(reading, held, *types)
+    _adapter(reading, autocast=autocast)
     if quantized:
         hf_trainer.quantized(reading)
         if reading.options.get("quantize") == "nf4":
@@ -63,7 +64,7 @@ def _derive(reading: Reading) -> None:
     else:
         hf_trainer.recomputation(reading, "gradient_checkpointing")
     if reading.text("activation_offloading").lower() in ("true", "legacy", "disk", "hidden_states"):
-        reading.take("offload", "cpu:activations", "activation_offloading")
+        _offload_activations(reading)
     _kernels(reading)
     take_optimizer(reading, "optimizer", default="axolotl's default")
     hf_trainer.packing(reading, "sample_packing")
@@ -95,7 +96,16 @@ def _parallel(reading: Reading) -> None:
         reading.take("workers", product, *names, "tensor_parallel_size", "context_parallel_size")
 
 
-def _adapter(reading: Reading) -> None:
+def _offload_activations(reading: Reading) -> None:
+    """Take activations on the CPU, beside what FSDP or DeepSpeed offloads."""
+    place, _, parts = str(reading.options.get("offload", "")).partition(":")
+    if place == "nvme":
+        reading.assume(deepspeed.ON_CPU, "--offload nvme:PART")
+    own = reading.fields_of.get("offload", ())
+    reading.take("offload", f"cpu:{','.join(filter(None, (parts, 'activations')))}", "activation_offloading", *own)
+
+
+def _adapter(reading: Reading, *, autocast: bool) -> None:
     adapter = reading.choice({"lora": "lora", "qlora": "qlora", "": "", "llama-adapter": "other"}, "adapter")
     if not adapter:
         return
@@ -109,7 +119,7 @@ def _adapter(reading: Reading) -> None:
     if reading.flag("lora_target_linear"):
         reading.stand_in("lora_target_modules", "all-linear", "lora_target_linear")
     take_lora(reading, ("lora_r",), ("lora_target_modules",), "adapter", "lora_target_linear")
-    adapters_in_fp32(reading)
+    adapters_in_fp32(reading, autocast=autocast)
     take_whole_modules(reading, "lora_modules_to_save", "unfrozen_parameters")
     if reading.flag("peft_use_dora"):
         reading.take("dora", True, "peft_use_dora")

@@ -15,6 +15,8 @@ from paceline.interop.trainers.words import eager_kernels, take_optimizer
 STAGES = {0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}
 _BY_NAME = re.compile(r"(?:z(?:ero)?[-_]?(?:stage)?|stage)[-_]?([0-3])(?!\d)", re.IGNORECASE)
 """The stage in the name of a file: `ds_z3_config.json`, `zero2.json`, `stage3_no_offloading.conf`."""
+ON_CPU = "all that is offloaded is on the CPU, although some is on NVMe"
+"""Assumption where both places are named."""
 _OFFLOADING = re.compile(r"(?<!no[-_])offload", re.IGNORECASE)
 
 
@@ -129,7 +131,7 @@ def offload(reading: Reading, parameters: str, states: str) -> None:
     own = [parameters, states]
     reading.take("offload", f"{places[0]}:{','.join(devices)}", *own)
     if len(places) > 1:
-        reading.assume("all that is offloaded is on the CPU, although some is on NVMe", "--offload nvme:PART")
+        reading.assume(ON_CPU, "--offload nvme:PART")
 
 
 def include(reading: Reading, *names: str) -> None:

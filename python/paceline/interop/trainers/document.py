@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal.documents import ComplexityError, read_text, toml_of
+from paceline._internal.units import shown
 from paceline.errors import InvalidArgumentError
 from paceline.interop.trainers.shell import arguments
 
@@ -26,6 +27,8 @@ billions."""
 _MOST_FILLED = 1 << 18
 """Characters that references to other fields may have, all in all."""
 _DEEPEST = 32
+_LONGEST = 4096
+"""Bits of an integer: Python prints those of up to 4,300 digits."""
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".args")
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".conf", *SCRIPTS)
 _OPTION = re.compile(r"(?<!\S)--[a-z]+[-_][a-z-]+")
@@ -160,7 +163,7 @@ def _flat(value: object, count: _Count, prefix: str = "", depth: int = 0) -> Ite
     count.more(1 + (len(value) if isinstance(value, list) else 0), depth)
     if isinstance(value, Mapping):
         for key, part in value.items():
-            name = str(key)[:100]
+            name = shown(key, lambda one: str(one)[:100])
             yield from _flat(part, count, f"{prefix}.{name}" if prefix else name, depth + 1)
     elif prefix:
         yield prefix, _plain(value)
@@ -168,11 +171,16 @@ def _flat(value: object, count: _Count, prefix: str = "", depth: int = 0) -> Ite
 
 def _plain(value: object) -> Value:
     """Return a scalar or a list of scalars; what is deeper becomes a word."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
     if isinstance(value, list):
-        return [one if one is None or isinstance(one, bool | int | float | str) else "…" for one in value]
-    return str(value)[:40]
+        return [_scalar(one, "…") for one in value]
+    return _scalar(value, str(value)[:40] if not isinstance(value, int) else "")
+
+
+def _scalar(value: object, other: str) -> Value:
+    """Return a scalar, or what stands for another value; of an integer that Python does not print, words."""
+    if isinstance(value, int) and value.bit_length() > _LONGEST:
+        return shown(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else other
 
 
 def _resolved(values: Values) -> Values:

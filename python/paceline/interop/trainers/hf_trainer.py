@@ -59,12 +59,24 @@ def batch(reading: Reading) -> None:
     reading.passes(reading.whole("gradient_accumulation_steps"), "gradient_accumulation_steps")
 
 
-def precision(reading: Reading, held: str | None, *fields: str) -> None:
-    """Take the type of products, and the recipe that the type of the held parameters makes.
+def precision(reading: Reading, held: str | None, *fields: str) -> bool:
+    """Take the type of products, and the recipe that the type of the held parameters makes. Call it after sharding.
 
-    `held`: of parameters; None: FP32. `fields`: those that say it. Call it after sharding is taken.
+    Args:
+        reading: The file.
+        held: The type of parameters; None: FP32.
+        fields: Those that say it.
+
+    Returns:
+        Whether autocast is on.
+
+    Raises:
+        InvalidArgumentError: Both types are on, which transformers refuses.
     """
-    dtype = next((one for one in ("bf16", "fp16") if _is_on(reading, one)), None)
+    on = [one for one in ("bf16", "fp16") if _is_on(reading, one)]
+    if len(on) > 1 and reading.value("bf16") is not None:
+        raise reading.wrong("fp16", "contradicts bf16", "false")
+    dtype = on[0] if on else None
     own = (dtype,) if dtype is not None else ()
     if dtype is None and reading.options.get("dtype") in AUTOCAST:
         # The launcher's.
@@ -75,18 +87,19 @@ def precision(reading: Reading, held: str | None, *fields: str) -> None:
             reading.take("precision", "bf16" if held == "bf16" else None, *fields)
         elif "dtype" not in reading.options:
             reading.default("dtype", "fp32", "FP32, as neither bf16 nor fp16 is set", "--dtype bf16")
-            reading.take("dtype", "tf32" if reading.flag("tf32") else "fp32", "bf16", "fp16", "tf32")
-        return
+            reading.take("dtype", "tf32" if reading.flag("tf32") else "fp32", "bf16", "fp16", "tf32", *fields)
+        return False
     if own:
         reading.take("dtype", dtype, *own)
     if reading.options.get("precision") not in (None, *AUTOCAST.values()):
-        return
+        return True
     recipe, named = recipe_of(reading, dtype), own
     if recipe == AUTOCAST[dtype]:
         recipe, named = "bf16" if held == "bf16" else recipe, (*own, *fields)
     if recipe != reading.options.get("precision"):
         reading.take("precision", recipe, *named)
         reading.assume(f"the recipe of precision {recipe}", "--precision NAME", "precision")
+    return True
 
 
 def _is_on(reading: Reading, name: str) -> bool:
@@ -204,7 +217,7 @@ def _derive(reading: Reading) -> None:
     whose = "TRL's default" if is_trl else "as transformers 4 loads them; 5 keeps the checkpoint's type"
     if held is None and "precision" not in reading.options and not _has_adapters(reading):
         reading.assume(f"parameters in FP32, {whose}", "--precision bf16")
-    precision(reading, held if held != "fp32" else None, "torch_dtype", "dtype")
+    autocast = precision(reading, held if held != "fp32" else None, "torch_dtype", "dtype")
     names = ("gradient_checkpointing", "activation_checkpointing")
     recomputation(reading, *names)
     if is_trl and "checkpointing" not in reading.options and not reading.has(*names):
@@ -216,7 +229,7 @@ def _derive(reading: Reading) -> None:
     reading.take("seq", reading.whole(*lengths), *lengths)
     if is_trl and "seq" not in reading.options and reading.values.get("max_length", "") is not None:
         reading.default("seq", 1024, "sequences of 1,024 tokens, TRL's default", "--seq N")
-    _lora(reading, is_trl=is_trl)
+    _lora(reading, is_trl=is_trl, autocast=autocast)
     if held in (None, "fp32"):
         _in_fp32(reading, f"parameters in FP32, {whose}")
     quantized(reading)
@@ -261,13 +274,13 @@ def _in_fp32(reading: Reading, words: str, *names: str) -> None:
         reading.take("precision", f"upcast-{dtype}", *names)
 
 
-def _lora(reading: Reading, *, is_trl: bool) -> None:
+def _lora(reading: Reading, *, is_trl: bool, autocast: bool) -> None:
     if not _has_adapters(reading):
         return
     switches = _switches(reading)
     default = (16, "TRL's default") if is_trl else (8, "PEFT's default")
     take_lora(reading, _RANKS, ("lora_target_modules",), *switches, default_rank=default)
-    adapters_in_fp32(reading)
+    adapters_in_fp32(reading, autocast=autocast)
     if any(switches.get(name) for name in _QUANTIZING):
         # FastChat calls PEFT's prepare_model_for_kbit_training (train_lora.py); TRL's SFTTrainer does not.
         _in_fp32(reading, "", *_QUANTIZING)

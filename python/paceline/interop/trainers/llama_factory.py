@@ -31,6 +31,8 @@ _ATTENTION = {
 }
 _STAGES = {"pt": "lm", "sft": "lm", "dpo": "dpo", "kto": "kto", "rm": "rm", "ppo": "ppo"}
 _QUANTIZED = {4: "nf4-double", 8: "int8"}
+_OF_SAME_SIZE = ("hqq", "eetq")
+"""Methods whose weights are as large as bitsandbytes' of as many bits."""
 
 
 def _derive(reading: Reading) -> None:
@@ -46,6 +48,9 @@ def _derive(reading: Reading) -> None:
     if pure:
         reading.take("dtype", "bf16", "pure_bf16")
         reading.take("precision", "bf16", "pure_bf16")
+        if reading.flag("bf16") or reading.flag("fp16"):
+            # Autocast to what the parameters are in already.
+            reading.known(reading.present("bf16", "fp16"), "beside pure_bf16")
     elif not reading.has("bf16", "fp16"):
         reading.default("dtype", "bf16", "bf16, the type of most checkpoints", "--dtype NAME")
         hf_trainer.precision(reading, "bf16")
@@ -58,7 +63,7 @@ def _derive(reading: Reading) -> None:
     else:
         reading.default("checkpointing", "full", "full checkpointing, LLaMA-Factory's default", "--checkpointing none")
         reading.take("checkpointing", "full", "disable_gradient_checkpointing")
-    _tuning(reading)
+    _tuning(reading, autocast=not pure or reading.flag("bf16") or reading.flag("fp16"))
     hf_trainer.kernels(reading)
     take_optimizer(reading, "optim", default="transformers' default")
     reading.take("attention", reading.choice(_ATTENTION, "flash_attn"), "flash_attn", unless="flash")
@@ -87,7 +92,7 @@ def _parallel(reading: Reading) -> None:
     reading.take("checkpointing", kind, "recompute_granularity")
 
 
-def _tuning(reading: Reading) -> None:
+def _tuning(reading: Reading, *, autocast: bool) -> None:
     kind = reading.choice({one: one for one in ("full", "lora", "freeze", "oft")}, "finetuning_type") or "lora"
     if kind in ("freeze", "oft"):
         reading.leave("finetuning_type", f"{kind}; --freeze says which layers are not trained")
@@ -101,6 +106,11 @@ def _tuning(reading: Reading) -> None:
         reading.take(
             "quantize", bits, "quantization_bit", "double_quantization", "quantization_method", "quantization_type"
         )
+    elif bits is not None and method in _OF_SAME_SIZE:
+        # Groups of 64 weights have two 16-bit numbers, as NF4's have one of 32 bits (transformers, HqqConfig).
+        bits = "nf4" if bits == "nf4-double" else bits
+        reading.take("quantize", bits, "quantization_bit", "quantization_method")
+        reading.assume(f"products of {method} weights as with {bits}, which is as large", "--quantize NAME")
     elif bits is not None:
         reading.leave("quantization_method", f"base weights of {method:.20}; --quantize says it")
     if kind != "lora":
@@ -113,7 +123,7 @@ def _tuning(reading: Reading) -> None:
         default_rank=(8, "LLaMA-Factory's default"),
         default_modules=("all-linear", "LLaMA-Factory's default"),
     )
-    adapters_in_fp32(reading)
+    adapters_in_fp32(reading, autocast=autocast)
     take_whole_modules(reading, "additional_target")
     if reading.flag("use_dora"):
         reading.take("dora", True, "use_dora")

@@ -465,7 +465,7 @@ def _dense(reading: Reading, layers: int) -> int:
     if word.lstrip("(").startswith("[0]+"):
         return 1
     first = word.partition("]*")[2].partition("+")[0] if word.lstrip("(").startswith("[0]*") else ""
-    return min(int(first), layers - 1) if first.isdigit() and len(first) < 6 else 0
+    return min(int(first), layers - 1) if first.isascii() and first.isdigit() and len(first) < 6 else 0
 
 
 MEGATRON = Trainer(

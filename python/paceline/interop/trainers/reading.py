@@ -6,6 +6,7 @@ has no effect on a forecast, is not forecast, or is not understood; nothing is l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ from paceline.interop.trainers.models import found_config, same_sizes
 Fate = Literal["read", "no effect", "not forecast", "not understood"]
 _MOST = 1 << 31
 _MODEL = "model"
+_WHOLE = re.compile(r"-?[0-9]+(?:_[0-9]+)*")
+"""Text that Python's `int` takes."""
 _VARIABLE = "a variable that the file does not set"
 AUTO = "auto"
 """The value that leaves a choice to the trainer."""
@@ -168,7 +171,7 @@ class Reading:
         value, name = self.value(*names), self.present(*names)
         if value is None:
             return None
-        if isinstance(value, str) and value.strip().lstrip("-").replace("_", "").isdigit() and len(value) < 12:
+        if isinstance(value, str) and len(value) < 12 and _WHOLE.fullmatch(value.strip()):
             value = int(value)
         if isinstance(value, float) and value.is_integer() and abs(value) < _MOST:
             value = int(value)

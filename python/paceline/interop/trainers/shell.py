@@ -115,7 +115,7 @@ def _settings(variables: Variables) -> Iterator[tuple[str, Any]]:
     """Yield variables of which launchers take the number of nodes and GPUs, under the names of torchrun's options."""
     for name, option in _LAUNCHED.items():
         value = variables.expanded(variables.value(name)).strip().strip("\"'")
-        if value.isdigit():
+        if value.isascii() and value.isdigit():
             yield option, int(value[:9])
 
 
@@ -216,7 +216,7 @@ def _scalar(text: str) -> bool | int | float | str:
     lowered = text.lower()
     if lowered in ("true", "false"):
         return lowered == "true"
-    if re.fullmatch(r"[+-]?\d{1,18}", text):
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         return int(text)
     if re.fullmatch(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d{1,3})?", text) and len(text) < 40:
         return float(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
 from paceline.interop.trainers.words import AUTOCAST, DTYPES, NO_BITSANDBYTES, as_fields, take_gpus, take_optimizer
 
@@ -230,9 +232,10 @@ def _recomputation(reading: Reading) -> None:
     reading.take("checkpointing", mode, name)
     if reading.options["checkpointing"] != "selective":
         return
-    if option.isdigit() and int(option) == 1:
+    is_count = re.fullmatch(r"[0-9]{1,9}", option) is not None
+    if is_count and int(option) == 1:
         reading.take("checkpointing", "full", name, option_name)
-    elif option.isdigit():
+    elif is_count:
         reading.assume(
             f"of every {option} blocks one is recomputed; forecast is recomputation per operator",
             "--checkpointing full, or none",

@@ -229,11 +229,18 @@ def eager_kernels(reading: Reading) -> None:
     reading.default("kernels", "eager", "eager kernels, those of transformers' models", "--kernels fused, or compiled")
 
 
-def adapters_in_fp32(reading: Reading) -> None:
-    """Drop a recipe: adapters beside 16-bit weights are in FP32, whatever it says (PEFT's `autocast_adapter_dtype`)."""
-    has_adapters = reading.given.get("lora") != "none"
-    if has_adapters and reading.options.get("precision") in ("bf16", "mixed", *AUTOCAST.values()):
+def adapters_in_fp32(reading: Reading, *, autocast: bool = True) -> None:
+    """Drop a recipe: adapters beside 16-bit weights are in FP32, whatever it says (PEFT's `autocast_adapter_dtype`).
+
+    `autocast`: whether it converts their operands; else products with them are in FP32, too, which is the recipe mixed.
+    """
+    if reading.given.get("lora") == "none":
+        return
+    fields = reading.fields_of.get("precision") or reading.fields_of.get("dtype", ())
+    if reading.options.get("precision") in ("bf16", "mixed", *AUTOCAST.values()):
         reading.forget("precision")
+    if not autocast and reading.effective("dtype") in AUTOCAST and "precision" not in reading.options:
+        reading.take("precision", "mixed", *fields)
 
 
 def take_loss(reading: Reading, loss: str, *names: str) -> None:
