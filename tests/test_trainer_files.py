@@ -952,3 +952,90 @@ def test_what_samples_completions_is_no_dpo(tmp_path):
     assert "loss" not in reading.options and fates(reading)["num_generations"][0] == "not forecast"
     reading = trainers.read(written(tmp_path, "args.json", json.dumps({**json.loads(text), "beta": 0.1})), {})
     assert reading.options["loss"] == "dpo" and any("beta" in one.words for one in reading.assumptions)
+
+
+OFFLOADING = """\
+base_model: NousResearch/Meta-Llama-3-8B
+micro_batch_size: 4
+activation_offloading: true
+torch_dtype: float32
+fsdp_version: 2
+fsdp_config:
+  offload_params: true
+"""
+
+
+def test_axolotl_offloads_parameters_and_activations(tmp_path):
+    reading = trainers.read(written(tmp_path, "off.yml", OFFLOADING), {})
+    assert reading.options["offload"] == "cpu:parameters,states,activations"
+    for field in ("activation_offloading", "fsdp_config.offload_params"):
+        assert fates(reading)[field] == ("read", "offload cpu:parameters,states,activations")
+    assert fates(reading)["torch_dtype"] == ("read", "dtype fp32")
+    alone = trainers.read(tmp_path / "off.yml", {"sharding": ["none"]})
+    assert alone.options["offload"] == "cpu:activations"
+
+
+@each_file
+def test_each_option_is_of_a_field_or_an_assumption(tmp_path, name):
+    """What is printed gives the same forecast as the file."""
+    reading = trainers.read(written(tmp_path, name), {"workers": [16]})
+    rows = reading.rows(lambda name, value: f"{name} {value}")
+    shown = {name for row in rows for name in row.options} | {one for it in reading.assumptions for one in it.settings}
+    assert reading.options.keys() <= shown
+
+
+PURE = "model_name_or_path: Qwen/Qwen2.5-7B\nstage: sft\ntemplate: qwen\nper_device_train_batch_size: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("pure_bf16: true\nfinetuning_type: full\n", {"precision": "bf16", "dtype": "bf16"}),
+        ("pure_bf16: true\nfinetuning_type: lora\n", {"precision": "mixed", "dtype": "bf16"}),
+        ("bf16: true\nfinetuning_type: lora\n", {"precision": None, "dtype": "bf16"}),
+        ("bf16: true\nquantization_bit: 4\nquantization_method: hqq\n", {"quantize": "nf4"}),
+        ("bf16: true\nquantization_bit: 8\nquantization_method: eetq\n", {"quantize": "int8"}),
+        ("bf16: true\nquantization_bit: 4\n", {"quantize": "nf4-double"}),
+    ],
+)
+def test_types_of_llama_factory(tmp_path, more, expected):
+    made = options(tmp_path, "own.yaml", PURE + more)
+    assert {name: made.get(name) for name in expected} == expected
+
+
+def test_adapters_without_autocast_are_in_fp32(tmp_path):
+    text = "base_model: NousResearch/Meta-Llama-3-8B\nmicro_batch_size: 1\nadapter: lora\nlora_r: 8\n"
+    assert options(tmp_path, "own.yml", f"{text}bfloat16: true\n")["precision"] == "mixed"
+    assert "precision" not in options(tmp_path, "own.yml", f"{text}bf16: true\n")
+
+
+def test_two_types_are_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="fp16: contradicts bf16"):
+        options(tmp_path, "own.yaml", f"{PURE}bf16: true\nfp16: true\n")
+
+
+@pytest.mark.parametrize("value", ["²", "--1", "1__0", "1_", "٣", "-"])
+def test_text_that_is_no_whole_number_is_refused(tmp_path, value):
+    with pytest.raises(InvalidArgumentError, match="micro_batch_size: must be a whole number"):
+        options(tmp_path, "own.yml", f'base_model: NousResearch/Meta-Llama-3-8B\nmicro_batch_size: "{value}"\n')
+    made = options(tmp_path, "own.toml", f'{TORCHTITAN}selective_ac_option = "op"\n')
+    titan = TORCHTITAN.replace('mode = "selective"', f'mode = "selective"\nselective_ac_option = "{value}"')
+    assert options(tmp_path, "own.toml", titan)["checkpointing"] == made["checkpointing"]
+
+
+@pytest.mark.parametrize("number", ["0x" + "f" * 4000, "59:" * 3000 + "59"], ids=["hex", "sexagesimal"])
+@pytest.mark.parametrize("field", ["warmup_steps", "micro_batch_size", "lora_target_modules"])
+def test_integers_of_thousands_of_digits(tmp_path, number, field):
+    text = f"base_model: NousResearch/Meta-Llama-3-8B\nsequence_len: 512\n{field}: {number}\n"
+    if field == "micro_batch_size":
+        with pytest.raises(InvalidArgumentError, match="not a number of thousands of digits"):
+            options(tmp_path, "own.yml", text)
+    else:
+        reading = trainers.read(written(tmp_path, "own.yml", f"{text}? {number}\n: 1\nmore: [{number}]\n"), {})
+        assert fates(reading)[field]
+
+
+@pytest.mark.parametrize("name", ["power_limit", "real_tokens", "lora"])
+def test_settings_of_thousands_of_digits(name):
+    with pytest.raises(InvalidArgumentError):
+        paceline.simulate("llama-3-8b", gpu="h100", workers=8, **{name: 10**5000})

@@ -169,7 +169,7 @@ def share(least: float, what: str, words: str) -> Kind:
         try:
             return float(plain.check(value))
         except InvalidArgumentError as error:
-            typed = str(value)
+            typed = shown(value)
             if typed.isdecimal() and 1 < int(typed) <= 100:
                 raise InvalidArgumentError(error.reason, remedy=f"{{this={int(typed) / 100:g}}}") from None
             raise
@@ -347,8 +347,8 @@ def _long_time(value: object) -> float:
 def _power(value: object) -> float:
     """Watts above 0, with their unit."""
     # A number lacks its unit, as its digits in text do.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    word = f"{value:g}" if is_number else text(value)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    word = f"{value:g}" if isinstance(value, float) else shown(value) if is_number else text(value)
     watts = units.watts(word)
     if watts is None or not watts:
         typed = word if word.isascii() and word.isdigit() and word.strip("0") else "500"
@@ -431,7 +431,7 @@ def _switch(value: object) -> bool:
 
 def _adapter(value: object) -> str:
     """The rank of adapters and their modules, as typed once it has been checked; or `none`."""
-    word = str(value) if _integer(value) is not None else text(value)
+    word = shown(value) if _integer(value) is not None else text(value)
     if word.lower() == NONE:
         return NONE
     parse_adapter(word)

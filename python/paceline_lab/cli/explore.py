@@ -75,13 +75,16 @@ def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelSta
     from paceline.catalog.gpus import find_hardware
     from paceline.catalog.models.config import built_in_configs, find_config
     from paceline.catalog.models.spec import split_word
-    from paceline.forecast.trainer_file import check_there, is_candidate
+    from paceline.forecast.trainer_file import check_there, find
 
     from paceline_lab.explore.answers import preset
     from paceline_lab.explore.state import ModelState, checked, checked_of_model
 
-    if is_candidate(named):
-        return _of_file(Path(named), gpu)
+    if (file := find([named])) is not None:
+        path, own_gpu = file
+        if own_gpu and gpu not in (None, own_gpu):
+            raise UsageError(f"--gpu: '{named[:80]}' says {own_gpu}, too", remedy="drop --gpu")
+        return _of_file(path, gpu or own_gpu or None)
     check_there([named])
     word = named
     named, own = split_word(word)

@@ -53,7 +53,8 @@ def _derive(reading: Reading) -> None:
             reading.take("dtype", DTYPES[name], name)
     types = [name for name in _TYPES if reading.values.get(name) not in (None, False)]
     autocast = hf_trainer.precision(reading, held, *types)
-    _adapter(reading, autocast=autocast)
+    # These two are without autocast (axolotl's reference of the configuration).
+    _adapter(reading, autocast=autocast and not (reading.flag("bfloat16") or reading.flag("float16")))
     if quantized:
         hf_trainer.quantized(reading)
         if reading.options.get("quantize") == "nf4":
