@@ -44,7 +44,7 @@ class TrainerFile:
     options: Mapping[str, Any]
     """Values by setting, also of settings that the command searches."""
     given: Given
-    """What was given beside it, before its options joined."""
+    """Settings that were given beside it, before its options joined."""
     gpu: str = ""
     """That of `FILE@GPU`."""
     model: str = ""

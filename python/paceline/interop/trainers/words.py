@@ -51,7 +51,7 @@ NO_BITSANDBYTES: Mapping[str, tuple[str, ...]] = {
     "quantize": (),
     "loss_chunks": (),
 }
-"""What trainers lack that have neither bitsandbytes' optimizers nor Liger's loss."""
+"""Options that trainers lack which have neither bitsandbytes' optimizers nor Liger's loss."""
 
 
 def recipe_of(reading: Reading, dtype: str | None) -> str | None:
