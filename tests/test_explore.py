@@ -13,6 +13,7 @@ import paceline
 import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
 from paceline.catalog.libraries import find_library
+from paceline.cli.usage import UsageError
 from paceline.errors import InvalidArgumentError
 from paceline_lab.cli.explore import _first as first
 from paceline_lab.explore import model_answers
@@ -431,3 +432,12 @@ def test_a_model_in_a_browser(width):
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert wrong == ["Failed to load resource: the server responded with a status of 400 (Bad Request)"]
         browser.close()
+
+
+def test_a_gpu_after_a_trainers_file(tmp_path):
+    path = tmp_path / "own.yml"
+    path.write_text("base_model: NousResearch/Meta-Llama-3-8B\nmicro_batch_size: 2\nsequence_len: 1024\n")
+    state = first(f"{path}@b200", None, None)
+    assert (state.model, state.gpu, state.batch, state.seq) == ("llama-3-8b", "b200", 2, 1024)
+    with pytest.raises(UsageError, match="says b200, too"):
+        first(f"{path}@b200", None, "h100")
