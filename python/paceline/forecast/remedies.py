@@ -19,7 +19,7 @@ from paceline.catalog.instances import all_instances
 from paceline.catalog.models.workload import Workload
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sharded import Sharded
+from paceline.forecast.sharded import Fit
 from paceline.forecast.sharding import GATHERED, NONE, kind
 
 Settings = Mapping[str, str | int | bool]
@@ -105,7 +105,7 @@ class _Tried:
         return trial is not None and trial.fits and not trial.is_tight
 
 
-def has_host(own: Sharded) -> bool:
+def has_host(own: Fit) -> bool:
     """Whether a node can have so much memory as a forecast needs of it: some cloud's has, where it is not known."""
     if own.host is None or own.host.capacity_bytes is not None:
         return True

@@ -20,7 +20,7 @@ from paceline.forecast.lowering import native
 from paceline.forecast.offload import host
 from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sharded import Memory, Sharded
+from paceline.forecast.sharded import Fit, Memory, Sharded
 from paceline.forecast.wording import notes, terms
 from paceline.settings.table import default
 
@@ -33,6 +33,12 @@ def _sharded(scenario: Scenario, result: Result, outcome: Outcome) -> Sharded | 
     peak = outcome.sharded.memory
     memory = Memory.of(peak, footprint(scenario, peak))
     return replace(result.sharded, memory=memory, capacity_bytes=scenario.capacity_bytes, host=host(scenario))
+
+
+def fit_of(scenario: Scenario) -> Fit:
+    """Return what an iteration needs, which takes no simulation. Raises InvalidArgumentError."""
+    peak = native(scenario).memory(_stages(scenario.workload) or [scenario.trace])
+    return Fit(Memory.of(peak, footprint(scenario, peak)), scenario.capacity_bytes, host(scenario))
 
 
 def _order(order: str | None) -> str | None:

@@ -128,6 +128,38 @@ class Host:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """What an iteration needs of a GPU and of its host, against what there is."""
+
+    memory: Memory
+    capacity_bytes: int | None
+    """Memory of a GPU, if it is known."""
+    host: Host | None
+    """The bytes that a GPU has in the memory of its host or on its drives; None: nothing."""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether a GPU has enough memory, and its host; None if that is not known."""
+        if self.host is not None and self.host.fits is False:
+            return False
+        return None if self.capacity_bytes is None else self.memory.fits_into(self.capacity_bytes)
+
+    @property
+    def shortage(self) -> float:
+        """How many times the memory that may be used is needed, of a GPU or of its host; 0 where none is known."""
+        known = [] if self.host is None else self.host.shares
+        if self.capacity_bytes is not None:
+            allocatable = allocatable_bytes(self.capacity_bytes, self.memory.beside_bytes)
+            known = [*known, self.memory.peak_bytes / max(1, allocatable)]
+        return max(known, default=0.0)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether it fits, but the allocator may reserve all that is left, and then slow the job down."""
+        return self.capacity_bytes is not None and self.memory.is_tight_in(self.capacity_bytes)
+
+
+@dataclass(frozen=True)
 class Sharded:
     """Additions to a forecast whose iteration is a plan."""
 
@@ -158,11 +190,14 @@ class Sharded:
     """Bytes between which measured memory is with a probability of 80 %, by kind: `peak`, `reserved`, `total`."""
 
     @property
+    def fit(self) -> Fit:
+        """What it needs, against what there is."""
+        return Fit(self.memory, self.capacity_bytes, self.host)
+
+    @property
     def fits(self) -> bool | None:
         """Whether a GPU has enough memory, and its host; None if that is not known."""
-        if self.host is not None and self.host.fits is False:
-            return False
-        return None if self.capacity_bytes is None else self.memory.fits_into(self.capacity_bytes)
+        return self.fit.fits
 
     @property
     def in_question(self) -> tuple[int, int] | None:
@@ -203,16 +238,12 @@ class Sharded:
     @property
     def shortage(self) -> float:
         """How many times the memory that may be used is needed, of a GPU or of its host; 0 where none is known."""
-        known = [] if self.host is None else self.host.shares
-        if self.capacity_bytes is not None:
-            allocatable = allocatable_bytes(self.capacity_bytes, self.memory.beside_bytes)
-            known = [*known, self.memory.peak_bytes / max(1, allocatable)]
-        return max(known, default=0.0)
+        return self.fit.shortage
 
     @property
     def is_tight(self) -> bool:
         """Whether it fits, but the allocator may reserve all that is left, and then slow the job down."""
-        return self.capacity_bytes is not None and self.memory.is_tight_in(self.capacity_bytes)
+        return self.fit.is_tight
 
     @property
     def room_bytes(self) -> int:

@@ -85,7 +85,7 @@ def _attempt(job: Job, settings: Settings, gpus: int) -> Trial | None:
         if min(floors) > limit:
             return Trial(settings, False, min(floors), min(floors) / max(1, limit))
         # A sharding's variants that need more are not tried.
-        every = [search.least(changed, setup, gpus) for setup in setups]
+        every = [search.least_unsimulated(changed, setup, gpus) for setup in setups]
         return min(
             (_trial(changed, one, settings) for one in every if one is not None),
             key=lambda trial: (not trial.fits, trial.shortage),
@@ -97,11 +97,12 @@ def _attempt(job: Job, settings: Settings, gpus: int) -> Trial | None:
 
 def _trial(job: Job, one: TooLarge, settings: Settings) -> Trial:
     """Return whether the configuration of a sharding that needs least fits."""
-    known = job.known.get(one.candidate)
-    own = None if known is None else known.sharded
-    if own is None:
+    if search.takes_long(job, one.candidate):
         limit = job.allocatable_bytes
         return Trial(settings, one.least_bytes <= limit, one.least_bytes, one.least_bytes / max(1, limit))
+    own = job.fit(one.candidate)
+    if own.fits and (sharded := job.result(one.candidate).sharded) is not None:
+        own = sharded.fit
     fits, tight = bool(own.fits) and remedies.has_host(own), own.is_tight
     return Trial(settings, fits, own.memory.peak_bytes, own.shortage, tight)
 

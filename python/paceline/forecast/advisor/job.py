@@ -18,8 +18,9 @@ from paceline.forecast.prepare import check_sharding, prepare
 from paceline.forecast.remedies import has
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
-from paceline.forecast.run import result_of
+from paceline.forecast.run import fit_of, result_of
 from paceline.forecast.scenario import Scenario
+from paceline.forecast.sharded import Fit
 from paceline.forecast.sharding import NONE, OPTIONS, in_groups
 from paceline.forecast.sharding import check as check_options
 
@@ -59,6 +60,7 @@ class Job:
     gpus: tuple[int, ...]
     known: dict[Candidate, Result] = field(default_factory=dict, compare=False)
     """Forecasts made so far."""
+    _fits: dict[Candidate, Fit] = field(default_factory=dict, compare=False)
     _scenarios: dict[_Computed, dict[tuple[int, str], Scenario]] = field(default_factory=dict, compare=False)
     _workloads: dict[_Computed, Workload] = field(default_factory=dict, compare=False)
     _requests: dict[tuple[_Computed, tuple[str, ...]], Sweep] = field(default_factory=dict, compare=False)
@@ -106,7 +108,7 @@ class Job:
     def on(self, gpus: tuple[int, ...], space: Space | None = None, sweep: Sweep | None = None) -> Job:
         """Return the job on other numbers of GPUs, with another space or request where one is given."""
         own = replace(self, gpus=gpus, space=space or self.space, _scenarios={}, _requests={}, _per_node={})
-        return own if sweep is None else replace(own, sweep=sweep, known={}, _workloads={})
+        return own if sweep is None else replace(own, sweep=sweep, known={}, _fits={}, _workloads={})
 
     @cached_property
     def whole(self) -> Workload:
@@ -242,6 +244,12 @@ class Job:
         if candidate not in self.known:
             self.known[candidate] = result_of(self.scenario(candidate))
         return self.known[candidate]
+
+    def fit(self, candidate: Candidate) -> Fit:
+        """Return what a candidate needs, computed once. Raises InvalidArgumentError."""
+        if candidate not in self._fits:
+            self._fits[candidate] = fit_of(self.scenario(candidate))
+        return self._fits[candidate]
 
     def accumulates(self, sharding: str, passes: int) -> bool:
         """Whether so many passes are accepted beside the settings that do not vary."""

@@ -111,17 +111,23 @@ def _is_tight(option: Option) -> bool:
     return option.result.sharded is not None and option.result.sharded.is_tight
 
 
-def _least(job: Job, every: Sequence[Bounded]) -> TooLarge | None:
+def _peak_bytes(job: Job, candidate: Candidate) -> int:
+    sharded = job.result(candidate).sharded
+    assert sharded is not None
+    return sharded.memory.peak_bytes
+
+
+def _least(
+    job: Job, every: Sequence[Bounded], peak_bytes: Callable[[Job, Candidate], int] = _peak_bytes
+) -> TooLarge | None:
     """Return the configuration with the lowest peak; where a forecast takes long, its floor counts."""
     least: TooLarge | None = None
     for one in sorted(every, key=lambda it: it.least_bytes):
         if least is not None and one.least_bytes >= least.least_bytes:
             break
         size = one.least_bytes
-        if not _is_long(job, one.candidate):
-            sharded = job.result(one.candidate).sharded
-            assert sharded is not None
-            size = sharded.memory.peak_bytes
+        if not takes_long(job, one.candidate):
+            size = peak_bytes(job, one.candidate)
         if least is None or size < least.least_bytes:
             least = TooLarge(one.candidate, size)
     return least
@@ -130,6 +136,11 @@ def _least(job: Job, every: Sequence[Bounded]) -> TooLarge | None:
 def least(job: Job, setup: Setup, gpus: int) -> TooLarge | None:
     """Return the configuration of a sharding that needs the least memory. Raises InvalidArgumentError."""
     return _least(job, candidates(job, setup, gpus))
+
+
+def least_unsimulated(job: Job, setup: Setup, gpus: int) -> TooLarge | None:
+    """Return what `least` returns, from peaks as if exchanges took no time. Raises InvalidArgumentError."""
+    return _least(job, candidates(job, setup, gpus), lambda own, one: own.fit(one).memory.peak_bytes)
 
 
 def safer(job: Job, found: Found) -> Option | None:
@@ -346,7 +357,7 @@ def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
     """Return the fastest configuration of a sharding that leaves room, and a tight one that is noticeably faster."""
     every = candidates(job, setup, found.gpus)
     able = [one for one in every if one.least_bytes <= job.allocatable_bytes]
-    if able and any(_is_long(job, one.candidate) for one in able):
+    if able and any(takes_long(job, one.candidate) for one in able):
         found.left_out.append(setup)
         return []
     found.candidates += len(every)
@@ -380,7 +391,7 @@ def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
     return [best[tight] for tight in sorted(best)]
 
 
-def _is_long(job: Job, candidate: Candidate) -> bool:
+def takes_long(job: Job, candidate: Candidate) -> bool:
     """Whether a forecast takes more than a second: DDP's buckets go side by side, message by message."""
     if candidate.setup.sharding != shardings.NONE or candidate.accumulate > 1:
         return False

@@ -59,7 +59,7 @@ def attempt(typed: Typed, settings: Settings) -> Trial | None:
     except InvalidArgumentError:
         return None
     own = result.sharded
-    if own is None or own.capacity_bytes is None or not remedies.has_host(own):
+    if own is None or own.capacity_bytes is None or not remedies.has_host(own.fit):
         return None
     tight = own.is_tight
     return Trial(settings, bool(own.fits), own.memory.peak_bytes, own.shortage, tight, result)
