@@ -114,7 +114,7 @@ STAGES = {
     "request": "request",
     "prepare": "prepare lowering compression beyond memory coordinator_model.options jobs jobs.spec remedies typed",
     "run": "run evidence anchor execute ray_executor nccl.request baseline",
-    "verdict": "verdict jobs.model advisor",
+    "verdict": "verdict jobs.model advisor longest",
     "wording": "wording",
     "output": "output advisor.report advisor.comparison jobs.table jobs.plot nccl.table",
     "api": "simulate sweep",
