@@ -32,7 +32,12 @@ def simulated(*words):
     return json.loads(cli.printed("simulate", *words, "--json"))
 
 
-@pytest.mark.parametrize("name", TEXTS)
+EVERYDAY = {"accelerate.yaml", "ax.yml", "sft.yaml", "titan.toml"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in EVERYDAY else pytest.mark.slow) for name in TEXTS]
+)
 def test_a_row_of_advise_is_the_forecast_of_its_command(tmp_path, name):
     path = written(tmp_path, name, TEXTS[name])
     [made] = json.loads(cli.printed("advise", path, *given(name), "--top", "8", "--json"))["gpus"]

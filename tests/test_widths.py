@@ -26,7 +26,7 @@ OUTPUTS = [
     "simulate allreduce:1MB-64MB --cluster dgx-b200 --gpus 8",
     f"simulate --jobs {JOBS}",
     "advise gpt2-small --gpu a100 --gpus 8,16 --bandwidth 100Gbps --global-batch 64 --seq 256 --price 2.5",
-    "advise llama-3-70b --gpu h100 --gpus 16",
+    "advise llama-3-8b --gpu h100 --gpus 16",
     "models",
     "models llama-3-8b --gpu h100",
     "gpus",

@@ -50,7 +50,7 @@ class Step(Protocol):
 
     @property
     def shape(self) -> Hashable:
-        """Whatever has to be the same in steps of which medians are taken."""
+        """All that has to be the same in steps of which medians are taken."""
 
     @property
     def accumulation_s(self) -> float:

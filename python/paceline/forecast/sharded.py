@@ -129,7 +129,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Fit:
-    """What an iteration needs of a GPU and of its host, against what there is."""
+    """The memory that an iteration needs of a GPU and of its host, beside what they have."""
 
     memory: Memory
     capacity_bytes: int | None
@@ -191,7 +191,7 @@ class Sharded:
 
     @property
     def fit(self) -> Fit:
-        """What it needs, against what there is."""
+        """The memory that it needs, beside what there is."""
         return Fit(self.memory, self.capacity_bytes, self.host)
 
     @property
