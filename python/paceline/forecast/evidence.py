@@ -23,7 +23,17 @@ from typing import Any
 from paceline._internal import units
 from paceline.catalog.gpus import architecture_title
 from paceline.forecast.kinds import FURTHER, Comparable, Evidence, Ground
-from paceline.forecast.likeness import APART, FP32_QUANTIZED, LEVEL, QUANTILE, Conditions, Like, size_of, spread_of
+from paceline.forecast.likeness import (
+    APART,
+    FP32_QUANTIZED,
+    LEVEL,
+    QUANTILE,
+    VERDICT_LEVEL,
+    Conditions,
+    Like,
+    size_of,
+    spread_of,
+)
 from paceline.forecast.result import Interval
 from paceline.forecast.wording import terms
 
@@ -235,6 +245,8 @@ class _Size:
     cases: int
     spread: float
     """The standard deviation of usual errors."""
+    verdict_log: float
+    """That of the interval of `VERDICT_LEVEL`."""
 
 
 def _around(
@@ -262,8 +274,9 @@ def _bare(question: Question) -> tuple[_Size | None, Evidence]:
     slowest, fastest = _EMULATED_BPS
     if not slowest / FURTHER <= question.link_bps <= fastest * FURTHER:
         return None, about.on(Ground.LINKS_VALIDATED, least=slowest, most=fastest)
-    size = _OF_ONE_SOURCE * size_of([Like("validate", 0, residual) for _, residual in rows])
-    return _Size(size, len(rows), size / QUANTILE), about.on(Ground.VALIDATED, most=most)
+    likes = [Like("validate", 0, residual) for _, residual in rows]
+    size, inner = (_OF_ONE_SOURCE * size_of(likes, level=level) for level in (LEVEL, VERDICT_LEVEL))
+    return _Size(size, len(rows), size / QUANTILE, inner), about.on(Ground.VALIDATED, most=most)
 
 
 def _published(question: Question, without: frozenset[str]) -> tuple[_Size | None, Evidence]:
@@ -294,7 +307,8 @@ def _published(question: Question, without: frozenset[str]) -> tuple[_Size | Non
 
 
 def _sized(cases: Sequence[Like], file: Path) -> _Size:
-    return _Size(size_of(cases, _read(file)["unseen"]), len(cases), spread_of(cases))
+    size, inner = (size_of(cases, _read(file)["unseen"], level) for level in (LEVEL, VERDICT_LEVEL))
+    return _Size(size, len(cases), spread_of(cases), inner)
 
 
 def _closest(cases: Sequence[Like]) -> tuple[str, ...]:
@@ -406,7 +420,12 @@ def _near(kind: str, conditions: Conditions, without: frozenset[str]) -> _Near:
 
 
 def memory_interval(
-    size_bytes: int, kind: str, conditions: Conditions, without: frozenset[str] = frozenset()
+    size_bytes: int,
+    kind: str,
+    conditions: Conditions,
+    without: frozenset[str] = frozenset(),
+    *,
+    for_verdict: bool = False,
 ) -> tuple[int, int] | None:
     """Return the bytes between which measured memory is with a probability of `LEVEL`; None outside the evidence.
 
@@ -415,14 +434,15 @@ def memory_interval(
         kind: `peak`, `reserved` or `total`.
         conditions: Those of the step. Memory does not depend on the architecture of the GPU.
         without: Sources whose cases do not count.
+        for_verdict: Of `VERDICT_LEVEL` instead.
     """
-    size = _memory_size("peak" if kind == "peak" else "reserved", conditions, without | _IGNORED.get())
+    near = _near_memory("peak" if kind == "peak" else "reserved", conditions, without | _IGNORED.get())
+    size = None if near is None else near.verdict_log if for_verdict else near.log
     return None if size is None else (round(size_bytes * math.exp(-size)), round(size_bytes * math.exp(size)))
 
 
-def _memory_size(kind: str, conditions: Conditions, without: frozenset[str]) -> float | None:
-    near = _near(kind, replace(conditions, architecture=""), without)
-    return None if near.size is None else near.size.log
+def _near_memory(kind: str, conditions: Conditions, without: frozenset[str]) -> _Size | None:
+    return _near(kind, replace(conditions, architecture=""), without).size
 
 
 MEMORY_KINDS = ("peak", "reserved", "total")
@@ -461,8 +481,9 @@ def coverage_of_models(which: Callable[[ComputedCase], bool] = lambda _: True) -
 def coverage_of_memory(which: Callable[[ComputedCase], bool] = lambda _: True) -> Coverage:
     """Return how intervals of measured memory do; see `coverage_of_models`."""
     cases = [case for case in memory_cases() if which(case)]
+    sizes = [_near_memory(case.kind, case.conditions, frozenset((case.source,))) for case in cases]
     return covered(
-        [(case.residual, _memory_size(case.kind, case.conditions, frozenset((case.source,)))) for case in cases]
+        [(case.residual, None if size is None else size.log) for case, size in zip(cases, sizes, strict=True)]
     )
 
 

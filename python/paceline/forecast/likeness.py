@@ -26,6 +26,8 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.recipes import dtype_bytes
 
 LEVEL = 0.8
+VERDICT_LEVEL = 0.6
+"""Of the interval of memory by which a verdict is open: one in five jobs needs more than its upper end."""
 QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
 """Deviations of a normal distribution within which a share `LEVEL` is."""
 _MEDIAN_SIZE = NormalDist().inv_cdf(0.75)

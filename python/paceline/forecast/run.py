@@ -131,7 +131,11 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
             figures["notes"] = (*figures["notes"], note)
     sharded = _sharded(scenario, result, outcome)
     if sharded is not None and question.conditions is not None:
-        sharded = replace(sharded, likely=_likely_memory(sharded, question.conditions))
+        sharded = replace(
+            sharded,
+            likely=_likely_memory(sharded, question.conditions),
+            for_verdict=_likely_memory(sharded, question.conditions, for_verdict=True),
+        )
     if sharded is not None and sharded.memory.activations_bytes is None:
         figures["notes"] = (*figures.get("notes", result.notes), terms.without_activations(result.trace))
     if result.asynchronous is not None:
@@ -170,10 +174,12 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
     )
 
 
-def _likely_memory(own: Sharded, conditions: Conditions) -> dict[str, tuple[int, int]]:
+def _likely_memory(own: Sharded, conditions: Conditions, *, for_verdict: bool = False) -> dict[str, tuple[int, int]]:
     if own.memory.activations_bytes is None:
         return {}
-    intervals = {kind: memory_interval(own.bytes_of(kind), kind, conditions) for kind in MEMORY_KINDS}
+    intervals = {
+        kind: memory_interval(own.bytes_of(kind), kind, conditions, for_verdict=for_verdict) for kind in MEMORY_KINDS
+    }
     return {kind: ends for kind, ends in intervals.items() if ends is not None}
 
 

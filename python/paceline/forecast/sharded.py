@@ -188,6 +188,8 @@ class Sharded:
     """The bytes that a GPU has in the memory of its host or on its drives; None: nothing."""
     likely: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Bytes between which measured memory is with a probability of 80 %, by kind: `peak`, `reserved`, `total`."""
+    for_verdict: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Bytes below and above which one in five jobs is each, by kind."""
 
     @property
     def fit(self) -> Fit:
@@ -211,15 +213,15 @@ class Sharded:
             "peak": allocatable_bytes(self.capacity_bytes, self.memory.beside_bytes),
             "total": self.capacity_bytes,
         }
-        kind = next((kind for kind in limits if kind in self.likely), None)
+        kind = next((kind for kind in limits if kind in self.for_verdict), None)
         if kind is None:
             return None
-        low, high = self.likely[kind]
+        low, high = self.for_verdict[kind]
         return (low, high) if low <= limits[kind] < high else None
 
     @property
     def may_not_fit(self) -> bool:
-        """Whether it fits, but one in ten of such jobs does not."""
+        """Whether it fits, but one in five of such jobs does not."""
         return bool(self.fits) and self.in_question is not None
 
     @property

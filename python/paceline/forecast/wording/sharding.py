@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paceline._internal import units
 from paceline._internal.block import Fact, Pair
 from paceline.forecast.footprint import allocatable_bytes
-from paceline.forecast.likeness import LEVEL
+from paceline.forecast.likeness import VERDICT_LEVEL
 from paceline.forecast.lowering import lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
@@ -122,11 +122,11 @@ def _room(own: Sharded) -> str:
 
 
 def chance(own: Sharded) -> str:
-    """Return `, as 10% of such jobs allocate more than 98.2 GB` where a verdict may be wrong."""
+    """Return `, as 20% of such jobs allocate more than 98.2 GB` where a verdict may be wrong."""
     ends = own.in_question
     if ends is None:
         return ""
-    rare = f"{(1 - LEVEL) / 2:.0%} of such jobs allocate"
+    rare = f"{(1 - VERDICT_LEVEL) / 2:.0%} of such jobs allocate"
     return (
         f", as {rare} more than {units.memory(ends[1])}" if own.fits else f"; {rare} less than {units.memory(ends[0])}"
     )
