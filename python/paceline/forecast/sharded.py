@@ -284,7 +284,7 @@ class Sharded:
         plain |= {"fits": self.fits, "verdict": self.verdict, "tight": self.is_tight}
         del plain["host"]
         plain |= {} if self.host is None else {"host": self.host.to_dict()}
-        del plain["likely"]
+        del plain["likely"], plain["for_verdict"]
         if self.sync_every == 1:
             del plain["sync_every"]
         return plain
