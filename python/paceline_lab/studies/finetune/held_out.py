@@ -11,7 +11,7 @@ from dataclasses import replace
 from paceline_lab.studies.finetune import readings
 from paceline_lab.studies.finetune.measurement import Measurement
 from paceline_lab.studies.finetune.readings import NotForecast, Reading
-from paceline_lab.studies.finetune.sources import Source, autocast, grid, trainer
+from paceline_lab.studies.finetune.sources import Source, autocast, on_grid, trainer
 
 _PAIRS = ("DPO", "SimPO", "ORPO")
 """Losses whose sample is a pair of sequences."""
@@ -125,10 +125,7 @@ def _vectorlm(it: Measurement) -> Reading:
 
 def _dgx_cloud(it: Measurement) -> Reading:
     """NeMo's recipes of pretraining for performance, on DGX H100 nodes."""
-    reading = Reading()
-    readings.model(it, reading)
-    readings.gpu(it, reading)
-    grid(it, reading)
+    reading = on_grid(it)
     reading.add("--batch", it.batch_per_gpu, "--seq", str(it.tokens), "--sharding", "zero1")
     recipe = ("--dtype", "fp8", "--precision", "fp8") if it.precision == "fp8" else ("--precision", "megatron")
     reading.add(*recipe, "--kernels", "transformer-engine", "--strategy", "native", "--cluster", "dgx-h100")
@@ -138,10 +135,7 @@ def _dgx_cloud(it: Measurement) -> Reading:
 
 def _bigscience(it: Measurement) -> Reading:
     """Megatron-DeepSpeed on Jean Zay: four Omni-Path links of 100 Gbit/s a node of eight GPUs."""
-    reading = Reading()
-    readings.model(it, reading)
-    readings.gpu(it, reading)
-    grid(it, reading)
+    reading = on_grid(it)
     reading.add("--batch", it.batch_per_gpu, "--seq", str(it.tokens), "--sharding", "zero1", "--precision", "o2")
     readings.memory_savers(it, reading)
     reading.add("--kernels", "fused", "--attention", "unfused", "--strategy", "native")
@@ -151,10 +145,7 @@ def _bigscience(it: Measurement) -> Reading:
 
 def _automodel(it: Measurement) -> Reading:
     """NeMo AutoModel's benchmarks: PyTorch with FSDP2, all in bfloat16."""
-    reading = Reading()
-    readings.model(it, reading)
-    readings.gpu(it, reading)
-    grid(it, reading)
+    reading = on_grid(it)
     reading.add("--batch", it.batch_per_gpu, "--seq", str(it.tokens))
     readings.trained(it, reading)
     reading.add("--precision", "bf16")

@@ -230,10 +230,7 @@ def _swift_megatron(it: Measurement) -> Reading:
         raise NotForecast("the lengths of samples are not stated")
     if it.offload != "none":
         raise NotForecast("Megatron's offload of the optimizer, with its overlap, is not known")
-    reading = Reading()
-    readings.model(it, reading)
-    readings.gpu(it, reading)
-    grid(it, reading)
+    reading = on_grid(it)
     reading.add("--batch", it.batch_per_gpu, "--seq", str(it.tokens), "--sharding", "zero1")
     readings.memory_savers(it, reading)
     if it.method == "lora":
@@ -259,8 +256,11 @@ _PARALLEL = {
 }
 
 
-def grid(it: Measurement, reading: Reading) -> None:
-    """Megatron's parallelism, and microbatches: of a pipeline, or accumulated."""
+def on_grid(it: Measurement) -> Reading:
+    """Return the model, its GPUs, Megatron's parallelism, and microbatches: of a pipeline, or accumulated."""
+    reading = Reading()
+    readings.model(it, reading)
+    readings.gpu(it, reading)
     pipeline = False
     for name, number in re.findall(r"\b(CP|TP|PP|EP|VP)(\d+)", it.strategy):
         if number != "1":
@@ -270,14 +270,12 @@ def grid(it: Measurement, reading: Reading) -> None:
         reading.add("--microbatches", it.accumulate)
     elif it.accumulate != "1":
         reading.add("--accumulate", it.accumulate)
+    return reading
 
 
 def _nemo(it: Measurement) -> Reading:
     """Megatron-Bridge's and NeMo's recipes for performance, in FP8, which recompute nothing."""
-    reading = Reading()
-    readings.model(it, reading)
-    readings.gpu(it, reading)
-    grid(it, reading)
+    reading = on_grid(it)
     if "PP" in it.strategy and "PP1" not in it.strategy and "VP" not in it.strategy:
         layers, stages = readings.layers(reading), int(re.findall(r"PP(\d+)", it.strategy)[0])
         reading.add(
