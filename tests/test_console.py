@@ -1,4 +1,4 @@
-"""The progress bar."""
+"""The progress bar, and lines of text."""
 
 import io
 import time
@@ -48,3 +48,8 @@ def test_nothing_is_shown_in_a_file(monkeypatch):
     with console.Bar("simulating"):
         time.sleep(0.1)
     assert shown.getvalue() == ""
+
+
+def test_tabs_and_line_feeds_are_printed_and_other_control_characters_escaped(capsys):
+    console.say(["Step\tImg/sec\n1\t\x1b[31m2.5\x1b[0m", "a\x1b]0;title\x07b\rc\u202e"])
+    assert capsys.readouterr().out == "Step\tImg/sec\n1\t2.5\na\\x1b]0;title\\x07b\\rc\\u202e\n"
