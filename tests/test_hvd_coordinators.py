@@ -74,7 +74,6 @@ def test_ranks_with_other_coordinators_are_told_at_the_start():
         run(2, plans.no_messages, env_of=env)
 
 
-@pytest.mark.flaky(reruns=3)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_lent_core_is_taken_while_operations_are_pending():
     run(1, cores.lent, env={"PACELINE_COORDINATOR": "scp:dynamic"}, init=False)

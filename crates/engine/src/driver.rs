@@ -3,7 +3,8 @@ use paceline_executor::Executor;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::Timeline;
 use paceline_os::event::{PollFd, PollFlags, Timespec, poll};
-use paceline_os::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use paceline_os::process::Pid;
+use paceline_os::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use paceline_os::sync::{Arc, Condvar, Mutex, MutexGuard};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::RunError;
@@ -83,8 +84,9 @@ pub(super) struct Driver {
     patience: AtomicU64,
     /// It does not wait any longer.
     hurries: AtomicBool,
-    /// Kernel thread id of the progress thread; 0 until it has started.
-    progress_thread: AtomicI32,
+    /// Kernel thread id of the progress thread; `None` until it has started.
+    progress_thread: Mutex<Option<Pid>>,
+    started: Condvar,
     host: Host,
     /// This rank has left the job.
     left: Mutex<bool>,
@@ -147,7 +149,8 @@ impl Driver {
             closing: AtomicBool::new(false),
             patience: AtomicU64::new(0),
             hurries: AtomicBool::new(false),
-            progress_thread: AtomicI32::new(0),
+            progress_thread: Mutex::new(None),
+            started: Condvar::new(),
             host,
             left: Mutex::new(false),
             gone: Condvar::new(),
@@ -192,10 +195,18 @@ impl Driver {
         self.waker.wake();
     }
 
-    /// Restricts the progress thread to this core.
+    /// Restricts the progress thread to this core, once it has started.
     pub fn pin_progress_thread(&self, core: usize) -> std::io::Result<()> {
-        let number = self.progress_thread.load(Ordering::SeqCst);
-        pin(paceline_os::process::Pid::from_raw(number), core)
+        let until = Instant::now() + STUCK;
+        let mut number = self.progress_thread.lock();
+        while number.is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it has not started"));
+            }
+            let _ = self.started.wait_for(&mut number, left);
+        }
+        pin(*number, core)
     }
 
     /// Waits until the memory of a failed group is no longer touched.
@@ -366,7 +377,8 @@ impl Driver {
 
     /// The progress thread.
     pub(super) fn run_progress_thread(&self) {
-        self.progress_thread.store(paceline_os::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
+        *self.progress_thread.lock() = Some(paceline_os::thread::gettid());
+        self.started.notify_all();
         loop {
             {
                 let mut wanted = self.wanted.lock();
