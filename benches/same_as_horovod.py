@@ -95,8 +95,8 @@ def rank_of(library: str, out: Path) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
     hvd.init()
-    found = {case: trained(library, case[0], getattr(torch, case[1]), *case[2:]) for case in CASES}
-    torch.save(found, out / f"{library}-{hvd.rank()}.pt")
+    result = {case: trained(library, case[0], getattr(torch, case[1]), *case[2:]) for case in CASES}
+    torch.save(result, out / f"{library}-{hvd.rank()}.pt")
     hvd.shutdown()
 
 

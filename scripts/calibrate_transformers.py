@@ -66,26 +66,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path, metavar="ROWS.csv")
     parser.add_argument("--fit", action="store_true", help="also print the constants that fit best")
-    asked = parser.parse_args()
-    found, left_out = cases(read_rows(asked.rows))
-    if not found:
-        parser.error(f"{asked.rows}: no row is training on one node")
-    sources = list(dict.fromkeys(map(group_of, found)))
+    arguments = parser.parse_args()
+    result, left_out = cases(read_rows(arguments.rows))
+    if not result:
+        parser.error(f"{arguments.rows}: no row is training on one node")
+    sources = list(dict.fromkeys(map(group_of, result)))
     blind: dict[str, float] = {}
     for source in sources:
-        own = [case for case in found if group_of(case) == source]
-        values = fitted([case for case in found if group_of(case) != source])
+        own = [case for case in result if group_of(case) == source]
+        values = fitted([case for case in result if group_of(case) != source])
         blind |= dict(zip((case.name for case in own), errors(own, values), strict=True))
     print(f"{'row':32} {'samples/s':>10} {'forecast':>10} {'error':>8} {'left out':>9}   MFU")
-    for case in found:
+    for case in result:
         mfu = case.workload.mfu(case.measured)
         print(
             f"{case.name:32} {case.measured:10.4g} {case.forecast:10.4g} {case.error:8.1%} "
             f"{math.expm1(blind[case.name]):9.1%} {mfu:5.1%}"
         )
     print()
-    modern = [case for case in found if case.workload.hardware.architecture not in ("volta", "turing")]
-    for words, rows in (("all", found), ("A100 and newer", modern)):
+    modern = [case for case in result if case.workload.hardware.architecture not in ("volta", "turing")]
+    for words, rows in (("all", result), ("A100 and newer", modern)):
         mean, worst = spread([case.error for case in rows])
         mean_blind, worst_blind = spread([math.expm1(blind[case.name]) for case in rows])
         print(
@@ -93,9 +93,9 @@ def main() -> None:
             f"with each source left out: mean {mean_blind:.1%}, worst {worst_blind:.1%}"
         )
     print(f"{len(left_out)} rows are not compared: collectives, and training on several nodes")
-    if asked.fit:
+    if arguments.fit:
         print()
-        for constant, value in fitted(found).items():
+        for constant, value in fitted(result).items():
             print(f"{constant.name:22} {constant.value:8.4g}  best {value:8.4g}  prior {constant.prior:8.4g}")
 
 

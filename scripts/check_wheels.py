@@ -40,9 +40,9 @@ def check_source(path: Path) -> str:
     """Its version. It must contain what a build needs and nothing that was built."""
     with tarfile.open(path) as archive:
         names = archive.getnames()
-        found = archive.extractfile(f"{names[0].split('/')[0]}/PKG-INFO")
-        assert found is not None
-        version = check_metadata(found.read().decode(), path)
+        result = archive.extractfile(f"{names[0].split('/')[0]}/PKG-INFO")
+        assert result is not None
+        version = check_metadata(result.read().decode(), path)
     inside = {name.split("/", 1)[1] for name in names if "/" in name}
     for name in IN_SOURCE:
         assert name in inside, f"{path}: {name} is missing"
@@ -84,7 +84,7 @@ def check_wheel(path: Path, version: str) -> None:
         assert f"{folder}/".encode() not in library, f"{path}: contains the path {folder}"
     machine = int.from_bytes(library[18:20], "little")
     assert machine == MACHINES[architecture], f"{path}: is built for machine {machine}"
-    needed = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_([0-9]+(?:\.[0-9]+)+)\0", library)}
+    needed = {tuple(map(int, result.split(b"."))) for result in re.findall(rb"GLIBC_([0-9]+(?:\.[0-9]+)+)\0", library)}
     assert needed and max(needed) <= OLDEST_GLIBC, f"{path}: needs glibc {max(needed)}"
     newest = ".".join(map(str, max(needed)))
     print(f"{path.name}: glibc {newest} or newer, {len(names)} files, {path.stat().st_size / 1e6:.1f} MB")

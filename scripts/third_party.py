@@ -73,9 +73,9 @@ def linked(root: Path = ROOT) -> list[Crate]:
             root=root,
         )
         names |= {(line.split()[0], line.split()[1][1:]) for line in tree.splitlines()}
-        found = json.loads(_cargo("metadata", "--format-version", "1", "--filter-platform", target, root=root))
-        packages |= {package["id"]: package for package in found["packages"]}
-        for node in found["resolve"]["nodes"]:
+        result = json.loads(_cargo("metadata", "--format-version", "1", "--filter-platform", target, root=root))
+        packages |= {package["id"]: package for package in result["packages"]}
+        for node in result["resolve"]["nodes"]:
             kinds = {one["pkg"] for one in node["deps"] if any(kind["kind"] is None for kind in one["dep_kinds"])}
             needs[node["id"]] = needs.get(node["id"], set()) | kinds
     by_id = {key: package for key, package in packages.items() if (package["name"], package["version"]) in names}

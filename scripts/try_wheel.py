@@ -40,9 +40,9 @@ def main() -> None:
         home = Path(folder)
         venv.create(home / "env", with_pip=True)
         here = home / "env" / "bin"
-        found = chosen(given.folder.resolve(), sdist=given.sdist)
-        run(here / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", found)
-        print(f"{found.name} in Python {platform.python_version()}, {' '.join(platform.libc_ver())}", flush=True)
+        result = chosen(given.folder.resolve(), sdist=given.sdist)
+        run(here / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", result)
+        print(f"{result.name} in Python {platform.python_version()}, {' '.join(platform.libc_ver())}", flush=True)
         run(here / "paceline", "--version")
         run(here / "paceline", "doctor", "--env")
         options = ("resnet-50", "--workers", "16", "--strategy", "ring,ps", "--json")
@@ -61,10 +61,10 @@ def main() -> None:
 def chosen(folder: Path, *, sdist: bool) -> Path:
     """The only matching file."""
     pattern = "paceline-*.tar.gz" if sdist else f"paceline-*-abi3-*_{platform.machine()}.whl"
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        sys.exit(f"{folder}: {len(found)} files match {pattern}, expected one")
-    return found[0]
+    result = sorted(folder.glob(pattern))
+    if len(result) != 1:
+        sys.exit(f"{folder}: {len(result)} files match {pattern}, expected one")
+    return result[0]
 
 
 def run(*command: object, keep: bool = False) -> str:

@@ -111,19 +111,19 @@ def of_studies() -> None:
     write(DOCS / "results/network-operator.md", {"claims": claims_of(operator)})
 
 
-def of_steps(found: Computed, by: Sequence[str]) -> dict[str, list[str]]:
+def of_steps(actual: Computed, by: Sequence[str]) -> dict[str, list[str]]:
     """The tables of a study of steps: summaries, also by some columns, every row, its command, and what is left out."""
     of = ("rows", "mean", "median", "nine in ten within", "worst", "bias")
     sums = [
         [f"{title}: {kind}", *steps_result.sums(rows)]
-        for group, title in (("", "all"), *found.groups.items())
+        for group, title in (("", "all"), *actual.groups.items())
         for kind in KINDS
-        if (rows := found.of(kind, group or None))
+        if (rows := actual.of(kind, group or None))
     ]
     fits, intervals = [], []
-    for group, title in found.groups.items():
-        rows = [it for it in found.rows if it.row.group == group]
-        verdict, covered = steps_result.verdicts(rows), [steps_result.covered(found.of(kind, group)) for kind in KINDS]
+    for group, title in actual.groups.items():
+        rows = [it for it in actual.rows if it.row.group == group]
+        verdict, covered = steps_result.verdicts(rows), [steps_result.covered(actual.of(kind, group)) for kind in KINDS]
         fits += [[title, *verdict.values()]] if verdict["rows"] else []
         if any(one["rows"] for one in covered):
             intervals.append([title, *map(inside, covered)])
@@ -136,30 +136,30 @@ def of_steps(found: Computed, by: Sequence[str]) -> dict[str, list[str]]:
         lines = [
             [value.replace("_", " ") if name == "metric" else f"{value}: {kind}", *steps_result.sums(rows)]
             for kind in KINDS
-            for value, rows in steps_result.parted(found.of(kind), name).items()
+            for value, rows in steps_result.parted(actual.of(kind), name).items()
         ]
         tables[name] = table(("", *of), lines)
-    for group in found.groups:
-        cells = [steps_result.cells(it) for it in found.rows if it.row.group == group]
+    for group in actual.groups:
+        cells = [steps_result.cells(it) for it in actual.rows if it.row.group == group]
         if cells:
             tables[group] = table(("row", "model", "GPU", "", "measured", "forecast", "error"), cells)
     commands: dict[tuple[str, str], list[str]] = {}
-    for it in found.rows:
+    for it in actual.rows:
         commands.setdefault((it.row.command, it.row.assumed), []).append(it.row.id)
     tables["commands"] = table(
         ("rows", "`paceline simulate …`", "assumed"),
         [[", ".join(names), f"`{command}`", assumed] for (command, assumed), names in commands.items()],
     )
     reasons: dict[str, list[str]] = {}
-    for row, why in found.skipped:
+    for row, why in actual.skipped:
         reasons.setdefault(why, []).append(row.id)
     tables["skipped"] = table(("rows", "why"), [[", ".join(names), why] for why, names in reasons.items()])
     return tables
 
 
 def of_compute() -> None:
-    found = compute.run(DOCS / "images")
-    own = replace(found, skipped=[(row, why) for row, why in found.skipped if row.group != "finetune"])
+    actual = compute.run(DOCS / "images")
+    own = replace(actual, skipped=[(row, why) for row, why in actual.skipped if row.group != "finetune"])
     tables = of_steps(own, ("gpu", "model", "kernels", "metric"))
     lines = [[it.name, f"{it.mean:.1%}", f"{it.worst:.1%}, {it.model}"] for it in ablated(compute.read())]
     tables["mechanisms"] = table(("without", "mean error", "greatest"), lines)
@@ -286,9 +286,9 @@ def of_coordinator_model() -> None:
         each = [f"{100 * gain(result.results, Point(name, own, LARGEST)):+.1f}%" for own in names[1:]]
         gains.append([name, f"{base:.1f}", *each])
     for name in names:
-        found = result.results[Point("resnet-50", name, LARGEST)]
-        own = parts(found)
-        times = (found.iteration_s, found.compute_s, own.coordinator, own.copy, own.collective)
+        actual = result.results[Point("resnet-50", name, LARGEST)]
+        own = parts(actual)
+        times = (actual.iteration_s, actual.compute_s, own.coordinator, own.copy, own.collective)
         breakdown.append([f"`{name}`", *(units.digits(time * 1e3, 3) for time in times)])
     of_network = ("network", "computation, ms", "if 293", "from", "graph's nodes", "contention, share")
     written = {

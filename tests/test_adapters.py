@@ -31,9 +31,9 @@ _LLAMA_8B_MLP = {"gate": (4096, 14336), "up": (4096, 14336), "down": (14336, 409
 
 def workload(word: str, **options: object) -> Workload:
     """Return the workload of a word with options."""
-    found = find_workload(word, **options)
-    assert found is not None
-    return found
+    actual = find_workload(word, **options)
+    assert actual is not None
+    return actual
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ SMALL = ("gpt2-small", "--gpu", "a100", "--bandwidth", "25Gbps", "--seq", "256")
 PIPELINES = (*SMALL, "--global-batch", 32, "--pipeline-parallel", 2)
 
 
-def asked(*words):
+def advice(*words):
     return json.loads(call(*words, "--json"))
 
 
@@ -35,10 +35,10 @@ def job(gpus, global_batch=None, model="gpt2-small", **options):
     return Job.of(Sweep.of(model, given, "advise"), global_batch)
 
 
-def everything(asked_job, found):
+def everything(asked_job, actual):
     """Forecast all configurations, whatever their bounds say."""
-    for setup in search.setups(asked_job, found.gpus):
-        for rate, least, one in search.candidates(asked_job, setup, found.gpus):
+    for setup in search.setups(asked_job, actual.gpus):
+        for rate, least, one in search.candidates(asked_job, setup, actual.gpus):
             yield setup, rate, least, one, asked_job.result(one)
 
 
@@ -49,14 +49,14 @@ def keep(best, setup, result):
         best[own.is_tight, setup] = max(best.get((own.is_tight, setup), 0), result.samples_per_s)
 
 
-def check(found, best):
+def check(actual, best):
     """The best of each sharding is what leaves room; what is tight follows if it is noticeably faster."""
     wanted = {
         (tight, setup): rate
         for (tight, setup), rate in best.items()
         if not tight or rate >= 1.02 * best.get((False, setup), 0)
     }
-    shown = [(it.result.sharded.is_tight, it.candidate.setup, it.result.samples_per_s) for it in found.options]
+    shown = [(it.result.sharded.is_tight, it.candidate.setup, it.result.samples_per_s) for it in actual.options]
     assert {(tight, setup): rate for tight, setup, rate in shown} == wanted
     assert [(tight, -rate) for tight, _, rate in shown] == sorted((tight, -rate) for tight, _, rate in shown)
 
@@ -87,20 +87,20 @@ def bare(monkeypatch):
 @pytest.mark.usefixtures("bare")
 def test_the_best_of_each_sharding_is_that_of_brute_force(gpus, global_batch, options):
     asked_job = job(gpus, global_batch, **options)
-    [found] = search.start(asked_job)
-    search.search(asked_job, found)
-    simulated = found.simulated
+    [actual] = search.start(asked_job)
+    search.search(asked_job, actual)
+    simulated = actual.simulated
     best = {}
     pruned = 0
-    for setup, rate, least, _, result in everything(asked_job, found):
+    for setup, rate, least, _, result in everything(asked_job, actual):
         # The bounds hold, so what they prune does not fit, or is not faster.
         assert least <= result.sharded.memory.peak_bytes
         assert result.samples_per_s <= rate * (1 + 1e-9)
         pruned += least > asked_job.allocatable_bytes
         keep(best, setup, result)
     assert best and pruned
-    check(found, best)
-    assert simulated < found.candidates
+    check(actual, best)
+    assert simulated < actual.candidates
 
 
 @pytest.fixture
@@ -117,15 +117,15 @@ def mixture(tmp_path):
 def test_the_best_of_each_sharding_is_that_of_brute_force_with_experts_apart(mixture):
     options = {"memory": "120MB", "gpus_per_node": 4, "expert_parallel": "1,2,8", "tensor_parallel": "1,2"}
     asked_job = job(16, 64, mixture, **options)
-    [found] = search.start(asked_job)
-    search.search(asked_job, found)
+    [actual] = search.start(asked_job)
+    search.search(asked_job, actual)
     best = {}
-    for setup, rate, least, one, result in everything(asked_job, found):
+    for setup, rate, least, one, result in everything(asked_job, actual):
         assert least <= result.sharded.memory.peak_bytes and result.samples_per_s <= rate * (1 + 1e-9)
         assert one.parallel.experts == 1 or one.setup.sharding != "hsdp"
         keep(best, setup, result)
-    check(found, best)
-    assert {option.candidate.parallel.experts for option in found.options} > {1}
+    check(actual, best)
+    assert {option.candidate.parallel.experts for option in actual.options} > {1}
 
 
 @pytest.mark.usefixtures("bare")
@@ -133,7 +133,7 @@ def test_the_command_of_a_row_with_experts_apart_forecasts_that_row(mixture):
     words = (mixture, "--gpu", "a100", "--bandwidth", "25Gbps", "--gpus", 16, "--gpus-per-node", 4)
     words += ("--global-batch", 64)
     assert "A100-80GB (EP 8): " in " ".join(call(*words, "--expert-parallel", 8, "--memory", "150MB").split())
-    [group] = asked(*words, "--expert-parallel", "1,8", "--memory", "150MB", "--top", 20)["gpus"]
+    [group] = advice(*words, "--expert-parallel", "1,8", "--memory", "150MB", "--top", 20)["gpus"]
     assert {row["expert_parallel"] for row in group["rows"]} == {1, 8}
     for row in group["rows"]:
         again = cli.call(*row["command"].split()[1:], "--json")
@@ -146,21 +146,21 @@ def test_the_command_of_a_row_with_experts_apart_forecasts_that_row(mixture):
 
 def test_the_best_of_each_sharding_is_that_of_brute_force_with_shared_samples():
     asked_job = job(16, 32, memory="900MB", gpus_per_node=4, context_parallel="1,2,8", tensor_parallel="1,2")
-    [found] = search.start(asked_job)
-    search.search(asked_job, found)
+    [actual] = search.start(asked_job)
+    search.search(asked_job, actual)
     best, seen = {}, set()
-    for setup, rate, least, one, result in everything(asked_job, found):
+    for setup, rate, least, one, result in everything(asked_job, actual):
         seen.add((one.parallel.tensor, one.parallel.context))
         assert one.global_batch == 32
         assert least <= result.sharded.memory.peak_bytes and result.samples_per_s <= rate * (1 + 1e-9)
         keep(best, setup, result)
     assert seen == {(tensor, context) for tensor in (1, 2) for context in (1, 2, 8)}
-    check(found, best)
+    check(actual, best)
 
 
 def test_the_command_of_a_row_with_shared_samples_forecasts_that_row():
     words = (*SMALL, "--gpus", 16, "--gpus-per-node", 4, "--global-batch", 2, "--checkpointing", "none", "--top", 20)
-    [group] = asked(*words, "--context-parallel", "8,16")["gpus"]
+    [group] = advice(*words, "--context-parallel", "8,16")["gpus"]
     assert {row["context_parallel"] for row in group["rows"]} <= {8, 16} and len(group["rows"]) > 3
     for row in group["rows"]:
         again = cli.call(*row["command"].split()[1:], "--json")
@@ -177,24 +177,24 @@ def test_the_command_of_a_row_with_shared_samples_forecasts_that_row():
 
 def test_ranks_that_share_samples_are_whole_nodes_or_a_part_of_one():
     words = (*SMALL, "--gpus", "4,12", "--gpus-per-node", 6, "--batch", 1)
-    found = asked(*words, "--context-parallel", 4)["gpus"]
-    assert found[0]["rows"] and "12 GPUs in nodes of 6 cannot be divided into groups of 4" in found[1]["refused"]
-    both = asked(*words, "--context-parallel", "1,4")["gpus"][1]
+    actual = advice(*words, "--context-parallel", 4)["gpus"]
+    assert actual[0]["rows"] and "12 GPUs in nodes of 6 cannot be divided into groups of 4" in actual[1]["refused"]
+    both = advice(*words, "--context-parallel", "1,4")["gpus"][1]
     assert {row["context_parallel"] for row in both["rows"]} == {1}
 
 
 def test_the_bounds_hold_with_tensor_parallel_ranks_and_other_element_types():
     for options in ({"tensor_parallel": 2}, {"param_dtype": "float32"}, {"dtype": "fp32"}, {"optimizer": "sgd"}):
         asked_job = job(8, 16, gpus_per_node=4, **options)
-        [found] = search.start(asked_job)
-        for _, rate, least, _, result in everything(asked_job, found):
+        [actual] = search.start(asked_job)
+        for _, rate, least, _, result in everything(asked_job, actual):
             assert least <= result.sharded.memory.peak_bytes
             assert result.samples_per_s <= rate * (1 + 1e-9)
 
 
 def test_the_command_of_a_row_forecasts_that_row():
     words = (*SMALL, "--gpus", 8, "--gpus-per-node", 4, "--global-batch", 64, "--memory", "3GB", "--top", 20)
-    [group] = asked(*words)["gpus"]
+    [group] = advice(*words)["gpus"]
     assert len(group["rows"]) > 4
     assert any("--no-accumulate-sync" in row["command"] for row in group["rows"])
     for row in group["rows"]:
@@ -210,7 +210,7 @@ def test_the_command_of_a_row_forecasts_that_row():
 def test_the_command_of_a_row_with_a_pipeline_forecasts_that_row():
     words = (*SMALL, "--gpus", 16, "--gpus-per-node", 4, "--global-batch", 32, "--memory", "4GB", "--checkpointing")
     parallel = ("--tensor-parallel", "2,4", "--pipeline-parallel", "2,4", "--virtual-stages", "1,3", "--top", 20)
-    [group] = asked(*words, "none", *parallel)["gpus"]
+    [group] = advice(*words, "none", *parallel)["gpus"]
     assert {row["sharding"] for row in group["rows"]} == {"none", "zero1", "zero2", "zero3", "hsdp:2"}
     for row in group["rows"]:
         ranks = 16 // row["tensor_parallel"] // row["pipeline_parallel"]
@@ -232,26 +232,26 @@ def test_a_model_divided_in_one_way_is_not_said_to_vary():
 
 def test_a_number_of_gpus_that_does_not_suit_leaves_the_others():
     words = (*SMALL, "--gpus", "8,64", "--global-batch", 16, "--sharding", "zero1", "--checkpointing", "none")
-    found = asked(*words)
-    assert [bool(group["rows"]) for group in found["gpus"]] == [True, False]
+    actual = advice(*words)
+    assert [bool(group["rows"]) for group in actual["gpus"]] == [True, False]
     reason = "--global-batch: 16 samples are not a multiple of 64 data-parallel ranks"
     remedy = "--tensor-parallel 4 (GPUs share a rank), or --global-batch 64, or other --gpus"
-    assert found["gpus"][0]["refused"] is None and found["gpus"][1]["refused"] == f"{reason} (try: {remedy})"
+    assert actual["gpus"][0]["refused"] is None and actual["gpus"][1]["refused"] == f"{reason} (try: {remedy})"
     assert f"{reason} (try: {remedy})" in " ".join(call(*words).split())
-    [row] = asked(*words, "--tensor-parallel", "1,4")["gpus"][1]["rows"]
+    [row] = advice(*words, "--tensor-parallel", "1,4")["gpus"][1]["rows"]
     assert (row["tensor_parallel"], row["global_batch"]) == (4, 16)
 
 
 def test_cost_is_price_over_tokens_and_goodput_that_of_daly():
     words = (*SMALL, "--gpus", "8,16", "--batch", 4, "--price", 2.5, "--mtbf", "8h", "--checkpoint-seconds", 60)
-    found = asked(*words, "--restart-seconds", 120)
+    actual = advice(*words, "--restart-seconds", 120)
     mean, cost, again = 8 * 3600.0, 60.0, 120.0
     interval = math.sqrt(2 * cost * mean) - cost
     goodput = interval / (mean * math.exp(again / mean) * (math.exp((interval + cost) / mean) - 1))
-    assert found["failures"]["interval_s"] == pytest.approx(interval)
-    assert found["failures"]["goodput"] == pytest.approx(goodput)
+    assert actual["failures"]["interval_s"] == pytest.approx(interval)
+    assert actual["failures"]["goodput"] == pytest.approx(goodput)
     assert 0.9 < goodput < 1
-    for group in found["gpus"]:
+    for group in actual["gpus"]:
         for row in group["rows"]:
             hours = 1e9 / (row["tokens_per_s_per_gpu"] * goodput) / 3600
             assert row["cost_per_billion_tokens"] == pytest.approx(2.5 * hours)
@@ -273,15 +273,15 @@ def test_the_interval_of_young_and_daly_loses_least():
 
 def test_the_objective_decides_between_numbers_of_gpus():
     words = ("gpt2-small", "--gpu", "a100", "--gpus", "8,64", "--batch", 8, "--sharding", "zero3", "--price", 1)
-    assert asked(*words)["best"]["gpus"] == 64
-    assert asked(*words, "--objective", "cost")["best"]["gpus"] == 8
+    assert advice(*words)["best"]["gpus"] == 64
+    assert advice(*words, "--objective", "cost")["best"]["gpus"] == 8
 
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_counted_and_named():
-    found = asked("llama-3-70b", "--gpu", "h100", "--gpus", 8, "--sharding", "none,zero3", "--tensor-parallel", 1)
-    [group] = found["gpus"]
-    assert found["best"] is None and not group["rows"]
+    actual = advice("llama-3-70b", "--gpu", "h100", "--gpus", 8, "--sharding", "none,zero3", "--tensor-parallel", 1)
+    [group] = actual["gpus"]
+    assert actual["best"] is None and not group["rows"]
     assert group["do_not_fit"] == group["configurations"] > 0
     least = group["never_fit"][0]
     assert (least["sharding"], least["checkpointing"], least["batch"]) == ("zero3", "offload", 1)
@@ -314,13 +314,13 @@ LARGE = [("llama-3-70b", 4), ("llama-3-70b", 14), ("llama-3-70b", 16), ("mixtral
 )
 def test_each_remedy_makes_something_fit(model, gpus, more):
     words = (model, "--gpu", "h100", "--gpus", gpus, "--tensor-parallel", 1, *more)
-    answer = asked(*words)
+    answer = advice(*words)
     assert answer["best"] is None and "does not fit" in answer["verdict"][0]
     [remedy] = [line.removeprefix("try: ") for line in answer["verdict"] if line.startswith("try: ")]
     [ways] = [line for line in answer["verdict"] if line.startswith("Fits with: ")]
-    assert asked(*shlex.split(remedy)[2:])["best"] is not None
+    assert advice(*shlex.split(remedy)[2:])["best"] is not None
     for way in re.findall(r"GB allocated ((?:--[a-z-]+ [^ ,]+ ?)+)", ways):
-        assert asked(*words, *way.split())["best"] is not None, way
+        assert advice(*words, *way.split())["best"] is not None, way
 
 
 def test_text_says_what_is_best_and_why():
@@ -338,14 +338,14 @@ def test_a_configuration_file_is_a_model(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(fields))
     options = ("--gpu", "a100", "--gpus", 4, "--batch", 2, "--sharding", "zero1")
-    first, second = asked("--config", path, *options), asked(path, *options)
+    first, second = advice("--config", path, *options), advice(path, *options)
     assert first["best"]["iteration_s"] == second["best"]["iteration_s"]
     assert f"--config {path}" in first["best"]["command"]
 
 
 def test_images_have_no_tokens():
-    found = asked("vit-large", "--gpu", "a100", "--gpus", 8, "--batch", 8, "--price", 1)
-    best = found["best"]
+    actual = advice("vit-large", "--gpu", "a100", "--gpus", 8, "--batch", 8, "--price", 1)
+    best = actual["best"]
     assert best["tokens_per_s_per_gpu"] is None
     assert best["cost_per_million_images"] == pytest.approx(8 * 1e6 / best["samples_per_s"] / 3600)
 
@@ -353,19 +353,19 @@ def test_images_have_no_tokens():
 def test_ctrl_c_keeps_what_is_done(monkeypatch):
     best = search._best
 
-    def interrupted(asked_job, setup, found):
-        if found.gpus == 16 and setup.sharding == "zero2":
+    def interrupted(asked_job, setup, actual):
+        if actual.gpus == 16 and setup.sharding == "zero2":
             raise KeyboardInterrupt
-        return best(asked_job, setup, found)
+        return best(asked_job, setup, actual)
 
     monkeypatch.setattr(search, "_best", interrupted)
     # Threads of finished simulations may still be alive; leaving them would end the tests.
     monkeypatch.setattr("paceline.cli.main.leave_threads", lambda code: None)
     result = cli.call("advise", *SMALL, "--gpus", "8,16", "--batch", "2", "--json")
     assert result.exit_code == 130
-    found = json.loads(result.stdout)
-    assert found["incomplete"]
-    assert [{row["sharding"] for row in group["rows"]} for group in found["gpus"]][1] == {"none", "zero1"}
+    actual = json.loads(result.stdout)
+    assert actual["incomplete"]
+    assert [{row["sharding"] for row in group["rows"]} for group in actual["gpus"]][1] == {"none", "zero1"}
     assert "interrupted" in result.stderr
     text = cli.call("advise", *SMALL, "--gpus", "8,16", "--batch", "2").stdout
     assert text.startswith("Best so far for gpt2-small on 8x A100-80GB (interrupted): ") and text.count("  -\n") == 2
@@ -374,14 +374,14 @@ def test_ctrl_c_keeps_what_is_done(monkeypatch):
 def test_long_simulations_are_left_out_and_said():
     words = (*SMALL, "--gpus", 1024, "--batch", 4, "--sharding", "none,zero1", "--checkpointing", "none")
     by_message = (*words, "--cluster", "25g-ethernet")
-    [group] = asked(*by_message)["gpus"]
+    [group] = advice(*by_message)["gpus"]
     assert group["left_out"] == ["none"]
     assert [row["sharding"] for row in group["rows"]] == ["zero1"]
     assert "Skipped DDP on 1,024 GPUs: slow to simulate here" in " ".join(call(*by_message).split())
     alone = call(*by_message, "--sharding", "none").splitlines()
     assert alone[0].startswith("No answer for gpt2-small on 1,024x A100-80GB: DDP takes long to simulate")
     assert alone[2].startswith("  try: paceline simulate gpt2-small")
-    [group] = asked(*words)["gpus"]
+    [group] = advice(*words)["gpus"]
     assert group["left_out"] == [] and {row["sharding"] for row in group["rows"]} == {"none", "zero1"}
 
 
@@ -451,14 +451,14 @@ def test_the_least_that_does_not_fit_is_that_of_brute_force():
         own = {} if memory is None else {"memory": memory}
         model = "llama-3-70b" if memory is None else "llama-3-8b"
         asked_job = job(gpus, None, model, gpu="h100", bandwidth="3200Gbps", seq=8192, gpus_per_node=8, **own)
-        [found] = search.start(asked_job)
-        search.search(asked_job, found)
+        [actual] = search.start(asked_job)
+        search.search(asked_job, actual)
         peaks = {}
-        for setup, _, least, _, result in everything(asked_job, found):
+        for setup, _, least, _, result in everything(asked_job, actual):
             assert least <= result.sharded.memory.peak_bytes
             peaks[setup] = min(peaks.get(setup, math.inf), result.sharded.memory.peak_bytes)
-        told = {one.candidate.setup: one.least_bytes for one in found.never_fit}
-        assert told and told == {setup: peaks[setup] for setup in told}
+        reply = {one.candidate.setup: one.least_bytes for one in actual.never_fit}
+        assert reply and reply == {setup: peaks[setup] for setup in reply}
 
 
 @pytest.mark.slow
@@ -473,19 +473,19 @@ def test_on_how_many_gpus_it_would_fit_is_said():
 @pytest.mark.slow
 def test_on_fewer_gpus_it_does_not_fit():
     words = ("llama-3-70b", "--gpu", "h100", "--tensor-parallel", 1)
-    assert asked(*words, "--gpus", 24)["best"]["tight"] and asked(*words, "--gpus", 16)["best"] is None
+    assert advice(*words, "--gpus", 24)["best"]["tight"] and advice(*words, "--gpus", 16)["best"] is None
     # With a global batch, what a rank has of it gets less.
     divided = ("--tensor-parallel", 8, "--pipeline-parallel", 2, "--context-parallel", 2)
     words = ("llama-3.1-405b", "--gpu", "h100", "--global-batch", 64, *divided, "--sharding", "zero3")
     words = (*words, "--checkpointing", "full")
     assert " --gpus 256" in cli.facts(call(*words, "--gpus", 64))["Fits with"]
-    assert asked(*words, "--gpus", 512)["best"] is not None and asked(*words, "--gpus", 256)["best"] is None
+    assert advice(*words, "--gpus", 512)["best"] is not None and advice(*words, "--gpus", 256)["best"] is None
 
 
 def test_what_never_fits_is_measured_beside_what_does():
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", 64, "--batch", 1, "--checkpointing", "none", "--accumulate", 1)
-    found = asked(*words)
-    [never] = [one for one in found["gpus"][0]["never_fit"] if one["sharding"] == "none"]
+    actual = advice(*words)
+    [never] = [one for one in actual["gpus"][0]["never_fit"] if one["sharding"] == "none"]
     simulate = ["llama-3-8b", "--gpu", "h100", "--gpus", "64", "--batch", "1", "--sharding", "none", "--json"]
     [alone] = json.loads(cli.call("simulate", *simulate, "--strategy", "native").stdout)
     assert never["least_bytes"] == alone["sharded"]["memory"]["peak_bytes"]
@@ -494,7 +494,7 @@ def test_what_never_fits_is_measured_beside_what_does():
 
 def test_what_leaves_room_comes_before_what_is_faster_and_tight():
     words = ("llama-3-70b", "--gpu", "h100", "--gpus", 512)
-    answer = asked(*words)
+    answer = advice(*words)
     first, second = answer["gpus"][0]["rows"]
     assert answer["best"] == {"gpus": 512, **first}
     assert not first["tight"] and second["tight"] and first["sharding"] == second["sharding"] == "zero3"
@@ -507,17 +507,17 @@ def test_what_leaves_room_comes_before_what_is_faster_and_tight():
 
 def test_larger_buckets_are_searched_unless_their_size_is_given():
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", 512, "--batch", 1, "--checkpointing", "none")
-    rows = {row["sharding"]: row for row in asked(*words, "--sharding", "zero1,zero3")["gpus"][0]["rows"]}
+    rows = {row["sharding"]: row for row in advice(*words, "--sharding", "zero1,zero3")["gpus"][0]["rows"]}
     assert rows["zero1"]["bucket_size"] == 1 << 30 and rows["zero3"]["bucket_size"] is None
     text = call(*words, "--sharding", "zero1,zero3")
     assert "\nzero1, 1 GiB " in text
-    given = asked(*words, "--sharding", "zero1,zero3", "--bucket-size", "1GiB")["gpus"][0]["rows"]
+    given = advice(*words, "--sharding", "zero1,zero3", "--bucket-size", "1GiB")["gpus"][0]["rows"]
     larger = {row["sharding"]: row for row in given}
     assert larger["zero1"]["iteration_s"] == rows["zero1"]["iteration_s"]
     assert larger["zero3"]["iteration_s"] == rows["zero3"]["iteration_s"]
     assert "--bucket-size" in larger["zero1"]["command"] and "--bucket-size" not in larger["zero3"]["command"]
     assert "--bucket-size 1024MiB" in rows["zero1"]["command"]
-    usual = asked(*words, "--sharding", "zero1", "--bucket-size", "25MiB")["gpus"][0]["rows"]
+    usual = advice(*words, "--sharding", "zero1", "--bucket-size", "25MiB")["gpus"][0]["rows"]
     assert usual[0]["iteration_s"] > 1.2 * rows["zero1"]["iteration_s"]
 
 
@@ -531,12 +531,12 @@ def test_sizes_without_a_global_batch_double():
 
 def test_a_tight_fit_is_said_and_marked():
     words = ("gpt2-small", "--gpu", "a100", "--gpus", 8, "--batch", 4, "--sharding", "none", "--checkpointing", "none")
-    own = asked(*words)["best"]["memory"]
+    own = advice(*words)["best"]["memory"]
     room = own["reserved_bytes"] // 20
     tight = (*words, "--memory", f"{own['total_bytes'] + room}B")
     text = " ".join(call(*tight).split())
     assert ": may not fit, as 20% of such jobs allocate more than " in text and " GB Roomier DDP, " in text
-    assert asked(*tight)["best"]["tight"] and not asked(*words)["best"]["tight"]
+    assert advice(*tight)["best"]["tight"] and not advice(*words)["best"]["tight"]
     assert "tight" not in call(*words)
     both = call(*tight, "--gpus", "8,16")
     assert f" {units.gigabytes(own['total_bytes'])} ~" in both and "\n~ tight: PyTorch's allocator may reserve" in both
@@ -547,7 +547,7 @@ def test_a_tight_fit_is_said_and_marked():
 
 def test_where_all_fit_tightly_a_safer_way_is_shown():
     words = ("llama-3-8b", "--gpu", "a100-40gb", "--gpus", 4)
-    answer = asked(*words)
+    answer = advice(*words)
     text, safer = call(*words), answer["safer"]
     assert answer["best"]["tight"] and not safer["tight"]
     _, second = text.split("  try: ")[1:]
@@ -557,16 +557,16 @@ def test_where_all_fit_tightly_a_safer_way_is_shown():
     assert result["sharded"]["fits"] and not result["sharded"]["tight"]
     # Without NVLink there is no tensor parallelism: more GPUs, on which something leaves room.
     words = ("llama-3-8b", "--gpu", "rtx-4090", "--seq", 6144, "--gpus")
-    assert asked(*words, 8)["best"]["tight"] and "safer" not in asked(*words, 8)
+    assert advice(*words, 8)["best"]["tight"] and "safer" not in advice(*words, 8)
     assert "Roomier --gpus 16, or shorter sequences (--seq)" in " ".join(call(*words, 8).split())
-    rows = asked(*words, 16)["gpus"][0]["rows"]
+    rows = advice(*words, 16)["gpus"][0]["rows"]
     assert any(row["sharding"] == "zero3" and not row["tight"] for row in rows)
-    assert "safer" not in asked("gpt2-small", "--gpu", "h100", "--gpus", 8)
+    assert "safer" not in advice("gpt2-small", "--gpu", "h100", "--gpus", 8)
 
 
 def test_one_exposed_communication_in_sentence_and_column():
     words = ("gpt2-xl", "--gpu", "a100", "--gpus", 16, "--batch", 2, "--sharding", "zero3", "--bandwidth", "400Gbps")
-    best, text = asked(*words)["best"], " ".join(call(*words).split())
+    best, text = advice(*words)["best"], " ".join(call(*words).split())
     causes = sum(best["exposed"].values()) + best["straggling_s"] + best["slowed_s"] + best["calls_s"]
     assert causes == pytest.approx(best["exposed_communication_s"])
     assert f"Exposed {units.duration(best['exposed_communication_s'])} of communication " in text
@@ -578,7 +578,7 @@ def test_the_network_is_said_to_be_that_of_a_node():
     words = ("gpt2-small", "--gpu", "a100", "--gpus", 16, "--batch", 2, "--sharding", "zero1", "--bandwidth", "400Gbps")
     per_node = "8 GPUs and 400 Gbps per node, RDMA"
     assert f"Adam, A100 SXM4 80 GB\n               {per_node}, " in call(*words)
-    assert (asked(*words)["bandwidth_bps"], asked(*words)["gpus_per_node"]) == (400e9, 8)
+    assert (advice(*words)["bandwidth_bps"], advice(*words)["gpus_per_node"]) == (400e9, 8)
     options = ["gpt2-small", "--gpu", "a100", "--gpus", "16", "--bandwidth", "400Gbps", "--sharding", "zero1"]
     for more in ([], ["--tensor-parallel", "2"], ["--tensor-parallel", "4"]):
         assert per_node in cli.call("simulate", *options, *more).stdout
@@ -588,22 +588,22 @@ def test_the_network_is_said_to_be_that_of_a_node():
 
 def test_where_nothing_fits_or_sequences_are_long_models_are_divided():
     words = ("llama-3.2-1b", "--gpu", "h100", "--gpus", 4, "--seq", 8192, "--memory", "9GB")
-    best = asked(*words)["best"]
+    best = advice(*words)["best"]
     assert best["tensor_parallel"] * best["context_parallel"] > 1
-    assert asked(*words, "--tensor-parallel", 1)["best"] is None
+    assert advice(*words, "--tensor-parallel", 1)["best"] is None
     [result] = json.loads(cli.call(*shlex.split(best["command"])[1:], "--json").stdout)
     assert result["iteration_s"] == best["iteration_s"] and result["sharded"]["memory"] == best["memory"]
     # Something fits without, and sharing samples is faster.
     words = ("llama-3.2-1b", "--gpu", "h100", "--gpus", 4, "--checkpointing", "none", "--seq")
-    undivided = asked(*words, "32k", "--context-parallel", 1)["best"]
-    assert asked(*words, "32k")["best"]["samples_per_s"] >= undivided["samples_per_s"]
-    assert {row["context_parallel"] for row in asked(*words, "4k")["gpus"][0]["rows"]} == {1}
+    undivided = advice(*words, "32k", "--context-parallel", 1)["best"]
+    assert advice(*words, "32k")["best"]["samples_per_s"] >= undivided["samples_per_s"]
+    assert {row["context_parallel"] for row in advice(*words, "4k")["gpus"][0]["rows"]} == {1}
 
 
 def test_machines_are_compared_by_rate_and_by_cost():
     words = ("gpt2-small", "--seq", 256, "--sharding", "none", "--batch", 8, "--gpus", 8, "--tokens", "2B")
     words = (*words, "--gpu", "h100,a100,rtx-4060", "--price", "h100:3,a100-80gb:1")
-    compared = asked(*words)
+    compared = advice(*words)
     machines = {one["gpu"]: one for one in compared["machines"]}
     assert list(machines) == ["h100", "a100-80gb", "rtx-4060"]
     for name, price in (("h100", 3), ("a100-80gb", 1)):
@@ -611,14 +611,14 @@ def test_machines_are_compared_by_rate_and_by_cost():
         seconds = 2e9 / 256 / row["samples_per_s"]
         assert row["time_s"] == pytest.approx(seconds)
         assert row["cost_of_tokens"] == pytest.approx(seconds / 3600 * 8 * price)
-        alone = asked(*words[:-4], "--gpu", name, "--price", price)
+        alone = advice(*words[:-4], "--gpu", name, "--price", price)
         assert alone["best"]["cost_of_tokens"] == row["cost_of_tokens"]
     assert machines["rtx-4060"]["price_per_gpu_hour"] is None
-    assert compared["best"]["gpu"] == "h100" and asked(*words, "--objective", "cost")["best"]["gpu"] == "a100-80gb"
+    assert compared["best"]["gpu"] == "h100" and advice(*words, "--objective", "cost")["best"]["gpu"] == "a100-80gb"
     text = call(*words)
     assert text.startswith("Fastest for gpt2-small: 8x H100, ") and "\nrtx-4060" in text
     assert "No price is known of rtx-4060; give it with --price rtx-4060:2.50" in " ".join(text.split())
-    clusters = asked("gpt2-xl", "--gpus", 8, "--batch", 1, "--cluster", "p4d.24xlarge,p5.48xlarge")
+    clusters = advice("gpt2-xl", "--gpus", 8, "--batch", 1, "--cluster", "p4d.24xlarge,p5.48xlarge")
     assert [(one["cluster"], one["gpu"]) for one in clusters["machines"]] == [
         ("p4d.24xlarge", "a100-40gb"),
         ("p5.48xlarge", "h100"),
@@ -627,7 +627,7 @@ def test_machines_are_compared_by_rate_and_by_cost():
 
 def test_a_machine_that_cannot_be_searched_leaves_the_others():
     words = ("gpt2-small", "--gpus", 8, "--batch", 8, "--dtype", "fp8", "--gpu")
-    compared = asked(*words, "h100,v100")
+    compared = advice(*words, "h100,v100")
     assert "error" in compared["machines"][1] and compared["best"]["gpu"] == "h100"
     assert "Not searched" in call(*words, "h100,v100")
     assert "fp8" in call(*words, "v100,t4", code=2)
@@ -637,17 +637,17 @@ def test_where_adapters_do_not_fit_weights_of_4_bits_are_proposed():
     words = ("llama-3.2-1b", "--gpu", "rtx-4090", "--gpus", 2, "--lora", 8, "--seq", 1024, "--memory", "3.6GB")
     text = call(*words)
     assert "does not fit" in text and " --quantize nf4" in cli.facts(text)["Fits with"]
-    assert asked(*words, "--quantize", "nf4")["best"] is not None
+    assert advice(*words, "--quantize", "nf4")["best"] is not None
 
 
 def test_clouds_prices_are_taken_where_none_is_given():
     words = ("gpt2-xl", "--gpus", 8, "--batch", 1, "--cluster")
-    best, known = asked(*words, "p5")["best"], price_of("p5.48xlarge")
+    best, known = advice(*words, "p5")["best"], price_of("p5.48xlarge")
     hours = 1e9 / best["tokens_per_s_per_gpu"] / 3600
     assert known is not None and best["cost_per_billion_tokens"] == pytest.approx(known.usd_per_gpu_hour * hours)
     assert f"${known.usd_per_gpu_hour:.2f} a GPU-hour, AWS, {known.date}" in " ".join(call(*words, "p5").split())
-    assert asked(*words, "p5", "--price", "p5:1")["best"]["cost_per_billion_tokens"] == pytest.approx(hours)
-    assert "cost_per_billion_tokens" not in asked("gpt2-xl", "--gpus", 8, "--batch", 1, "--gpu", "h100")["best"]
+    assert advice(*words, "p5", "--price", "p5:1")["best"]["cost_per_billion_tokens"] == pytest.approx(hours)
+    assert "cost_per_billion_tokens" not in advice("gpt2-xl", "--gpus", 8, "--batch", 1, "--gpu", "h100")["best"]
     assert "'b200' is none of the machines" in call(*words, "p5", "--price", "b200:1", code=2)
 
 
@@ -668,7 +668,7 @@ SETTINGS_TRIED = [
 @pytest.mark.parametrize("words", SETTINGS_TRIED)
 def test_each_row_is_what_its_command_forecasts(words):
     model, gpus, *options = words
-    answer = asked(model, "--gpus", gpus, *WIDE, *options)
+    answer = advice(model, "--gpus", gpus, *WIDE, *options)
     [group] = answer["gpus"]
     assert group["rows"]
     for row in group["rows"]:
@@ -686,30 +686,30 @@ def test_parameters_on_the_host_are_proposed_for_one_gpu_before_more_gpus():
     words = ("qwen3-32b", "--lora", 16, "--quantize", "nf4", "--gpu", "rtx-4090", "--gpus", 1, "--seq", 4096)
     ways = cli.facts(call(*words))["Fits with"]
     assert 0 < ways.index("--offload cpu:parameters") < ways.index("--quantize nf4-double") < ways.index("--gpus")
-    assert asked(*words, "--offload", "cpu:parameters")["best"]["command"].count("--sharding zero3") == 1
+    assert advice(*words, "--offload", "cpu:parameters")["best"]["command"].count("--sharding zero3") == 1
 
 
 def test_offloaded_checkpoints_are_searched_where_nothing_fits_without():
     words = ("llama-3.2-1b", "--gpu", "rtx-4090", "--gpus", 1, "--lora", 8, "--seq", 32768, "--batch", 1)
     small = (*words, "--memory", "2GB", "--checkpointing")
     with_offload, without = (
-        asked(*small, name)["gpus"][0]["never_fit"][0]["least_bytes"] for name in ("offload", "full")
+        advice(*small, name)["gpus"][0]["never_fit"][0]["least_bytes"] for name in ("offload", "full")
     )
     hardware = find_hardware("rtx-4090")
     middle = (with_offload + without) / 2 / footprint.FULLEST + footprint.context_bytes(hardware)
     words = (*words, "--memory", f"{middle / 1e9:.3f}GB")
-    assert with_offload < without and asked(*words)["best"]["checkpointing"] == "offload"
+    assert with_offload < without and advice(*words)["best"]["checkpointing"] == "offload"
     assert "offloaded checkpointing" in call(*words).splitlines()[0]
 
 
 def test_price_and_network_are_of_one_machine():
     words = ("gpt2-xl", "--batch", 1, "--tokens", "1e9", "--gpu")
     for gpu, gpus in (("h100", 16), ("b200", 16), ("a100", 32), ("h200", 16)):
-        answer = asked(*words, gpu, "--gpus", gpus)
+        answer = advice(*words, gpu, "--gpus", gpus)
         [cost] = [line for line in answer["verdict"] if line.startswith("Cost: ")]
         name = re.search(r": ([\w.-]+)\)", cost)[1]
         assert (
-            asked(*words, gpu, "--gpus", gpus, "--cluster", name)["best"]["samples_per_s"]
+            advice(*words, gpu, "--gpus", gpus, "--cluster", name)["best"]["samples_per_s"]
             >= 0.98 * (answer["best"]["samples_per_s"])
         )
     # Within a node, its network does not matter, and whole instances come first.
@@ -721,7 +721,7 @@ def test_where_no_price_is_of_such_a_network_the_cheapest_instance_is_named():
     words = ("gpt2-xl", "--batch", 1, "--tokens", "1e9", "--gpu", "h100", "--gpus", 16, "--bandwidth", "6.4Tbps")
     text = " ".join(call(*words).split())
     assert "the cheapest, gpu_8x_h100_sxm5, states no network" in text and "--cluster gpu_8x_h100_sxm5" in text
-    assert "Cost " not in text and "cost_of_tokens" not in asked(*words)["best"]
+    assert "Cost " not in text and "cost_of_tokens" not in advice(*words)["best"]
     refused = " ".join(call(*words[:3], *words[5:], "--objective", "cost", code=2).split())
     assert "--objective cost needs a price" in refused
 
@@ -729,7 +729,7 @@ def test_where_no_price_is_of_such_a_network_the_cheapest_instance_is_named():
 def test_a_price_is_of_a_gpu_by_any_of_its_names():
     words = ("gpt2-medium", "--gpus", 2, "--batch", 1, "--gpu", "rtx-4090", "--price")
     costs = [
-        asked(*words, f"{name}:0.4")["best"]["cost_per_billion_tokens"] for name in ("rtx-4090", "4090", "RTX 4090")
+        advice(*words, f"{name}:0.4")["best"]["cost_per_billion_tokens"] for name in ("rtx-4090", "4090", "RTX 4090")
     ]
     assert costs[0] == costs[1] == costs[2]
     assert "'5090' is none of the machines" in call(*words, "5090:0.4", code=2)

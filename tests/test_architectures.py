@@ -58,9 +58,9 @@ def model(fields, *architectures, **others):
     ],
 )
 def test_published_counts(fields, architecture, count):
-    found = model(fields, architecture)
-    assert (found.parameters, found.architecture) == (count, architecture)
-    assert not any("architectures" in note for note in found.notes)
+    result = model(fields, architecture)
+    assert (result.parameters, result.architecture) == (count, architecture)
+    assert not any("architectures" in note for note in result.notes)
 
 
 def test_labels_are_those_of_id2label_or_num_labels():
@@ -132,7 +132,7 @@ def classes_of(kind):
         pytest.skip(f"transformers {transformers.__version__} has no {kind}")
     config = transformers.CONFIG_MAPPING[kind]
     module = importlib.import_module(config.__module__.replace("configuration_", "modeling_"))
-    found = {
+    result = {
         name: one
         for name in module.__all__
         if isinstance(one := getattr(module, name), type)
@@ -141,7 +141,7 @@ def classes_of(kind):
         and not name.lower().endswith("pretrainedmodel")
         and not name.startswith("Pretrained")
     }
-    return config, found
+    return config, result
 
 
 def sizes_of(kind, architecture, fields):
@@ -262,10 +262,10 @@ def test_the_language_model_of_several_parts_is_read(field):
     whole = {"model_type": "mine", "vision_config": {"hidden_size": 32}, field: part}
     alone = model(part, "LlamaForCausalLM").parameters
     for architecture, less in (("MineForConditionalGeneration", 0), ("MineModel", 6400), ("MineChatModel", 0)):
-        found = model(whole, architecture)
-        assert found.parameters == alone - less
-        assert "only its language model (llama) is forecast" in str(found.notes)
-        assert f"its {field}" in str(found.notes)
+        result = model(whole, architecture)
+        assert result.parameters == alone - less
+        assert "only its language model (llama) is forecast" in str(result.notes)
+        assert f"its {field}" in str(result.notes)
     labels = model(whole | LABELS, "MineForSequenceClassification").parameters
     assert labels == alone - 6400 + 3 * 64
     tied = whole | {"tie_word_embeddings": True}
@@ -303,13 +303,13 @@ def test_no_advice_is_given_that_does_not_work(fields):
 def test_what_files_leave_out_is_said():
     # As of llava-1.5-7b: transformers saves what differs from its defaults.
     text = {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064}
-    found = model({"model_type": "llava", "text_config": text}, "LlavaForConditionalGeneration")
-    assert found.parameters == 6_738_939_904
-    assert "Assumed text_config.hidden_size 4096, the default of transformers: here leaves it out" in found.notes
+    result = model({"model_type": "llava", "text_config": text}, "LlavaForConditionalGeneration")
+    assert result.parameters == 6_738_939_904
+    assert "Assumed text_config.hidden_size 4096, the default of transformers: here leaves it out" in result.notes
     # As of gemma-3-4b: its text part has no numbers of heads and no vocabulary.
     text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
-    found = model({"model_type": "gemma3", "text_config": text}, "Gemma3ForConditionalGeneration")
-    assert found.parameters == 3_880_263_168
+    result = model({"model_type": "gemma3", "text_config": text}, "Gemma3ForConditionalGeneration")
+    assert result.parameters == 3_880_263_168
 
 
 def test_a_text_part_in_a_file_of_its_own():
@@ -324,7 +324,7 @@ def text_model_of(config):
     import transformers
 
     module = importlib.import_module(type(config).__module__.replace("configuration_", "modeling_"))
-    found = [
+    result = [
         one
         for name, one in vars(module).items()
         if isinstance(one, type)
@@ -335,7 +335,7 @@ def text_model_of(config):
         and one.config_class is type(config)
     ]
     with torch.device("meta"):
-        return found[0](config)
+        return result[0](config)
 
 
 @pytest.mark.parametrize("kind", sorted(set(composites.known_composites()) - {"gemma4"}))
@@ -413,5 +413,5 @@ def test_a_window_of_null_is_none():
     for window, keys in ((None, 6000), (4096, 4096)):
         text = MISTRAL_24B | {"num_hidden_layers": 1, "sliding_window": window}
         whole = {"model_type": "mistral3", "text_config": text, "architectures": ["Mistral3Model"]}
-        found = model_of(Config("mine", "here", whole), 6000)
-        assert [layer.attention.keys for layer in found.layers if layer.attention is not None] == [keys]
+        result = model_of(Config("mine", "here", whole), 6000)
+        assert [layer.attention.keys for layer in result.layers if layer.attention is not None] == [keys]

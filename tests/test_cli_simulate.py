@@ -167,11 +167,11 @@ def test_the_channel_is_said_where_it_is_and_where_it_changes():
 
 def test_several_libraries_have_their_own_rows_and_verdicts():
     words = [TINY, "--workers", "4,8", "--library", "ddp,byteps"]
-    found = runs(*words)
-    rows = [(one["library"], one["strategy"], one["workers"]) for one in found]
+    actual = runs(*words)
+    rows = [(one["library"], one["strategy"], one["workers"]) for one in actual]
     own = paceline.simulate(TINY, workers=8, library="byteps")
     assert rows == [(name, of, n) for name, of in (("ddp", "native"), ("byteps", own.strategy)) for n in (4, 8)]
-    assert found[3]["iteration_s"] == own.iteration_s
+    assert actual[3]["iteration_s"] == own.iteration_s
     said = call(*words).stdout
     assert "tiny, DDP (NCCL), 8 workers: " in said and "\ntiny, byteps, 8 workers: " in said
     assert "\nlibrary " in said
@@ -419,10 +419,10 @@ def test_ring_of_a_thousand_workers_meets_the_closed_form():
 
 def test_a_published_rate_of_a_device():
     for option, name in (("--gpu", "a100"), ("--device", "A100")):
-        told = call("resnet-50", option, name, "--workers", 1, "--strategy", "ring", "--json")
+        reply = call("resnet-50", option, name, "--workers", 1, "--strategy", "ring", "--json")
         # Where the rate was measured: devices' rates are for other batches and programs.
-        assert f"note: {option}: 938 samples/s at batch 256 on one A100-80GB" in told.stderr
-        [run] = json.loads(told.stdout)
+        assert f"note: {option}: 938 samples/s at batch 256 on one A100-80GB" in reply.stderr
+        [run] = json.loads(reply.stdout)
         assert (run["batch"], run["samples_per_s"]) == (256, pytest.approx(938))
         assert f"drop --batch, or drop {option}" in refused("resnet-50", option, name, "--batch", 4)
     assert "no published rate of resnet-50 on 'T4'" in refused("resnet-50", "--device", "T4")
@@ -541,7 +541,7 @@ def test_ctrl_c_of_a_real_sweep():
             continue
         if process.returncode != 130:
             continue
-        if found := re.search(r"paceline: interrupted after ([1-3]) of 4 forecasts", err):
-            assert len(json.loads(out)) == int(found[1])
+        if actual := re.search(r"paceline: interrupted after ([1-3]) of 4 forecasts", err):
+            assert len(json.loads(out)) == int(actual[1])
             return
     pytest.fail(f"nothing was done after {patience_s} s: {err}")

@@ -47,8 +47,8 @@ def answer(*words):
     return cli.answer("compare", *words)
 
 
-def names(found):
-    return [one["cause"] for one in found["causes"]]
+def names(actual):
+    return [one["cause"] for one in actual["causes"]]
 
 
 # Measurements.
@@ -85,9 +85,9 @@ def names(found):
     ],
 )
 def test_a_measurement_is_a_number_with_a_unit(text, quantity, value, per_gpu, gpus):
-    found = parse(text)
-    assert (found.quantity, found.per_gpu, found.gpus) == (quantity, per_gpu, gpus)
-    assert found.value == pytest.approx(value)
+    actual = parse(text)
+    assert (actual.quantity, actual.per_gpu, actual.gpus) == (quantity, per_gpu, gpus)
+    assert actual.value == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def injected(key, cause, *, parts):
     workload, options = WORKLOADS[key]
     forecaster = Forecaster([workload], options)
     base = forecaster.base
-    asked = Question(forecaster, base, Measured(Quantity.STEP, 2 * base.seconds, False, "x"), 2 * base.seconds)
-    for one in hypotheses(asked):
+    request = Question(forecaster, base, Measured(Quantity.STEP, 2 * base.seconds, False, "x"), 2 * base.seconds)
+    for one in hypotheses(request):
         if one.cause.name != cause:
             continue
         value = 1.0
@@ -213,10 +213,10 @@ def injected(key, cause, *, parts):
             continue
         if seconds <= base.high_s:
             continue
-        told = dict.fromkeys(PARTS, 0.0) | dict(base.parts_s)
-        told[one.cause.part] += seconds - base.seconds
-        measured = Measured(Quantity.STEP, seconds, False, "x", parts_s=told if parts else {})
-        return replace(asked, measured=measured, seconds=seconds), one, value
+        reply = dict.fromkeys(PARTS, 0.0) | dict(base.parts_s)
+        reply[one.cause.part] += seconds - base.seconds
+        measured = Measured(Quantity.STEP, seconds, False, "x", parts_s=reply if parts else {})
+        return replace(request, measured=measured, seconds=seconds), one, value
     return None
 
 
@@ -225,10 +225,10 @@ def named(question):
 
 
 def check_named(key, cause):
-    found = injected(key, cause, parts=True)
-    if found is None:
+    actual = injected(key, cause, parts=True)
+    if actual is None:
         pytest.skip("within the interval, or not of this run")
-    question, hypothesis, value = found
+    question, hypothesis, value = actual
     explanation = explain(question)
     place = [one.hypothesis.cause.name for one in explanation.causes].index(cause)
     # Few have measured GeForce cards: such a forecast may be off by as much as many causes explain.
@@ -339,16 +339,16 @@ def test_a_cause_in_a_simulated_run_is_among_the_first_two(cause):
 @pytest.mark.slow
 @pytest.mark.parametrize("cause", LOOPS)
 def test_every_cause_in_simulated_runs_is_mostly_among_the_first_two(cause):
-    found = list(places(cause, 5))
+    actual = list(places(cause, 5))
     # No public issue states small buckets.
     first = 4 if cause == "small-buckets" else 2
-    assert sum(place < first for place in found) >= 3, found
+    assert sum(place < first for place in actual) >= 3, actual
 
 
 def test_a_run_as_forecast_has_no_causes():
     result = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3")
-    found = answer(*LLAMA, "--measured", f"{result.iteration_s}s")
-    assert found["as_forecast"] and found["ratio"] == pytest.approx(1)
+    actual = answer(*LLAMA, "--measured", f"{result.iteration_s}s")
+    assert actual["as_forecast"] and actual["ratio"] == pytest.approx(1)
     text = cli.output("compare", *LLAMA, "--measured", f"{1.01 * result.iteration_s}s")
     assert "as forecast" in text and "check:" not in text
 
@@ -356,8 +356,8 @@ def test_a_run_as_forecast_has_no_causes():
 def test_a_faster_run_has_causes_of_its_own():
     result = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3")
     fp8 = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3", dtype="fp8")
-    found = answer(*LLAMA, "--measured", f"{fp8.iteration_s}s")
-    assert found["ratio"] < 1 and names(found)[0] == "lower-precision"
+    actual = answer(*LLAMA, "--measured", f"{fp8.iteration_s}s")
+    assert actual["ratio"] < 1 and names(actual)[0] == "lower-precision"
     of_all = f"{64 * result.tokens_per_s_per_gpu:.0f}tokens/s"
     for command in ("compare", "simulate"):
         refused = cli.refused(command, *LLAMA, "--measured", f"{of_all}/GPU")
@@ -367,24 +367,24 @@ def test_a_faster_run_has_causes_of_its_own():
 
 def test_a_rate_of_each_gpu_given_as_that_of_all_is_named():
     result = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3")
-    found = answer(*LLAMA, "--measured", f"{result.tokens_per_s_per_gpu:.0f}tokens/s")
-    assert names(found)[0] == "unit"
+    actual = answer(*LLAMA, "--measured", f"{result.tokens_per_s_per_gpu:.0f}tokens/s")
+    assert names(actual)[0] == "unit"
 
 
 def test_a_slow_rate_of_each_gpu_is_named_with_its_own_time():
-    found = answer(*LLAMA[:4], 16, *LLAMA[5:], "--measured", "3000tokens/s")
-    unit = found["causes"][0]
-    assert unit["cause"] == "unit" and unit["forecast_s"] == pytest.approx(found["measured_s"], rel=0.01)
-    assert f"2.73 s per step, {found['ratio'] / 16:.2f}x as long as forecast" in unit["explained_by"]
+    actual = answer(*LLAMA[:4], 16, *LLAMA[5:], "--measured", "3000tokens/s")
+    unit = actual["causes"][0]
+    assert unit["cause"] == "unit" and unit["forecast_s"] == pytest.approx(actual["measured_s"], rel=0.01)
+    assert f"2.73 s per step, {actual['ratio'] / 16:.2f}x as long as forecast" in unit["explained_by"]
 
 
 @pytest.mark.parametrize("measured", ["1.2s", "1.5s", "2.1s", "4s"])
 def test_a_number_alone_makes_no_cause_of_many_certain(measured):
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", 8, "--sharding", "zero3", "--measured", measured)
-    found = answer(*words)
-    probabilities = [one["probability"] for one in found["causes"]]
+    actual = answer(*words)
+    probabilities = [one["probability"] for one in actual["causes"]]
     assert max(probabilities) < 0.56
-    assert sum(probabilities) + found["unknown_cause"] + found["nothing_wrong"] == pytest.approx(1)
+    assert sum(probabilities) + actual["unknown_cause"] + actual["nothing_wrong"] == pytest.approx(1)
 
 
 def test_a_lower_clock_is_a_rarer_power_limit():
@@ -438,10 +438,10 @@ def test_a_log_of_nccl_tests_over_sockets(tmp_path):
         "# Avg bus bandwidth    : 3.11\n"
     )
     words = ("--cluster", "dgx-h100", "--gpus", "2", "--gpus-per-node", "1", "--measured", log)
-    found = answer("allreduce:1GiB", *words)
-    assert names(found)[0] == "sockets" and found["causes"][0]["share_of_gap"] == pytest.approx(1, abs=0.01)
+    actual = answer("allreduce:1GiB", *words)
+    assert names(actual)[0] == "sockets" and actual["causes"][0]["share_of_gap"] == pytest.approx(1, abs=0.01)
     # The rate that the log has: 3.11 GB/s of bus bandwidth.
-    assert 20e9 < found["causes"][0]["value"] < 35e9
+    assert 20e9 < actual["causes"][0]["value"] < 35e9
     assert "536,870,912" in cli.output("compare", "allreduce:1MiB-1GiB", *words)
     assert "has 512MiB-1GiB, not 2GiB" in cli.refused("compare", "allreduce:2GiB", *words)
     assert "is a log of a collective" in cli.refused("compare", *LLAMA, "--measured", log)
@@ -485,13 +485,13 @@ def test_json_of_nccl_tests_and_rccl_tests_is_read_as_logs_are(tmp_path):
         "--measured",
         path,
     )
-    found = answer(*words)
-    assert found["measured_s"] == pytest.approx(0.344981) and names(found)[0] == "sockets"
+    actual = answer(*words)
+    assert actual["measured_s"] == pytest.approx(0.344981) and names(actual)[0] == "sockets"
     path.write_text(json.dumps(NCCL_JSON)[:-200])
     assert "ends early or is damaged" in cli.refused("compare", *words)
     path.write_text("\n".join([rccl_line(1 << 29, 3000.0), rccl_line(1 << 30, 6001.0), rccl_line(1 << 30, 1.0, 1)]))
-    found = answer("allreduce:1GiB", "--cluster", "dgx-h100", "--gpus", "8", "--measured", path)
-    assert found["measured_s"] == pytest.approx(6001e-6)
+    actual = answer("allreduce:1GiB", "--cluster", "dgx-h100", "--gpus", "8", "--measured", path)
+    assert actual["measured_s"] == pytest.approx(6001e-6)
 
 
 def test_processes_that_measured_themselves_are_refused(tmp_path):
@@ -611,8 +611,8 @@ def test_a_profile_tells_overlap_and_the_type_of_gathers(tmp_path, cause, effect
         profile.add("Optimizer.step#AdamW.step", "user_annotation", at + computed + sent, updated)
         profile.kernel("multi_tensor_apply_kernel", at + computed + sent, at + computed + sent, updated)
     words = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    found = answer("llama-3-8b", *words, "--measured", profile.write(tmp_path / "profile.json"))
-    first = next(one for one in found["causes"] if one["gap_of"] == "communication")
+    actual = answer("llama-3-8b", *words, "--measured", profile.write(tmp_path / "profile.json"))
+    first = next(one for one in actual["causes"] if one["gap_of"] == "communication")
     assert first["cause"] == cause and fact in first["for"]
 
 
@@ -620,9 +620,9 @@ def test_a_profile_of_cpus_is_split_into_parts():
     parts = parts_of(REAL)
     whole = parts.computation_s + parts.optimizer_s + parts.communication_s + parts.input_s + parts.idle_s
     assert whole == pytest.approx(parts.step_s, rel=0.02) and parts.communication_s > 0 and not parts.on_gpu
-    found = answer("resnet-50", "--gpus", "2", "--measured", REAL)
-    assert found["measured_s"] == pytest.approx(parts.step_s)
-    assert {one["part"] for one in found["parts"]} >= {"computation", "communication", "optimizer", "launches"}
+    actual = answer("resnet-50", "--gpus", "2", "--measured", REAL)
+    assert actual["measured_s"] == pytest.approx(parts.step_s)
+    assert {one["part"] for one in actual["parts"]} >= {"computation", "communication", "optimizer", "launches"}
 
 
 def test_a_file_that_is_none_of_these_is_refused(tmp_path):
@@ -651,9 +651,9 @@ def test_the_cause_of_a_public_complaint(name):
 
 @pytest.mark.slow
 def test_causes_of_public_complaints():
-    found = complaints.run()
-    assert {row.complaint.id for row in found.rows if row.is_right is False} <= {"nanogpt-102", "gpt-4-llm-10"}
-    assert found.right[1] >= 21 and found.unseen == (9, 14)
+    actual = complaints.run()
+    assert {row.complaint.id for row in actual.rows if row.is_right is False} <= {"nanogpt-102", "gpt-4-llm-10"}
+    assert actual.right[1] >= 21 and actual.unseen == (9, 14)
 
 
 # Anchors.

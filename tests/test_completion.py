@@ -18,7 +18,7 @@ from paceline.settings.table import SETTINGS
 PROGRAM = Path(sys.executable).with_name("paceline")
 
 
-def asked(instruction, words="", at=0):
+def question(instruction, words="", at=0):
     environ = os.environ | {"_PACELINE_COMPLETE": instruction, "COMP_WORDS": words, "COMP_CWORD": str(at)}
     return cli.ended(PROGRAM, env=environ, check=True).stdout
 
@@ -26,17 +26,17 @@ def asked(instruction, words="", at=0):
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_the_script_is_one_that_the_shell_reads(shell, tmp_path):
     script = tmp_path / "complete"
-    script.write_text(asked(f"{shell}_source"))
+    script.write_text(question(f"{shell}_source"))
     assert "_PACELINE_COMPLETE" in script.read_text()
     if shutil.which(shell):
         subprocess.run([shell, "-n", str(script)], check=True)
 
 
 def test_commands_and_options_are_completed():
-    names = [line.split(",")[1] for line in asked("bash_complete", "paceline ", 1).splitlines()]
+    names = [line.split(",")[1] for line in question("bash_complete", "paceline ", 1).splitlines()]
     assert set(names) == set(all_commands())
-    assert asked("bash_complete", "paceline simul", 1) == "plain,simulate\n"
-    assert "plain,--bandwidth\n" in asked("bash_complete", "paceline simulate --b", 2)
+    assert question("bash_complete", "paceline simul", 1) == "plain,simulate\n"
+    assert "plain,--bandwidth\n" in question("bash_complete", "paceline simulate --b", 2)
 
 
 def test_commands_are_completed_without_importing_them():
@@ -53,7 +53,7 @@ def test_commands_are_completed_without_importing_them():
 def test_bash_completes(tmp_path):
     """As bash does it: the function that the script defines fills COMPREPLY."""
     script = tmp_path / "complete.bash"
-    script.write_text(asked("bash_source"))
+    script.write_text(question("bash_source"))
     lines = (
         f". {script}; COMP_WORDS=(paceline doct); COMP_CWORD=1; _paceline_completion {PROGRAM}; echo ${{COMPREPLY[@]}}"
     )
@@ -66,7 +66,7 @@ def test_nobody_waits_for_the_tab_key():
     taken = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        asked("bash_complete", "paceline simulate --st", 2)
+        question("bash_complete", "paceline simulate --st", 2)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(taken) < 0.4
@@ -191,8 +191,8 @@ def test_bash_breaks_words_where_values_do_not(tmp_path):
 
 
 def test_lists_are_completed_in_every_shell():
-    assert "COMP_LINE" in asked("bash_source")
-    assert 'string split -m 1 ","' in asked("fish_source")
+    assert "COMP_LINE" in question("bash_source")
+    assert 'string split -m 1 ","' in question("fish_source")
     assert (
         "plain,zero3,hsdp"
         in cli.ended(
@@ -206,7 +206,7 @@ def test_lists_are_completed_in_every_shell():
             check=True,
         ).stdout.splitlines()
     )
-    assert "zero3,hsdp" in asked("zsh_complete", "paceline simulate --sharding zero3,h", 3).splitlines()
+    assert "zero3,hsdp" in question("zsh_complete", "paceline simulate --sharding zero3,h", 3).splitlines()
 
 
 @pytest.mark.parametrize("words", ["simulate --strategy ", "advise --gpu ", "models ", "simulate --cluster "])

@@ -97,11 +97,11 @@ class Job:
         process = self.living[worker]
         if process.phase == "starting":
             process.phase = "waiting"
-            self.obey(self.driver.asked(worker, [], "", self.now))
+            self.obey(self.driver.requests_place(worker, [], "", self.now))
         elif process.phase != "waiting" and not self.driver.intact:
             # An operation has failed. It may have passed the last one before: then it is one commit ahead.
             process.phase = "waiting"
-            self.obey(self.driver.asked(worker, process.commits.numbers, "JobError", self.now))
+            self.obey(self.driver.requests_place(worker, process.commits.numbers, "JobError", self.now))
         elif process.phase == "syncing":
             number = process.place.commit or 0
             process.commits.adopt(number, self.contents["root"])
@@ -196,7 +196,7 @@ def test_all_go_back_to_the_commit_of_whoever_has_made_least():
 def ready(driver, workers, now=0.0, commits=()):
     actions = []
     for worker in workers:
-        actions += driver.asked(worker, commits, "", now)
+        actions += driver.requests_place(worker, commits, "", now)
     return actions
 
 
@@ -223,11 +223,11 @@ def test_a_rank_that_does_not_come_back_is_killed():
     started(driver, 2)
     ready(driver, [0, 1])
     driver.synced(0)
-    assert driver.asked(0, [3], "rank 1 is silent", 100.0) == []
+    assert driver.requests_place(0, [3], "rank 1 is silent", 100.0) == []
     assert driver.patience() == 140.0
     assert Kill(1) in driver.tick(140.0)
     driver.exited(1, KILLED, 141.0)
-    assert driver.asked(1, [3], "", 142.0) == [], "it is dead"
+    assert driver.requests_place(1, [3], "", 142.0) == [], "it is dead"
     given = [action for action in ready(driver, [2], 143.0) if isinstance(action, Give)]
     assert [(action.worker, action.place.rank, action.place.commit) for action in given] == [(0, 0, 3), (2, 1, 3)]
 
@@ -239,7 +239,7 @@ def test_an_exception_of_its_own_closes_the_slot():
     driver.synced(0)
     actions = driver.exited(1, RAISED, 1.0)
     assert not ends(actions) and not any(isinstance(action, Start) for action in actions)
-    given = [action for action in driver.asked(0, [4], "", 2.0) if isinstance(action, Give)]
+    given = [action for action in driver.requests_place(0, [4], "", 2.0) if isinstance(action, Give)]
     assert [action.place.size for action in given] == [1]
     strict = Driver(Limits(least=2, most=2))
     started(strict, 2)
@@ -270,8 +270,8 @@ def test_worlds_without_a_commit_are_not_made_for_ever():
     ready(driver, [0, 1])
     for _ in range(3):
         assert not ends(ready(driver, [0, 1], commits=(0,)))
-    driver.asked(0, (0,), "ranks disagree on op 2", 0.0)
-    (reason,) = ends(driver.asked(1, (0,), "", 0.0))
+    driver.requests_place(0, (0,), "ranks disagree on op 2", 0.0)
+    (reason,) = ends(driver.requests_place(1, (0,), "", 0.0))
     assert reason == "ranks disagree on op 2: the last 3 worlds ended without a commit"
 
 
@@ -280,8 +280,8 @@ def test_the_limit_of_resets():
     started(driver, 2)
     ready(driver, [0, 1])
     assert not ends(ready(driver, [0, 1], commits=(1,)))
-    driver.asked(0, (2,), "rank 1 died", 0.0)
-    (reason,) = ends(driver.asked(1, (2,), "", 0.0))
+    driver.requests_place(0, (2,), "rank 1 died", 0.0)
+    (reason,) = ends(driver.requests_place(1, (2,), "", 0.0))
     assert reason == "rank 1 died: the job has been reset 1 times, which is --reset-limit"
 
 
@@ -311,11 +311,11 @@ def test_with_fewer_at_once_and_with_more_after_a_commit():
     started(driver, 2)
     ready(driver, [0, 1])
     driver.exited(1, KILLED, 1.0)
-    given = [action for action in driver.asked(0, [3], "", 1.0) if isinstance(action, Give)]
+    given = [action for action in driver.requests_place(0, [3], "", 1.0) if isinstance(action, Give)]
     assert [action.place.size for action in given] == [1]
-    assert driver.asked(2, [], "", 5.0) == [Notify(0)]
+    assert driver.requests_place(2, [], "", 5.0) == [Notify(0)]
     assert not any(isinstance(action, Notify) for action in driver.tick(6.0)), "told once"
-    given = [action for action in driver.asked(0, [4], "", 7.0) if isinstance(action, Give)]
+    given = [action for action in driver.requests_place(0, [4], "", 7.0) if isinstance(action, Give)]
     assert [(action.worker, action.place.rank, action.place.commit) for action in given] == [(0, 0, 4), (2, 1, 4)]
 
 
@@ -325,8 +325,8 @@ def test_a_slot_that_is_gone_is_left_after_a_commit():
     ready(driver, [0, 1])
     actions = driver.offer(slots(1), 1.0)
     assert [action for action in actions if isinstance(action, Notify)] == [Notify(0), Notify(1)]
-    assert Retire(1) in driver.asked(1, [2], "", 2.0)
-    given = [action for action in driver.asked(0, [2], "", 2.0) if isinstance(action, Give)]
+    assert Retire(1) in driver.requests_place(1, [2], "", 2.0)
+    given = [action for action in driver.requests_place(0, [2], "", 2.0) if isinstance(action, Give)]
     assert [(action.worker, action.place.size) for action in given] == [(0, 1)]
     assert not any(isinstance(action, Start) for action in driver.exited(1, Exit(code=0, words="left"), 3.0))
 
@@ -375,12 +375,12 @@ def test_the_end():
     assert ends(driver.exited(1, Exit(code=0, words=""), 1.0)) == [None]
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_death_after_others_have_finished_is_a_failure(told):
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_death_after_others_have_finished_is_a_failure(answer):
     driver = Driver(Limits(least=2, most=2))
     started(driver, 2)
     ready(driver, [0, 1])
-    if told:
+    if answer:
         driver.finished(0, 1.0)
     else:
         driver.exited(0, Exit(code=0, words=""), 1.0)
@@ -395,7 +395,9 @@ def last_world(least=1):
     driver.synced(0)
     driver.synced(1)
     assert Start(2, Slot("a", 1)) in driver.exited(1, KILLED, 1.0)
-    assert [type(action) for action in driver.asked(0, [3], "rank 1 died", 1.0) if isinstance(action, Give)] == [Give]
+    assert [
+        type(action) for action in driver.requests_place(0, [3], "rank 1 died", 1.0) if isinstance(action, Give)
+    ] == [Give]
     return driver
 
 
@@ -403,7 +405,7 @@ def test_elastic_end_a_process_that_asks_afterwards_is_told_to_leave():
     driver = last_world()
     assert not ends(driver.finished(0, 2.0))
     # Its connection is not there yet: what asks nevertheless is not an error of the job.
-    actions = driver.asked(2, [], "", 3.0)
+    actions = driver.requests_place(2, [], "", 3.0)
     assert not ends(actions) and driver.patience() == 62.0
     assert not ends(driver.exited(2, Exit(code=1, words="raised"), 4.0))
     assert ends(driver.exited(0, Exit(code=0, words=""), 500.0)) == [None], "it saves its model as long as it likes"
@@ -413,7 +415,7 @@ def test_elastic_end_a_process_that_asks_afterwards_is_told_to_leave():
 def test_elastic_end_a_late_process_does_not_keep_the_job(asks):
     driver = last_world()
     if asks:
-        assert not ends(driver.asked(2, [], "", 1.5))
+        assert not ends(driver.requests_place(2, [], "", 1.5))
     assert Retire(2) in driver.finished(0, 2.0)
     assert ends(driver.exited(0, Exit(code=0, words=""), 3.0)) == [None]
 
@@ -423,7 +425,7 @@ def test_elastic_end_a_rank_may_take_its_time_though_another_asks_for_a_world():
     driver = Driver(Limits(least=2, most=2, return_s=40))
     started(driver, 2)
     ready(driver, [0, 1])
-    assert not ends(driver.asked(1, [3], "rank 0 has left", 1.0, done=True))
+    assert not ends(driver.requests_place(1, [3], "rank 0 has left", 1.0, done=True))
     assert driver.finished(0, 2.0) == [Release(1)]
     assert driver.patience() is None and not driver.tick(1000.0)
     driver.exited(1, Exit(code=0, words=""), 1001.0)
@@ -445,11 +447,11 @@ def test_the_state_is_handed_over_before_the_last_rank_that_holds_it_leaves():
     driver.synced(0)
     actions = driver.offer([Slot("b", 0)], 1.0)
     assert Notify(0) in actions and Start(1, Slot("b", 0)) in actions
-    assert not driver.asked(0, [7], "", 2.0), "nobody else has the state yet"
-    given = [action for action in driver.asked(1, [], "", 3.0) if isinstance(action, Give)]
+    assert not driver.requests_place(0, [7], "", 2.0), "nobody else has the state yet"
+    given = [action for action in driver.requests_place(1, [], "", 3.0) if isinstance(action, Give)]
     assert [(action.worker, action.place.size, action.place.commit) for action in given] == [(0, 2, 7), (1, 2, 7)]
     driver.synced(1)
-    assert Retire(0) in driver.asked(0, [8], "", 4.0) + driver.asked(1, [8], "", 4.0)
+    assert Retire(0) in driver.requests_place(0, [8], "", 4.0) + driver.requests_place(1, [8], "", 4.0)
     assert driver.workers[1].state is State.PLACED
 
 
@@ -468,9 +470,9 @@ def test_a_rank_whose_connection_is_cut_while_it_waits_asks_again_or_is_killed()
     ready(driver, [0, 1])
     driver.synced(0)
     driver.synced(1)
-    driver.asked(0, [4], "", 10.0)
+    driver.requests_place(0, [4], "", 10.0)
     driver.disconnected(0, 11.0)
-    assert not any(isinstance(action, Give) for action in driver.asked(1, [3], "", 12.0)), "0 may come back"
+    assert not any(isinstance(action, Give) for action in driver.requests_place(1, [3], "", 12.0)), "0 may come back"
     assert Kill(0) in driver.tick(71.0)
     given = [action for action in driver.exited(0, KILLED, 72.0) if isinstance(action, Give)]
     assert [(action.worker, action.place.commit) for action in given] == [(1, 3)]

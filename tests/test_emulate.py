@@ -16,8 +16,8 @@ from emulate_workers.here import (
     alive,
     assert_gone,
     call,
+    cluster_in,
     environment,
-    found,
     links,
     skip_where_forbidden,
     start,
@@ -68,7 +68,7 @@ def test_up_exec_down(folder, up):
         ["server0", "10.77.2.1"],
         ["switch", "10.77.3.1"],
     ]
-    cluster = found(folder)
+    cluster = cluster_in(folder)
     for host in ("worker1", "switch"):
         code, out, err = call(folder, "exec", host, "--", sys.executable, "-c", WHERE)
         assert (code, err) == (0, "")
@@ -111,7 +111,7 @@ def test_hosts_reach_each_other_and_nothing_else(folder, up):
 def test_two_clusters_at_once(folder, up):
     up("one")
     up("two")
-    one, two = found(folder, "one"), found(folder, "two")
+    one, two = cluster_in(folder, "one"), cluster_in(folder, "two")
     assert not set(one.networks.values()) & set(two.networks.values())
     code, _, err = call(folder, "up", "--workers", 1, "--bandwidth", "1Gbps", "--name", "one")
     assert code == 2
@@ -126,7 +126,7 @@ def test_two_clusters_at_once(folder, up):
 @pytest.mark.process
 def test_down_ends_what_runs_on_hosts_and_says_so(folder, up):
     up()
-    cluster = found(folder)
+    cluster = cluster_in(folder)
     background = "import os,subprocess;print(subprocess.Popen(['sleep','600'],stdout=2,start_new_session=True).pid)"
     _, out, _ = call(folder, "exec", "worker1", "--", sys.executable, "-c", background, stderr=subprocess.DEVNULL)
     code, said, _ = call(folder, "down")
@@ -151,7 +151,7 @@ def manager(folder):
     pipes = {"stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, "-c", MANAGER], env=environment(folder), **pipes)
     sleeper = int(process.stdout.readline())
-    yield process, found(folder, "managed"), sleeper
+    yield process, cluster_in(folder, "managed"), sleeper
     process.kill()
     process.stdout.close()
     process.wait()
@@ -200,7 +200,7 @@ def test_a_cluster_that_was_never_told_to_stay_does_not(folder):
 def test_a_killed_holder_is_named(folder):
     with pytest.raises(emulate.ClusterError, match="SIGKILL"), emulate.cluster(workers=1, bandwidth_bps=1e8) as cluster:
         left = cluster.popen("worker0", ["sleep", "600"])
-        os.kill(found(folder).pid, signal.SIGKILL)
+        os.kill(cluster_in(folder).pid, signal.SIGKILL)
         cluster.set_bandwidth(2e8)
     assert left.wait(20) != 0
     assert not list((folder / "paceline-emulate").iterdir())
@@ -211,7 +211,7 @@ def test_ctrl_c_during_a_job(folder):
     words = ["run", "--workers", 2, "--bandwidth", "100Mbps", "--", "sh", "-c", "echo $$; exec sleep 600"]
     with start(folder, *words, process_group=0) as process:
         pids = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
-        cluster = found(folder)
+        cluster = cluster_in(folder)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(20) == 130
     assert not any(map(alive, pids))

@@ -12,9 +12,9 @@ call = partial(cli.printed, "simulate")
 
 def explained(*words):
     runs = json.loads(call(*words, "--explain", "--json"))
-    told = [run["explanation"] for run in runs if "explanation" in run]
-    assert len(told) == 1
-    return told[0], {change["what"]: change for change in told[0]["changes"]}
+    answer = [run["explanation"] for run in runs if "explanation" in run]
+    assert len(answer) == 1
+    return answer[0], {change["what"]: change for change in answer[0]["changes"]}
 
 
 def cluster(path, **fields):
@@ -24,26 +24,26 @@ def cluster(path, **fields):
 
 
 def test_a_server_that_is_full_has_a_knee_and_a_ring_has_none():
-    told, changes = explained("resnet-50", "--workers", "2,16", "--strategy", "ps", "--library", "none")
-    assert told["workers"] == 16
-    assert told["knee"]["workers"] <= 3
-    assert "server" in told["knee"]["bound"]
+    answer, changes = explained("resnet-50", "--workers", "2,16", "--strategy", "ps", "--library", "none")
+    assert answer["workers"] == 16
+    assert answer["knee"]["workers"] <= 3
+    assert "server" in answer["knee"]["bound"]
     assert changes["twice the bandwidth"]["gain"] == pytest.approx(2, rel=0.01)
     assert changes["another strategy"]["gain"] > 5
     assert changes["multicast in the switch"]["note"].startswith(("ps-multicast", "ring-multicast"))
-    told, _ = explained("resnet-50", "--workers", "16", "--strategy", "ring", "--library", "none")
-    assert told["knee"]["workers"] is None
-    assert told["knee"]["tried"] >= 64
+    answer, _ = explained("resnet-50", "--workers", "16", "--strategy", "ring", "--library", "none")
+    assert answer["knee"]["workers"] is None
+    assert answer["knee"]["tried"] >= 64
 
 
 def test_changes_of_an_all_reduce_are_the_closed_form():
-    told, changes = explained("allreduce:100MB", "--workers", 8, "--latency", "1ms", "--strategy", "ring")
+    answer, changes = explained("allreduce:100MB", "--workers", 8, "--latency", "1ms", "--strategy", "ring")
     iteration = 14 * (100e6 / 8 * 8 / 25e9 + 1e-3)
-    assert told["iteration_s"] == pytest.approx(iteration)
+    assert answer["iteration_s"] == pytest.approx(iteration)
     faster = 14 * (100e6 / 8 * 8 / 50e9 + 1e-3)
     assert changes["twice the bandwidth"]["iteration_s"] == pytest.approx(faster)
     assert changes["half the latency"]["gain"] == pytest.approx(iteration / (iteration - 7e-3))
-    assert told["knee"]["bound"] == "nothing is computed"
+    assert answer["knee"]["bound"] == "nothing is computed"
     assert changes["without the slowest rank"]["gain"] is None
 
 
@@ -69,11 +69,11 @@ def test_the_slowest_rank_is_removed(tmp_path):
 
 def test_the_interval_is_of_comparable_measurements():
     words = ("resnet-50", "--cluster", "p3.16xlarge", "--workers", 64, "--strategy", "native")
-    told, _ = explained(*words)
-    likely = told["interval"]
-    assert likely["low_s"] < told["iteration_s"] < likely["high_s"]
+    answer, _ = explained(*words)
+    likely = answer["interval"]
+    assert likely["low_s"] < answer["iteration_s"] < likely["high_s"]
     assert likely["level"] == 0.8 and likely["cases"] >= 7
-    assert told["evidence"] == likely["basis"] == "NCCL over TCP and the like: HVD16, I779, DDP, P28X and 2 more"
+    assert answer["evidence"] == likely["basis"] == "NCCL over TCP and the like: HVD16, I779, DDP, P28X and 2 more"
     text = " ".join(call(*words, "--explain").split())
     assert (
         "samples/s (80%" in text
@@ -101,10 +101,10 @@ def test_what_would_do_harm_is_no_help():
 
 
 def test_what_helps_most_comes_first_and_a_switch_does_what_it_can():
-    told, changes = explained(
+    answer, changes = explained(
         "vgg-16", "--workers", 16, "--bandwidth", "100Gbps", "--channel", "tcp", "--strategy", "ring"
     )
-    gains = [change["gain"] for change in told["changes"] if change["gain"] is not None]
+    gains = [change["gain"] for change in answer["changes"] if change["gain"] is not None]
     assert gains == sorted(gains, reverse=True) and min(gains) >= 1
     assert changes["RDMA instead of TCP"]["gain"] > 1.5
     assert changes["aggregation in the switch"]["note"] == "sharp"
@@ -114,22 +114,22 @@ def test_what_helps_most_comes_first_and_a_switch_does_what_it_can():
 
 def test_ddp_on_gpus_may_have_another_strategy():
     words = ("gpt2-small", "--gpu", "h100", "--seq", 256, "--gpus", 32, "--bandwidth", "25Gbps", "--strategy")
-    told, changes = explained(*words, "native", "--cluster", "flat")
+    answer, changes = explained(*words, "native", "--cluster", "flat")
     [table] = [json.loads(call(*words, name, "--cluster", "flat", "--json")) for name in ("halving-doubling",)]
     assert changes["another strategy"]["note"] == "halving-doubling"
     assert changes["another strategy"]["iteration_s"] == table[0]["iteration_s"]
-    assert "aggregation in the switch" in changes and told["strategy"] == "native"
+    assert "aggregation in the switch" in changes and answer["strategy"] == "native"
 
 
 def test_slow_links_are_explained_on_fewer_nodes():
-    told, _ = explained("resnet-50", "--cluster", "p3.16xlarge", "--gpus", 32, "--degrade", "node3:0.5")
-    assert told["knee"]["tried"] >= 2
+    answer, _ = explained("resnet-50", "--cluster", "p3.16xlarge", "--gpus", 32, "--degrade", "node3:0.5")
+    assert answer["knee"]["tried"] >= 2
 
 
 @pytest.mark.parametrize("options", [("--sharding", "hsdp:2"), ("--sharding", "zero1:2")])
 def test_groups_of_ranks_are_explained_in_whole_groups(options):
-    told, _ = explained("resnet-50", "--gpus", 8, *options)
-    assert told["knee"]["tried"] % 2 == 0
+    answer, _ = explained("resnet-50", "--gpus", 8, *options)
+    assert answer["knee"]["tried"] % 2 == 0
 
 
 def test_a_trace_without_gradients_is_refused(tmp_path):
@@ -182,10 +182,10 @@ def test_links_between_switches_bound_together_with_those_of_the_nodes(tmp_path)
 
 def test_hundreds_of_gpus_are_explained_as_well():
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", 512, "--bandwidth", "400Gbps", "--sharding", "zero3")
-    told, changes = explained(*words)
-    assert told["workers"] == 512 and changes["twice the bandwidth"]["gain"] > 1.05
+    answer, changes = explained(*words)
+    assert answer["workers"] == 512 and changes["twice the bandwidth"]["gain"] > 1.05
     assert changes["another strategy"]["note"] != "too many messages to try"
-    assert 128 < told["knee"]["workers"] < 4096
+    assert 128 < answer["knee"]["workers"] < 4096
 
 
 def test_what_communication_adds_to_computation_is_told_apart():

@@ -71,10 +71,12 @@ def test_mistakes_about_models_are_named(text, message):
 
 def test_answers_of_a_model_are_those_of_simulate():
     state = ModelState(model="bert-large", gpus=32, batch=2, accumulate=2, tensor_parallel=2, bandwidth_gbps=800)
-    told = model_answers.answer(state)
-    assert [row["iteration_s"] for row in told["rows"]] == sorted(row["iteration_s"] for row in told["rows"])
-    assert {row["label"] for row in told["rows"]} == {"none", "zero1", "zero2", "zero3", "hsdp:4"}
-    for row in told["rows"]:
+    answer_of_page = model_answers.answer(state)
+    assert [row["iteration_s"] for row in answer_of_page["rows"]] == sorted(
+        row["iteration_s"] for row in answer_of_page["rows"]
+    )
+    assert {row["label"] for row in answer_of_page["rows"]} == {"none", "zero1", "zero2", "zero3", "hsdp:4"}
+    for row in answer_of_page["rows"]:
         words = model_answers.command(state, row["sharding"]).split()[1:]
         [own] = cli.answer(*words)
         assert (row["iteration_s"], row["mfu"]) == (own["iteration_s"], own["mfu"])
@@ -82,20 +84,23 @@ def test_answers_of_a_model_are_those_of_simulate():
         assert row["fits"] == own["sharded"]["fits"]
         assert row["per_gpu"] == own["tokens_per_s_per_gpu"]
         assert row["compute_s"] + sum(row["parts"].values()) == pytest.approx(row["iteration_s"])
-        curve = next(one for one in told["curves"] if one["sharding"] == row["sharding"])
+        curve = next(one for one in answer_of_page["curves"] if one["sharding"] == row["sharding"])
         # Half as many ranks as GPUs; groups of a node's four make sense from eight ranks on.
         assert curve["gpus"] == (
             [16, 32] if row["sharding"] == "hsdp" else [2, 4, 8, 16, 32][row["sharding"] != "none" :]
         )
         assert curve["per_gpu"][-1] == row["per_gpu"]
-    assert told["command"] == model_answers.command(state, told["shown"])
-    assert told["timeline"]["iteration_s"] == told["rows"][0]["iteration_s"] and told["timeline"]["lanes"]
+    assert answer_of_page["command"] == model_answers.command(state, answer_of_page["shown"])
+    assert (
+        answer_of_page["timeline"]["iteration_s"] == answer_of_page["rows"][0]["iteration_s"]
+        and answer_of_page["timeline"]["lanes"]
+    )
 
 
 def test_what_does_not_fit_is_not_the_fastest():
-    told = model_answers.answer(ModelState(gpus=16))
-    assert not next(row for row in told["rows"] if row["sharding"] == "none")["fits"]
-    assert next(row for row in told["rows"] if row["sharding"] == told["shown"])["fits"]
+    answer_of_page = model_answers.answer(ModelState(gpus=16))
+    assert not next(row for row in answer_of_page["rows"] if row["sharding"] == "none")["fits"]
+    assert next(row for row in answer_of_page["rows"] if row["sharding"] == answer_of_page["shown"])["fits"]
     assert model_answers.answer(ModelState(gpus=16, sharding="none"))["shown"] == "none"
     alone = model_answers.answer(ModelState(gpus=1))
     assert [row["sharding"] for row in alone["rows"]] == ["none"]
@@ -128,10 +133,10 @@ def test_the_page_is_that_of_the_name():
     for words, script in ((["gpt2-small"], b"traces.js"), (["gpt2-small", "--gpu", "a100"], b"models.js")):
         with running(*words) as address:
             token = address.partition("token=")[2]
-            status, text, _ = asked(address, "/", token=token)
+            status, text, _ = question(address, "/", token=token)
             assert status == 200 and script in text
-            assert asked(address, f"/static/{script.decode()}", token=token)[0] == 200
-            assert asked(address, "/forecast", token=token, body=b"{}")[0] == 200
+            assert question(address, f"/static/{script.decode()}", token=token)[0] == 200
+            assert question(address, "/forecast", token=token, body=b"{}")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -167,43 +172,45 @@ def test_mistakes_are_named(text, message):
 
 def test_answers_are_those_of_simulate():
     state = State(trace="resnet-18", workers=6, servers=2, bandwidth_gbps=3, latency_us=20, straggler=1.5, bucket_mb=10)
-    told = answer(state)
-    assert [it["iteration_s"] for it in told["ranking"]] == sorted(it["iteration_s"] for it in told["ranking"])
+    answer_of_page = answer(state)
+    assert [it["iteration_s"] for it in answer_of_page["ranking"]] == sorted(
+        it["iteration_s"] for it in answer_of_page["ranking"]
+    )
     machine = {"bandwidth": "3Gbps", "latency": "20us", "stragglers": [{"rank": 0, "factor": 1.5}]}
-    for row in told["ranking"]:
+    for row in answer_of_page["ranking"]:
         servers = {"servers": 2} if row["servers"] else {}
         own = paceline.simulate(
             "resnet-18", None, row["strategy"], workers=6, bucket_size=10_000_000, **servers, **machine
         )
         assert row["iteration_s"] == own.iteration_s
         assert row["compute_s"] + row["exposed_s"] == pytest.approx(row["iteration_s"])
-    for curve in told["curves"]:
+    for curve in answer_of_page["curves"]:
         assert curve["workers"] == [1, 2, 4, 6]
-    assert told["timeline"]["strategy"] == told["ranking"][0]["strategy"]
+    assert answer_of_page["timeline"]["strategy"] == answer_of_page["ranking"][0]["strategy"]
     # Of the world that was asked for.
-    assert told["timeline"]["workers"] == 6
-    assert told["timeline"]["iteration_s"] == told["ranking"][0]["iteration_s"]
-    assert {lane.split()[1].rstrip(":") for lane in told["timeline"]["lanes"] if lane.startswith("worker")} == set(
-        "0123"
-    )
-    ends = [span["begin_s"] + span["duration_s"] for span in told["timeline"]["spans"]]
-    assert max(ends) <= told["timeline"]["iteration_s"] * 1.001
+    assert answer_of_page["timeline"]["workers"] == 6
+    assert answer_of_page["timeline"]["iteration_s"] == answer_of_page["ranking"][0]["iteration_s"]
+    assert {
+        lane.split()[1].rstrip(":") for lane in answer_of_page["timeline"]["lanes"] if lane.startswith("worker")
+    } == set("0123")
+    ends = [span["begin_s"] + span["duration_s"] for span in answer_of_page["timeline"]["spans"]]
+    assert max(ends) <= answer_of_page["timeline"]["iteration_s"] * 1.001
 
 
 def test_the_switch_decides_what_is_shown():
-    told = answer(State(trace="resnet-18", workers=4, multicast=False, aggregation=False))
-    assert set(told["left_out"]) == {
+    answer_of_page = answer(State(trace="resnet-18", workers=4, multicast=False, aggregation=False))
+    assert set(answer_of_page["left_out"]) == {
         *("ps-multicast", "ps-aggregation", "ps-multicast-aggregation", "ring-multicast", "sharp")
     }
-    assert not set(told["left_out"]) & {it["strategy"] for it in told["ranking"]}
+    assert not set(answer_of_page["left_out"]) & {it["strategy"] for it in answer_of_page["ranking"]}
 
 
 def test_the_switch_helps_only_where_it_is_ticked_or_a_cluster_says_so():
     assert not (State().multicast or State().aggregation)
     assert not (preset("flat")["multicast"] or preset("flat")["aggregation"])
-    told = answer(State(trace="resnet-18", workers=4))
-    assert "sharp" in told["left_out"]
-    assert told["bandwidth"] == "25 Gbps, TCP"
+    answer_of_page = answer(State(trace="resnet-18", workers=4))
+    assert "sharp" in answer_of_page["left_out"]
+    assert answer_of_page["bandwidth"] == "25 Gbps, TCP"
     assert answer(State(trace="resnet-18", workers=4, bandwidth_gbps=100))["bandwidth"] == "100 Gbps, RDMA"
 
 
@@ -233,8 +240,8 @@ def test_a_library_brings_its_servers(library):
 
 
 def test_the_preset_is_a_name_and_the_help_says_so():
-    told = cli.call("explore", "--help").output
-    assert "--cluster NAME" in told and "FILE" not in told
+    answer_of_page = cli.call("explore", "--help").output
+    assert "--cluster NAME" in answer_of_page and "FILE" not in answer_of_page
 
 
 def test_a_model_may_name_its_gpu():
@@ -282,7 +289,7 @@ def running(*words):
         assert process.returncode in (0, 130)
 
 
-def asked(address, path, *, token, host=None, body=None):
+def question(address, path, *, token, host=None, body=None):
     root = address.partition("/?")[0]
     headers = {"X-Paceline-Token": token} if token else {}
     request = urllib.request.Request(root + path, data=body, headers=headers)
@@ -302,22 +309,22 @@ def test_a_stranger_gets_nothing():
         assert len(token) >= 32
         for path in ("/", "/static/app.js", "/static/plotly.js", "/cluster?name=flat", "/forecast", "/nothing"):
             for wrong in ("", "x", token[:-1], token + "x"):
-                status, text, _ = asked(address, path, token=wrong, body=b"{}" if path == "/forecast" else None)
+                status, text, _ = question(address, path, token=wrong, body=b"{}" if path == "/forecast" else None)
                 assert (status, token in text.decode()) == (403, False), path
         # A name that leads here but is not this machine's own: DNS rebinding.
-        assert asked(address, "/", token=token, host="evil.example:80")[0] == 400
-        status, text, headers = asked(address, "/", token=token)
+        assert question(address, "/", token=token, host="evil.example:80")[0] == 400
+        status, text, headers = question(address, "/", token=token)
         assert status == 200 and b"resnet-18" in text
         assert "default-src 'none'" in headers["Content-Security-Policy"]
         assert "unsafe-eval" not in headers["Content-Security-Policy"]
-        assert asked(address, "/static/..%2fserver.py", token=token)[0] == 404
-        status, text, _ = asked(address, "/forecast", token=token, body=b'{"workers": 999}')
+        assert question(address, "/static/..%2fserver.py", token=token)[0] == 404
+        status, text, _ = question(address, "/forecast", token=token, body=b'{"workers": 999}')
         assert (status, json.loads(text)) == (
             400,
             {"error": "workers: must be 1-128, not 999", "remedy": "128"},
         )
-        assert asked(address, "/forecast", token=token, body=b"x" * 20_000)[0] == 413
-        status, text, _ = asked(address, "/forecast", token=token, body=b'{"trace": "resnet-18", "workers": 4}')
+        assert question(address, "/forecast", token=token, body=b"x" * 20_000)[0] == 413
+        status, text, _ = question(address, "/forecast", token=token, body=b'{"trace": "resnet-18", "workers": 4}')
         assert status == 200 and json.loads(text)["simulations"] > 10
 
 
@@ -337,14 +344,14 @@ def test_no_request_is_an_error_of_the_server():
     with running("resnet-18") as address:
         token = address.partition("token=")[2]
         for body in bodies:
-            status, text, _ = asked(address, "/forecast", token=token, body=body)
+            status, text, _ = question(address, "/forecast", token=token, body=body)
             assert (status, list(json.loads(text))) == (400, ["error", "remedy"]), body[:100]
         for name in ("%ED%A0%80", "%00", "%FF", "a" * 5000, "", "flat%0D%0A"):
-            assert asked(address, f"/cluster?name={name}", token=token)[0] == 400, name
-            assert asked(address, f"/static/{name}", token=token)[0] == 404, name
-            assert asked(address, f"/?token={name}", token="")[0] == 403, name
-        assert asked(address, "/", token="\xff" * 10)[0] == 403
-        assert asked(address, "/cluster?name=flat", token=token)[0] == 200
+            assert question(address, f"/cluster?name={name}", token=token)[0] == 400, name
+            assert question(address, f"/static/{name}", token=token)[0] == 404, name
+            assert question(address, f"/?token={name}", token="")[0] == 403, name
+        assert question(address, "/", token="\xff" * 10)[0] == 403
+        assert question(address, "/cluster?name=flat", token=token)[0] == 200
 
 
 def test_a_port_that_is_taken():

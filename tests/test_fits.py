@@ -204,12 +204,12 @@ def attempt(needs: dict[str, int], settings: dict[str, int]) -> Trial | None:
 )
 def test_the_least_changes_that_are_enough_are_proposed(saved: dict[str, int], expected: list[dict[str, int]]) -> None:
     families = [[{name: value} for value in range(1, 4)] if name == "b" else [{name: 1}] for name in saved]
-    found = proposals(Families([*families, [{"refused": 1}]], [], 0, []), partial(attempt, saved), 2.0)
-    assert [dict(trial.settings) for trial in found.fitting] == expected
+    actual = proposals(Families([*families, [{"refused": 1}]], [], 0, []), partial(attempt, saved), 2.0)
+    assert [dict(trial.settings) for trial in actual.fitting] == expected
 
 
 def test_where_nothing_fits_the_least_is_said() -> None:
-    found = proposals(
+    actual = proposals(
         Families([[{"a": 1}], [{"b": 1}]], [], 0, [[{"c": 1}]]), partial(attempt, {"a": 1, "b": 2, "c": 3}), 2
     )
-    assert not found.fitting and found.least is not None and found.least.need_bytes == 94
+    assert not actual.fitting and actual.least is not None and actual.least.need_bytes == 94

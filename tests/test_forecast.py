@@ -26,10 +26,10 @@ def test_sizes_may_be_text():
 
 @pytest.mark.parametrize("strategy", ["ring", "halving-doubling", "tree", "recursive-doubling"])
 def test_what_is_hidden_is_not_exposed_by_rounding(strategy):
-    found = [
+    actual = [
         paceline.simulate("inception-v3", workers=count, bandwidth="10Tbps", strategy=strategy) for count in range(2, 9)
     ]
-    assert all(one.exposed_communication_s == 0 or one.exposed_communication_s > 1e-9 for one in found)
+    assert all(one.exposed_communication_s == 0 or one.exposed_communication_s > 1e-9 for one in actual)
 
 
 @pytest.mark.parametrize(
@@ -286,14 +286,14 @@ def test_a_notebook_shows_a_table():
 
 
 def test_a_notebook_shows_what_a_forecast_depends_on():
-    told = paceline.simulate("resnet-50", workers=64, gpus_per_node=8, bandwidth="25Gbps")._repr_html_()
+    answer = paceline.simulate("resnet-50", workers=64, gpus_per_node=8, bandwidth="25Gbps")._repr_html_()
     for name, value in (
         ("Iteration", "158 ms, 12,979 samples/s"),
         ("Likely", "145-172 ms, 11,918-14,135 samples/s (80%)"),
         ("Bottleneck", "compute, 68% of the critical path (slowest worker)"),
     ):
-        assert f'{name}</th><td style="text-align: left">{value}</td>' in told
-    setup = told.partition("Setup</th>")[2].partition("</tr>")[0]
+        assert f'{name}</th><td style="text-align: left">{value}</td>' in answer
+    setup = answer.partition("Setup</th>")[2].partition("</tr>")[0]
     for value in ("64 workers", "flat", "8 GPUs and 25 Gbps per node", "TCP", "37 us", "ddp", "5 buckets"):
         assert value in setup
 

@@ -27,8 +27,8 @@ def explanation(traces="allreduce:1MB", **given):
     return explain(grouped(scenarios, execute(scenarios)))
 
 
-def notes(told):
-    return {change.measure: terms.remark(change.about) for change in told.changes}
+def notes(reply):
+    return {change.measure: terms.remark(change.about) for change in reply.changes}
 
 
 def test_the_network_does_not_change_one_node():
@@ -43,9 +43,9 @@ def test_the_network_does_not_change_one_node():
 
 def test_an_explanation_names_its_row_and_ranks_that_differ_by_chance():
     given = {"workers": [4], "strategy": ["ring"], "latency": ["0us"]}
-    told = explanation(["resnet-18", "allreduce:1MB"], bandwidth=["10Gbps", "25Gbps"], **given)
-    assert words.answer(told).headline.startswith("resnet-18, DDP (ring), 4 GPUs, 10 Gbps: ")
-    assert "chance" in notes(told)[Measure.WITHOUT_SLOWEST]
+    reply = explanation(["resnet-18", "allreduce:1MB"], bandwidth=["10Gbps", "25Gbps"], **given)
+    assert words.answer(reply).headline.startswith("resnet-18, DDP (ring), 4 GPUs, 10 Gbps: ")
+    assert "chance" in notes(reply)[Measure.WITHOUT_SLOWEST]
     alike = explanation(**given)
     assert "10 Gbps" not in words.answer(alike).headline
     assert "alike" in notes(alike)[Measure.WITHOUT_SLOWEST]
@@ -74,17 +74,17 @@ def test_usual_sizes_without_a_slow_rank_are_left_out(tmp_path):
     file = tmp_path / "slow.json"
     file.write_text(json.dumps({**CLUSTER, "stragglers": [{"rank": 3, "factor": 1.2}]}))
     words = ("allreduce:1MB", "--cluster", file, "--strategy", "ring")
-    found = simulated(*words)
-    assert found.exit_code == 0
-    assert "Skipped 2 GPUs: the cluster's stragglers include rank 3" in cli.notes(found.stdout)
-    told = simulated(*words, "--workers", 2).stderr
+    result = simulated(*words)
+    assert result.exit_code == 0
+    assert "Skipped 2 GPUs: the cluster's stragglers include rank 3" in cli.notes(result.stdout)
+    reply = simulated(*words, "--workers", 2).stderr
     for part in (
         "--cluster",
         "slow.json",
         "there is no rank 3 with 2 workers",
         "try: --workers 4, or a cluster without it",
     ):
-        assert part in told
+        assert part in reply
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_usual_sizes_without_a_slow_rank_are_left_out(tmp_path):
     ],
 )
 def test_mistakes_name_their_option(words, message):
-    told = simulated("resnet-18", "--workers", 2, *words)
-    assert told.exit_code == 2 and message in told.stderr
+    reply = simulated("resnet-18", "--workers", 2, *words)
+    assert reply.exit_code == 2 and message in reply.stderr
 
 
 def test_a_trace_of_an_unknown_library_says_how_it_is_forecast(tmp_path):
@@ -109,6 +109,6 @@ def test_a_trace_of_an_unknown_library_says_how_it_is_forecast(tmp_path):
 
 
 def test_rows_of_two_libraries_name_theirs_once():
-    told = simulated("resnet-18", "--workers", 4, "--coordinator", "none,negotiate", "--strategy", "ring").stdout
-    [head] = [line.split() for line in told.splitlines() if "strategy" in line.split()]
+    reply = simulated("resnet-18", "--workers", 4, "--coordinator", "none,negotiate", "--strategy", "ring").stdout
+    [head] = [line.split() for line in reply.splitlines() if "strategy" in line.split()]
     assert head.count("library") == 1

@@ -59,7 +59,7 @@ BEFORE = {
 }
 
 
-def found(**changes):
+def changed_at(**changes):
     now = {key: value for key, value in (BEFORE | changes).items() if value is not ...}
     return [(it.where, it.is_wording) for it in differences(Output(document=BEFORE), Output(document=now))]
 
@@ -84,12 +84,12 @@ def found(**changes):
     ],
 )
 def test_a_number_a_name_or_a_field_counts(changes, where):
-    assert found(**changes) == [(where, False)]
+    assert changed_at(**changes) == [(where, False)]
 
 
 def test_words_and_the_form_of_a_number_do_not_count():
-    assert found() == []
-    assert found(notes=["3 ranks are waited for by the ring"]) == [("output.notes[0]", True)]
+    assert changed_at() == []
+    assert changed_at(notes=["3 ranks are waited for by the ring"]) == [("output.notes[0]", True)]
     assert [it.is_wording for it in differences(Output(document=[1]), Output(document=[1.0]))] == [True]
 
 

@@ -34,7 +34,7 @@ MANY = 9
 LONG_DTYPES = {"float64", "float32", "float16", "bfloat16"}
 
 
-def found(group):
+def command_of(group):
     return main.get_command(click.Context(main), group) if group else main
 
 
@@ -79,7 +79,7 @@ def test_each_option_has_a_section(name):
 @pytest.mark.parametrize("name", [*ALL, *GROUPS])
 def test_pages_are_narrow_and_nothing_is_cut(name, columns):
     text = page(name, columns)
-    texts = paragraphs(ALL[name] if name in ALL else found(name))
+    texts = paragraphs(ALL[name] if name in ALL else command_of(name))
     kept = {f"  {line}" for paragraph in texts if paragraph.startswith("\b") for line in paragraph.splitlines()}
     for line in text.splitlines():
         assert len(line) <= (80 if line in kept or len(line.split()) == 1 else columns), line
@@ -155,7 +155,7 @@ def test_texts_are_short():
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_groups_have_the_same_layout(name):
-    group = found(name)
+    group = command_of(name)
     assert isinstance(group, Lazy | Group)
     listed = page(name)
     for command in group.list_commands(click.Context(group)):

@@ -19,7 +19,7 @@ from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario
 
-told = partial(cli.answer, "simulate")
+reply = partial(cli.answer, "simulate")
 
 ROOT = Path(__file__).parent.parent
 NAMES = get_args(names.LibraryName)
@@ -115,44 +115,44 @@ def test_none_is_the_bare_schedule():
 
 
 def test_the_default_is_ddp_or_what_was_recorded(tmp_path):
-    (found,) = told("resnet-50", "--workers", 8, "--strategy", "ring")
-    assert (found["library"], found["channel"]) == ("ddp", "tcp")
-    assert found["buckets"] < 10
+    (actual,) = reply("resnet-50", "--workers", 8, "--strategy", "ring")
+    assert (actual["library"], actual["channel"]) == ("ddp", "tcp")
+    assert actual["buckets"] < 10
     document = json.loads(paceline.load_trace("resnet-50").to_json())
     path = tmp_path / "recorded.json"
     path.write_text(json.dumps(document | {"library": "horovod"}))
-    assert told(path, "--workers", 8, "--strategy", "ring")[0]["library"] == "horovod"
+    assert reply(path, "--workers", 8, "--strategy", "ring")[0]["library"] == "horovod"
     assert paceline.load_trace(path).library == "horovod"
     path.write_text(json.dumps(document | {"library": "a library of tomorrow"}))
-    assert told(path, "--workers", 8, "--strategy", "ring")[0]["library"] == "ddp"
-    assert told("allreduce:1MB", "--workers", 8, "--strategy", "ring")[0]["library"] == "none"
+    assert reply(path, "--workers", 8, "--strategy", "ring")[0]["library"] == "ddp"
+    assert reply("allreduce:1MB", "--workers", 8, "--strategy", "ring")[0]["library"] == "none"
 
 
 def test_a_question_about_a_library_is_about_its_strategy():
-    assert [it["strategy"] for it in told("resnet-50", "--workers", 8, "--library", "horovod-mpi")] == ["ring"]
-    assert len(told("resnet-50", "--workers", 8)) == len(paceline.all_strategies())
+    assert [it["strategy"] for it in reply("resnet-50", "--workers", 8, "--library", "horovod-mpi")] == ["ring"]
+    assert len(reply("resnet-50", "--workers", 8)) == len(paceline.all_strategies())
 
 
 def test_the_release_of_nccl_is_the_librarys():
     """NCCL 2.30 takes a ring for more buckets than 2.8 does."""
     words = ["bert-large", "--workers", "144", "--cluster", "10g-ethernet", "--strategy", "native"]
-    (old,) = told(*words, "--library", "ddp@2.8")
-    (new,) = told(*words, "--library", "ddp@2.30")
-    assert [new] == told(*words)
+    (old,) = reply(*words, "--library", "ddp@2.8")
+    (new,) = reply(*words, "--library", "ddp@2.30")
+    assert [new] == reply(*words)
     assert new["messages"] != old["messages"]
     assert (old["library"], new["library"]) == ("ddp@2.8", "ddp")
 
 
 def test_explicit_options_win():
     words = ("resnet-50", "--workers", 16, "--library", "ddp", "--cluster", "p3.16xlarge")
-    (own,) = told(*words)
-    (unfused,) = told(*words, "--bucket-size", "none")
+    (own,) = reply(*words)
+    (unfused,) = reply(*words, "--bucket-size", "none")
     assert (own["buckets"], unfused["buckets"]) == (5, 161)
-    (quick,) = told(*words, "--latency", "0us")
+    (quick,) = reply(*words, "--latency", "0us")
     assert quick["iteration_s"] < own["iteration_s"]
-    (whole,) = told(*words, "--channel", "none")
+    (whole,) = reply(*words, "--channel", "none")
     assert whole["flow_bandwidth_bps"] == 25e9 > own["flow_bandwidth_bps"]
-    (fast,) = told(*words, "--channel", "rdma")
+    (fast,) = reply(*words, "--channel", "rdma")
     assert fast["flow_bandwidth_bps"] == 25e9 * channels.constant("rdma.share.roce")
     assert paceline.simulate("resnet-50", library="tensorflow-grpc", workers=8, servers=3).servers == 3
     assert paceline.simulate("resnet-50", library="tensorflow-grpc", workers=8, gpus_per_node=4).servers == 2
@@ -200,19 +200,19 @@ def test_a_channel_fills_in_what_a_cluster_does_not_say():
 
 @pytest.mark.parametrize("how", [{"channel": "tcp"}, {"library": "ray-sgd", "strategy": "sharded-ps"}])
 def test_a_channel_leaves_what_a_cluster_measured(tmp_path, how):
-    def told(**fields):
+    def reply(**fields):
         path = tmp_path / "cluster.json"
         path.write_text(json.dumps({"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps", **fields}))
         given = {"cluster": path, "workers": 2, "strategy": "ps", **how}
         [scenario] = prepare(Sweep.of("resnet-18", given, "paceline.simulate")).scenarios
         return scenario.cluster.latency_s, scenario.cluster.message_overhead_s
 
-    usual = told()
+    usual = reply()
     assert usual[0] != 0
-    assert told(latency="3us", message_overhead="2us") == (3e-6, 2e-6)
-    assert told(latency="0s", message_overhead="0s") == (0, 0)
-    assert told(latency="3us") == (3e-6, usual[1])
-    assert told(latency="0s", channel="tcp") == (0, usual[1])
+    assert reply(latency="3us", message_overhead="2us") == (3e-6, 2e-6)
+    assert reply(latency="0s", message_overhead="0s") == (0, 0)
+    assert reply(latency="3us") == (3e-6, usual[1])
+    assert reply(latency="0s", channel="tcp") == (0, usual[1])
 
 
 def test_a_mesh_limits_reductions_to_one_gpu():
@@ -229,10 +229,10 @@ def test_a_mesh_limits_reductions_to_one_gpu():
 
 
 def test_explain_does_not_judge_buckets_without_costs():
-    (bare,) = told("resnet-50", "--workers", 8, "--library", "none", "--explain")
+    (bare,) = reply("resnet-50", "--workers", 8, "--library", "none", "--explain")
     changes = {change["what"] for change in bare["explanation"]["changes"]}
     assert "the best bucket size" not in changes and "half the latency" not in changes
-    (ddp,) = told("resnet-50", "--workers", 8, "--library", "ddp", "--explain")
+    (ddp,) = reply("resnet-50", "--workers", 8, "--library", "ddp", "--explain")
     best = next(it for it in ddp["explanation"]["changes"] if it["what"] == "the best bucket size")
     assert "separately" not in best["note"]
 
@@ -245,10 +245,10 @@ def test_libraries_are_consistent():
 
 def test_intervals_hold_what_was_not_calibrated_on():
     """Of rows whose source neither fitted a constant nor an interval, 80 % lie in the 80 % interval."""
-    for found in (evidence.coverage(), evidence.coverage_of_scaled()):
-        assert found.known >= 30
-        assert 0.73 <= found.share <= 0.87
-        assert found.times <= 1.2
+    for actual in (evidence.coverage(), evidence.coverage_of_scaled()):
+        assert actual.known >= 30
+        assert 0.73 <= actual.share <= 0.87
+        assert actual.times <= 1.2
 
 
 @pytest.mark.parametrize(
@@ -273,33 +273,33 @@ def test_intervals_hold_what_was_not_calibrated_on():
 )
 def test_outside_the_evidence_there_is_no_interval(words, reason):
     strategy = [] if "--strategy" in words or "--library" in words else ["--strategy", "native"]
-    (found,) = told("resnet-50", "--cluster", "p3.16xlarge", *words, *strategy)
-    assert found["interval"] is None
-    assert reason in found["evidence"]
+    (actual,) = reply("resnet-50", "--cluster", "p3.16xlarge", *words, *strategy)
+    assert actual["interval"] is None
+    assert reason in actual["evidence"]
     answer = cli.facts(cli.printed("simulate", "resnet-50", "--cluster", "p3.16xlarge", *words, *strategy))
     # Of one worker that communicates nothing, nothing is said.
-    assert answer.get("Likely", found["evidence"]) == found["evidence"]
+    assert answer.get("Likely", actual["evidence"]) == actual["evidence"]
     assert ("Likely" in answer) == (reason != "nothing is communicated")
 
 
 def test_an_interval_ends_where_computation_alone_does():
     words = ["resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring", "--bandwidth"]
-    (found,) = told(*words, "50Gbps")
-    alone = found["forward_s"] + found["backward_s"] + found["optimizer_s"]
-    assert found["interval"]["clipped"]
-    assert found["interval"]["low_s"] == alone <= found["iteration_s"]
+    (actual,) = reply(*words, "50Gbps")
+    alone = actual["forward_s"] + actual["backward_s"] + actual["optimizer_s"]
+    assert actual["interval"]["clipped"]
+    assert actual["interval"]["low_s"] == alone <= actual["iteration_s"]
     likely = cli.facts(cli.printed("simulate", *words, "50Gbps"))["Likely"]
     assert likely == "97.3-99.0 ms, 2,587-2,632 samples/s (80%, capped at linear)"
-    (slow,) = told(*words, "5Gbps")
+    (slow,) = reply(*words, "5Gbps")
     assert not slow["interval"]["clipped"]
 
 
 def test_bare_schedules_have_the_evidence_of_validate():
-    (ring,) = told("resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring")
+    (ring,) = reply("resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring")
     assert ring["interval"]["low_s"] < ring["iteration_s"] < ring["interval"]["high_s"]
     assert "emulated network, 2-8 workers" in ring["evidence"]
     words = ("resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring")
-    (fast,) = told(*words, "--bandwidth", "3200Gbps")
+    (fast,) = reply(*words, "--bandwidth", "3200Gbps")
     assert fast["interval"] is None and "validated at 0.5-53 Gbps" in fast["evidence"]
 
 
@@ -331,12 +331,12 @@ def test_residuals_are_current():
     ],
 )
 def test_an_mpi_library_chooses_by_the_size_of_a_message(library, size, strategy):
-    [result] = told(f"allreduce:{size}", "--library", library, "--workers", "16")
+    [result] = reply(f"allreduce:{size}", "--library", library, "--workers", "16")
     assert result["strategy"] == strategy
 
 
 def test_training_is_that_of_large_messages():
-    [result] = told("resnet-18", "--library", "horovod-mpi", "--workers", "4")
+    [result] = reply("resnet-18", "--library", "horovod-mpi", "--workers", "4")
     assert result["strategy"] == "ring"
     assert find_library("horovod-mpi").for_message(8) != find_library("horovod-mpi")
 
@@ -344,5 +344,5 @@ def test_training_is_that_of_large_messages():
 def test_tensorflow_over_mpi_is_between_grpc_and_verbs():
     options = ("--workers", "16", "--bandwidth", "100Gbps", "--channel", "rdma")
     libraries = ("tensorflow-grpc", "tensorflow-mpi", "tensorflow-verbs", "tensorflow-gdr")
-    took = [told("resnet-50", "--library", one, *options)[0]["iteration_s"] for one in libraries]
+    took = [reply("resnet-50", "--library", one, *options)[0]["iteration_s"] for one in libraries]
     assert took == sorted(took, reverse=True)

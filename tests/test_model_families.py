@@ -83,8 +83,8 @@ def test_contexts_that_are_left_out_are_those_of_transformers(kind):
 
 
 def windows(kind, **fields):
-    found = model(kind, 1024, **{"sliding_window": 256, **fields})
-    return [layer.attention.keys for layer in found.layers if layer.attention is not None]
+    result = model(kind, 1024, **{"sliding_window": 256, **fields})
+    return [layer.attention.keys for layer in result.layers if layer.attention is not None]
 
 
 def test_some_layers_attend_to_a_window():

@@ -45,11 +45,11 @@ def download(cache, name, revision, reference="main", **fields):
     ],
 )
 def test_names_of_the_hub_stand_for_built_in_models(word, name):
-    found = resolve(word)
-    assert found.name == name
-    known = word.lower() in [spelled for one in found.hub for spelled in (one.lower(), one.lower().partition("/")[2])]
-    assert found.notes == (() if known else (f"Assumed the sizes of {name} for {word}",))
-    assert model_of(found).notes == found.notes
+    result = resolve(word)
+    assert result.name == name
+    known = word.lower() in [spelled for one in result.hub for spelled in (one.lower(), one.lower().partition("/")[2])]
+    assert result.notes == (() if known else (f"Assumed the sizes of {name} for {word}",))
+    assert model_of(result).notes == result.notes
 
 
 def test_every_built_in_model_has_the_published_count():
@@ -59,9 +59,9 @@ def test_every_built_in_model_has_the_published_count():
 
 def test_the_local_cache_comes_first(cache):
     file = download(cache, "Qwen/Qwen3-32B", "a1b2", num_hidden_layers=2)
-    found = resolve("Qwen/Qwen3-32B")
-    assert (found.name, found.where, found.fields["num_hidden_layers"]) == ("qwen3-32b", str(file), 2)
-    assert found.notes == (f"Read Qwen/Qwen3-32B from {file}",)
+    result = resolve("Qwen/Qwen3-32B")
+    assert (result.name, result.where, result.fields["num_hidden_layers"]) == ("qwen3-32b", str(file), 2)
+    assert result.notes == (f"Read Qwen/Qwen3-32B from {file}",)
     # The built-in name is still the built-in model.
     assert resolve("qwen3-32b").fields["num_hidden_layers"] == 64
 

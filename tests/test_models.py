@@ -111,9 +111,9 @@ def config_file(tmp_path):
 
 
 def workload(name="llama-3-8b", gpu="h100", **options):
-    found = find_workload(f"{name}@{gpu}", **options)
-    assert found is not None
-    return found
+    actual = find_workload(f"{name}@{gpu}", **options)
+    assert actual is not None
+    return actual
 
 
 def run(command, *arguments):
@@ -219,7 +219,7 @@ def test_what_only_the_backward_pass_needs(microbatches):
     pipeline = {"pipeline_parallel": 2, "microbatches": microbatches} if microbatches > 1 else {}
     made = workload("gpt2-xl", "a100", checkpointing="full", kernels="eager", **pipeline)
     [worker] = made.trace(made.pipeline - 1).workers
-    found = {one.name: one.backward_bytes or 0 for one in worker.forward}
+    actual = {one.name: one.backward_bytes or 0 for one in worker.forward}
     # A recomputed block's activations, of which attention's are left when the MLP has been passed.
     again = {
         part: sum(
@@ -232,11 +232,11 @@ def test_what_only_the_backward_pass_needs(microbatches):
     }
     # Gradients of the block's result, and of attention's result, queries, keys and values, or of the inner width.
     gradients = 2 * 1024 * 1600 * 5
-    assert found["model.layers.40.attention"] == -(-(again["attention"] + gradients) // microbatches)
-    assert found["model.layers.40.mlp"] == -(-(sum(again.values()) + gradients) // microbatches)
+    assert actual["model.layers.40.attention"] == -(-(again["attention"] + gradients) // microbatches)
+    assert actual["model.layers.40.mlp"] == -(-(sum(again.values()) + gradients) // microbatches)
     # Two copies of the logits in FP32, less the gradient of the head's matrix, which is made after them.
-    assert found["model.head"] == (8 * 1024 - 2 * 1600) * 50_257 // microbatches
-    assert found["model.norm"] == 0
+    assert actual["model.head"] == (8 * 1024 - 2 * 1600) * 50_257 // microbatches
+    assert actual["model.norm"] == 0
 
 
 def test_the_peak_has_copies_of_the_logits():
@@ -448,10 +448,10 @@ def test_a_rank_may_be_several_gpus():
 
 
 def test_the_interval_is_that_of_other_sources_training_of_transformers():
-    found = coverage_of_models()
-    assert found.known >= 113
-    assert found.share >= 0.75
-    assert found.times <= 1.6
+    actual = coverage_of_models()
+    assert actual.known >= 113
+    assert actual.share >= 0.75
+    assert actual.times <= 1.6
     job = {"gpu": "a100", "workers": 64, "strategy": "native"}
     for sharding in (None, "zero1", "zero3"):
         result = paceline.simulate("gpt2-xl", sharding=sharding, **job)
@@ -588,14 +588,14 @@ def test_a_wrong_configuration_names_file_and_field(config_file, change, message
 
 
 def test_a_configuration_file_is_a_model(config_file):
-    found = find_workload(str(config_file), gpu="a100")
-    assert found.model.name == "tiny"
+    actual = find_workload(str(config_file), gpu="a100")
+    assert actual.model.name == "tiny"
     assert paceline.load_trace(f"{config_file}@a100:batch=2").batch == 2
     given = run(simulate, "--config", config_file, "--gpu", "a100", "--workers", 4, "--strategy", "ring", "--json")
     [one] = json.loads(given.stdout)
     assert one["trace"] == "tiny" and 0 < one["mfu"] < 1 and one["tokens_per_s_per_gpu"] > 0
     config_file.write_text(json.dumps(LLAMA | {"format": "x"}), encoding="utf-8")
-    assert find_workload(str(config_file), gpu="a100").model == found.model
+    assert find_workload(str(config_file), gpu="a100").model == actual.model
 
 
 def test_an_iteration_of_more_than_a_day_names_what_may_be_wrong():
@@ -686,12 +686,12 @@ ROWS = (Path(__file__).parent / "data" / "transformers_on_one_node.csv").read_te
 def test_rows_on_one_node_are_compared(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text(ROWS, encoding="utf-8")
-    found, left_out = cases(read_rows(path))
-    assert [case.name for case in found] == ["A", "B", "C"]
+    actual, left_out = cases(read_rows(path))
+    assert [case.name for case in actual] == ["A", "B", "C"]
     assert "more than one node" in left_out["D"] and "a collective" in left_out["E"]
-    assert [(case.workload.batch, case.accumulate) for case in found] == [(6, 1), (12, 4), (2, 4)]
-    assert [case.sharding for case in found] == ["zero3", "zero3", "zero1"]
-    assert found[1].workload.checkpointing == "full" and found[0].workload.checkpointing == "none"
+    assert [(case.workload.batch, case.accumulate) for case in actual] == [(6, 1), (12, 4), (2, 4)]
+    assert [case.sharding for case in actual] == ["zero3", "zero3", "zero1"]
+    assert actual[1].workload.checkpointing == "full" and actual[0].workload.checkpointing == "none"
     trained, reasons = forecasts(read_rows(path))
     assert [(it.case.name, it.case.gpus, it.sharding) for it in trained] == [
         ("A", 8, "zero3"),
@@ -700,7 +700,7 @@ def test_rows_on_one_node_are_compared(tmp_path):
         ("D", 16, "zero1:8"),
     ]
     assert "a collective" in reasons["E"] and all(abs(it.error) < 0.08 for it in trained)
-    mean, worst = spread([case.error for case in found])
+    mean, worst = spread([case.error for case in actual])
     assert mean < 0.04 and worst < 0.06
     path.write_text(ROWS.replace("seq_len", "length"), encoding="utf-8")
     with pytest.raises(InvalidArgumentError, match="unknown column 'length'"):
@@ -724,8 +724,8 @@ def test_constants_can_be_assumed_for_cross_validation():
 
 
 def test_a_pipelines_memory_is_that_of_the_stage_that_needs_most():
-    asked = {"pipeline_parallel": 8, "microbatches": 8, "sharding": "zero1", "workers": 8}
-    memory = paceline.simulate("llama-3-8b@h100", None, "ring", **asked).sharded.memory
+    question = {"pipeline_parallel": 8, "microbatches": 8, "sharding": "zero1", "workers": 8}
+    memory = paceline.simulate("llama-3-8b@h100", None, "ring", **question).sharded.memory
     model = workload("llama-3-8b", pipeline_parallel=8, microbatches=8)
     # The head's logits are on the last stage, with one microbatch; the first one has eight.
     activations = [
@@ -741,9 +741,10 @@ def test_a_pipelines_memory_is_that_of_the_stage_that_needs_most():
 
 def test_a_pipelines_peak_grows_evenly_with_the_microbatch():
     ways = {"tensor_parallel": 8, "pipeline_parallel": 8, "microbatches": 8, "gpus_per_node": 8}
-    asked = ways | {"sharding": "zero1", "workers": 512, "checkpointing": "full"}
+    question = ways | {"sharding": "zero1", "workers": 512, "checkpointing": "full"}
     memory = [
-        paceline.simulate("gpt3-175b@a100", None, "ring", batch=batch, **asked).sharded.memory for batch in (1, 2, 4, 8)
+        paceline.simulate("gpt3-175b@a100", None, "ring", batch=batch, **question).sharded.memory
+        for batch in (1, 2, 4, 8)
     ]
     # Those of all parameters, and the largest tensor's, which is being added: a GPU's part of h x 4h in two bytes.
     added = 12288 * 4 * 12288 // 8 * 2
@@ -769,8 +770,8 @@ def test_a_tight_fit_is_no_plain_yes():
 
 def test_sweeps_take_the_options_of_models():
     options = {"gpu": "h100", "checkpointing": "full", "batch": 2, "seq": 2048}
-    found = paceline.sweep("llama-3-8b", workers=[8, 16], strategy="native", sharding=["zero2", "zero3"], **options)
-    for one in found:
+    actual = paceline.sweep("llama-3-8b", workers=[8, 16], strategy="native", sharding=["zero2", "zero3"], **options)
+    for one in actual:
         own = {"sharding": one.sharded.sharding, "workers": one.workers, "strategy": "native"}
         assert one.iteration_s == paceline.simulate("llama-3-8b", **own, **options).iteration_s
     with pytest.raises(InvalidArgumentError, match="checkpointing: needs a model, and resnet-50 was recorded"):
@@ -810,8 +811,8 @@ def test_models_have_as_many_gradients_as_pytorchs(name, gradients):
 def test_gpus_that_a_cluster_does_not_have_are_said():
     def notes(*words):
         given = ("gpt2-small", "--gpus", "8", "--sharding", "zero3", "--seq", "256", *words, "--json")
-        [found] = json.loads(cli.printed("simulate", *given))
-        return [note for note in found["notes"] if "links those of" in note]
+        [actual] = json.loads(cli.printed("simulate", *given))
+        return [note for note in actual["notes"] if "links those of" in note]
 
     [note] = notes("--gpu", "a100", "--cluster", "dgx-h100")
     assert "of the A100" in note and "links those of dgx-h100, which has the H100" in note

@@ -35,10 +35,10 @@ def machine(name, **fields):
 
 @pytest.mark.parametrize("name", NODES)
 def test_presets_say_what_nccl_needs(name):
-    found = machine(name)
-    assert found.gpus_per_node == 8 and not found.assumed
-    assert found.intra_link == ("nvlink" if name == "dlperf-v100" else "nvswitch")
-    assert found.has_nvls == (found.generation.name in ("hopper", "blackwell"))
+    actual = machine(name)
+    assert actual.gpus_per_node == 8 and not actual.assumed
+    assert actual.intra_link == ("nvlink" if name == "dlperf-v100" else "nvswitch")
+    assert actual.has_nvls == (actual.generation.name in ("hopper", "blackwell"))
 
 
 def latency_s(kind, group, on, algorithm, protocol):
@@ -130,17 +130,17 @@ def test_nccl_leaves_ll_for_nvls_where_it_was_seen():
 
 def test_older_nodes_have_no_nvls():
     for name in ("dgx-a100", "dlperf-v100"):
-        found = {collective_time("allreduce", 1 << log, Group(8, 8), name).algorithm for log in range(3, 35)}
-        assert found <= {"ring", "tree"}
+        actual = {collective_time("allreduce", 1 << log, Group(8, 8), name).algorithm for log in range(3, 35)}
+        assert actual <= {"ring", "tree"}
     with pytest.raises(InvalidArgumentError, match="algorithm: NCCL has no nvls for allreduce over 1 node of dgx-a100"):
         collective_time("allreduce", MIB, Group(8, 8), "dgx-a100", algorithm="nvls")
 
 
 def test_several_nodes_use_rings_at_the_rate_of_their_nics():
-    found = collective_time("allreduce", 4 * GIB, Group(32, 8), "dgx-h100")
-    assert (found.algorithm, found.protocol) == ("ring", "Simple")
+    actual = collective_time("allreduce", 4 * GIB, Group(32, 8), "dgx-h100")
+    assert (actual.algorithm, actual.protocol) == ("ring", "Simple")
     share = nccl.constant("network.share")
-    assert found.bus_bandwidth == pytest.approx(share * 400e9, rel=0.03)
+    assert actual.bus_bandwidth == pytest.approx(share * 400e9, rel=0.03)
     slow = collective_time("allreduce", 4 * GIB, Group(32, 8), "dlperf-v100")
     assert slow.bus_bandwidth == pytest.approx(share * 12.5e9, rel=0.01)
 
@@ -162,10 +162,10 @@ def test_trees_take_medium_buffers_of_many_nodes_only():
 
 def test_the_smallest_buffers_between_nodes_go_by_ll():
     """NVIDIA/nccl#1453: 4 KB on 16 H100 of two nodes took 75.4 us where NCCL logged 25.9 for a tree with LL."""
-    found = collective_time("allreduce", 4096, Group(16, 8), "dgx-h100", caller="nccl-tests")
-    assert (found.algorithm, found.protocol) == ("tree", "LL")
-    assert found.tuning.seconds == pytest.approx(25.9e-6, rel=0.05)
-    assert found.seconds == pytest.approx(75.4e-6, rel=0.15)
+    actual = collective_time("allreduce", 4096, Group(16, 8), "dgx-h100", caller="nccl-tests")
+    assert (actual.algorithm, actual.protocol) == ("tree", "LL")
+    assert actual.tuning.seconds == pytest.approx(25.9e-6, rel=0.05)
+    assert actual.seconds == pytest.approx(75.4e-6, rel=0.15)
     for nodes in (2, 8, 64):
         times = [
             collective_time("allreduce", 1 << power, Group(8 * nodes, 8), "dgx-h100").seconds for power in range(3, 35)
@@ -200,9 +200,9 @@ def test_links_tell_the_gpu_if_the_cluster_does_not():
     fields = json.loads(load_cluster("h100-pod").to_json())
     assert not machine("h100-pod").assumed and fields.pop("gpu") == "H100"
     del fields["intra_link"]
-    found = Machine.of(paceline.Cluster.from_json(json.dumps(fields).encode(), "mine"))
-    assert found.generation.name == "hopper" and found.has_nvls
-    assert any("generation hopper" in note for note in found.assumed)
+    actual = Machine.of(paceline.Cluster.from_json(json.dumps(fields).encode(), "mine"))
+    assert actual.generation.name == "hopper" and actual.has_nvls
+    assert any("generation hopper" in note for note in actual.assumed)
     flat = machine(None)
     assert (flat.intra_link, flat.generation.name) == ("pcie", "volta")
 
@@ -337,21 +337,21 @@ def test_collectives_are_no_traces():
 
 
 def test_published_bandwidths():
-    told = run(data=collectives.BUILT_IN).to_dict()
-    assert len(told["rows"]) == 101 and not told["skipped"]
-    assert told["summary"]["several nodes"]["mean"] < 0.07
-    assert told["without_source"]["several nodes"]["mean"] < 0.15
-    assert told["summary"]["one node"]["mean"] < 0.05
-    assert told["without_source"]["one node"]["mean"] < 0.13
+    answer = run(data=collectives.BUILT_IN).to_dict()
+    assert len(answer["rows"]) == 101 and not answer["skipped"]
+    assert answer["summary"]["several nodes"]["mean"] < 0.07
+    assert answer["without_source"]["several nodes"]["mean"] < 0.15
+    assert answer["summary"]["one node"]["mean"] < 0.05
+    assert answer["without_source"]["one node"]["mean"] < 0.13
     # What the command says of it.
     known = nccl.checked()
-    assert known.rows == told["summary"]["one node"]["rows"]
-    assert known.mean == pytest.approx(told["summary"]["one node"]["mean"], abs=0.001)
-    assert known.without_source == pytest.approx(told["without_source"]["one node"]["mean"], abs=0.005)
+    assert known.rows == answer["summary"]["one node"]["rows"]
+    assert known.mean == pytest.approx(answer["summary"]["one node"]["mean"], abs=0.001)
+    assert known.without_source == pytest.approx(answer["without_source"]["one node"]["mean"], abs=0.005)
     # Through the host's memory, half of the rows are within 10%; others were measured on networks with faults.
-    errors = sorted(abs(row["error"]) for row in told["rows"] if row["id"].startswith(("TCP-", "HOST-")))
+    errors = sorted(abs(row["error"]) for row in answer["rows"] if row["id"].startswith(("TCP-", "HOST-")))
     assert len(errors) == 12 and errors[5] < 0.1 and errors[8] < 0.6
-    large = [row for row in told["rows"] if row["bytes"] >= GIB and row["gpus"] == 8 and row["nodes"] == 1]
+    large = [row for row in answer["rows"] if row["bytes"] >= GIB and row["gpus"] == 8 and row["nodes"] == 1]
     assert max(abs(row["error"]) for row in large) < 0.11
 
 
@@ -367,9 +367,9 @@ def test_published_bandwidths():
 def test_rows_over_efa_have_its_latency(tmp_path, inter, gpu, system, latency):
     row = f'A,s,"{system}",all-reduce,,,,1MiB,,{gpu},32,8,x,{inter},time,300,us,'
     (tmp_path / "rows.csv").write_text(f"{','.join(SHARDED)}\n{row}\n")
-    (found,) = collectives.read(tmp_path / "rows.csv")
+    (actual,) = collectives.read(tmp_path / "rows.csv")
     links = machine("dgx-h100", latency=latency)
-    assert collectives.machine_of(found).hop_s == pytest.approx(links.hop_s)
+    assert collectives.machine_of(actual).hop_s == pytest.approx(links.hop_s)
 
 
 def test_two_nodes_use_nvls_trees_and_more_use_rings_for_large_buffers():
@@ -402,10 +402,10 @@ def test_published_rows_that_are_no_collectives_say_so(tmp_path):
     ]
     path = tmp_path / "rows.csv"
     path.write_text("\n".join([head, *rows]) + "\n")
-    told = run(data=path).to_dict()
-    assert [row["id"] for row in told["rows"]] == ["C"]
-    assert told["rows"][0]["algorithm"] == "nvls-tree" and abs(told["rows"][0]["error"]) < 0.05
-    reasons = {row["id"]: row["reason"] for row in told["skipped"]}
+    answer = run(data=path).to_dict()
+    assert [row["id"] for row in answer["rows"]] == ["C"]
+    assert answer["rows"][0]["algorithm"] == "nvls-tree" and abs(answer["rows"][0]["error"]) < 0.05
+    reasons = {row["id"]: row["reason"] for row in answer["skipped"]}
     assert reasons["A"].startswith("unknown model") and "inter_bw 'n/s'" in reasons["B"] and "no size" in reasons["D"]
     path.write_text(f"{head}\n{rows[0].replace(',1000,', ',many,')}\n")
     with pytest.raises(InvalidArgumentError, match=r"line 2, value: must be 1e-09-1e\+18, not 'many'"):
@@ -424,8 +424,8 @@ def test_options_that_collectives_with_known_times_do_not_have(option, value):
 
 def test_measured_and_bare_exchanges_are_told_apart():
     def notes(*words):
-        found = cli.call("simulate", *words, "--gpus", "16", "--strategy", "native,ring", "--json")
-        return [note for note in json.loads(found.stdout)[0]["notes"] if "messages alone" in note]
+        actual = cli.call("simulate", *words, "--gpus", "16", "--strategy", "native,ring", "--json")
+        return [note for note in json.loads(actual.stdout)[0]["notes"] if "messages alone" in note]
 
     assert len(notes("allreduce:8B", "--cluster", "dgx-h100")) == 1
     assert not notes("allreduce:8B", "--cluster", "25g-ethernet") + notes("gpt2-small", "--cluster", "dgx-h100")

@@ -93,8 +93,8 @@ def test_a_reference_is_on_the_host_with_the_parameters():
 
 
 def test_a_rented_host_has_enough_memory_or_not():
-    found = [forecast(offload="cpu", precision="o2", cluster=one).sharded for one in ("a2-ultra", None)]
-    assert found[0].host.fits is True and found[1].host.fits is None
+    result = [forecast(offload="cpu", precision="o2", cluster=one).sharded for one in ("a2-ultra", None)]
+    assert result[0].host.fits is True and result[1].host.fits is None
     large = forecast("llama-3.1-405b@a100", offload="cpu", precision="o2", cluster="a2-ultra").sharded
     assert large.host.fits is False and large.fits is False
     assert large.host.node_bytes > large.host.capacity_bytes

@@ -349,7 +349,7 @@ class TestTraining:
         self.compare(everywhere[0], 3)
 
     @pytest.mark.parametrize(
-        ("asked", "shape"),
+        ("question", "shape"),
         [
             ({"workers": 4}, (4, 2, 2)),
             ({"workers": 3, "servers": 3}, (3, 2, 3)),
@@ -361,7 +361,7 @@ class TestTraining:
             ({"workers": 1, "inside": "ring"}, (1, 1, 1)),
         ],
     )
-    def test_the_object_store(self, nodes, asked, shape):
+    def test_the_object_store(self, nodes, question, shape):
         from paceline.ray.ps import train
 
         done = []
@@ -371,10 +371,10 @@ class TestTraining:
             work.batch,
             steps=self.STEPS,
             progress=lambda *ended: done.append(ended),
-            **asked,
+            **question,
         )
         assert (trained.workers, trained.nodes, trained.servers) == shape
-        assert trained.inside == asked.get("inside", "root")
+        assert trained.inside == question.get("inside", "root")
         assert done == [(number, self.STEPS) for number in range(1, self.STEPS + 1)]
         assert [len(steps) for steps in trained.steps] == [self.STEPS] * trained.workers
         for step in (step for steps in trained.steps for step in steps):

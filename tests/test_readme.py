@@ -86,8 +86,8 @@ if __name__ == "__main__":
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         renewed = SESSION.sub(
-            lambda found: (
-                found[0] if found[1].startswith(MEASURES) else f"```console\n$ {found[1]}\n{run(found[1])}```"
+            lambda result: (
+                result[0] if result[1].startswith(MEASURES) else f"```console\n$ {result[1]}\n{run(result[1])}```"
             ),
             text,
         )

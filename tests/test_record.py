@@ -253,8 +253,8 @@ def test_the_states_of_the_optimizer_are_counted(make, per_element):
     result = paceline.simulate(trace, workers=1, sharding="none")
     assert result.sharded.memory.optimizer_bytes == per_element * (8 * 16 + 16)
     assert result.sharded.memory.parameters_bytes == 4 * (8 * 16 + 16 + 16 * 8 + 8)
-    asked = paceline.simulate(trace, workers=1, sharding="none", optimizer="adam")
-    assert asked.sharded.memory.optimizer_bytes == 8 * (8 * 16 + 16)
+    requested = paceline.simulate(trace, workers=1, sharding="none", optimizer="adam")
+    assert requested.sharded.memory.optimizer_bytes == 8 * (8 * 16 + 16)
 
 
 @on_a_busy_machine
@@ -561,11 +561,11 @@ def test_compiled_models(how):
         part.compile(backend="aot_eager")
     recorder, worker = recorded(compiled, total=8)
     tensors = {"0.weight", "0.bias", "1.0.weight", "1.0.bias"}
-    found = {name: set(needed) for name, needed in layers(worker).items()}
+    actual = {name: set(needed) for name, needed in layers(worker).items()}
     if whole:
-        assert found == {"Block": tensors}
+        assert actual == {"Block": tensors}
     else:
-        assert found == {"0": {"0.weight", "0.bias"}, "1": {"1.0.weight", "1.0.bias"}}
+        assert actual == {"0": {"0.weight", "0.bias"}, "1": {"1.0.weight", "1.0.bias"}}
     assert any("compiled" in note for note in recorder.summary.notes)
     assert worker["forward"][-1]["layer"] == "(loss)"
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1, "recording made torch compile again"

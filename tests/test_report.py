@@ -55,12 +55,12 @@ class Ids(HTMLParser):
 
 def test_the_page_loads_nothing(tmp_path):
     text, _ = made(tmp_path, SMALL)
-    found = Ids(text)
-    assert len(found.ids) == len(set(found.ids))
-    assert all(link.startswith("#") for link in found.links)
-    assert {link[1:] for link in found.links} <= set(found.ids)
+    result = Ids(text)
+    assert len(result.ids) == len(set(result.ids))
+    assert all(link.startswith("#") for link in result.links)
+    assert {link[1:] for link in result.links} <= set(result.ids)
     assert not re.search(r"<script|@import|url\((?!#)", text)
-    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(found.ids)
+    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(result.ids)
 
 
 def test_it_holds_what_was_asked_for(tmp_path):
@@ -86,8 +86,8 @@ def test_the_same_spec_gives_the_same_bytes(tmp_path):
 
 
 def test_a_chapter_has_the_interval(tmp_path):
-    asked = 'title = "T"\n[[chapter]]\ntitle = "C"\ntrace = "resnet-18"\nworkers = 8\nbandwidth = "25Gbps"\n'
-    text, _ = made(tmp_path, asked)
+    question = 'title = "T"\n[[chapter]]\ntitle = "C"\ntrace = "resnet-18"\nworkers = 8\nbandwidth = "25Gbps"\n'
+    text, _ = made(tmp_path, question)
     assert "<p><strong>resnet-18, DDP (NCCL), 8 workers: " in text
     assert re.search(r"<dt>Likely</dt><dd>[^<]* samples/s \(80%", text)
 
@@ -107,25 +107,25 @@ def test_a_legend_says_what_columns_mean(tmp_path):
     text, _ = made(tmp_path, SMALL)
     assert "<dt>scaling</dt><dd>samples/s per rank, relative to one rank alone" in text
     assert "<dt>exposed</dt>" in text and "memory per GPU" not in text
-    asked = '[[chapter]]\ntrace = "resnet-18"\nworkers = [2, 4]\nstrategy = "ring"\nsharding = ["zero1", "zero3"]\n'
-    text, _ = made(tmp_path, asked)
+    question = '[[chapter]]\ntrace = "resnet-18"\nworkers = [2, 4]\nstrategy = "ring"\nsharding = ["zero1", "zero3"]\n'
+    text, _ = made(tmp_path, question)
     (memory,) = re.findall("<dt>memory per GPU</dt><dd>([^<]*)</dd>", text)
     assert memory.startswith("at its peak: parameters, gradients, optimizer states")
     rows = re.findall(r"<tr[^>]*><td class=\"name\">ring, (zero\d)</td>.*<td>[\d.]+ [MG]B</td></tr>", text)
     assert sorted(rows) == ["zero1", "zero1", "zero3", "zero3"] and "<th>memory per GPU</th>" in text
     assert re.search(r'aria-label="Memory per GPU: zero\d [\d.]+ [MG]B, zero\d [\d.]+ [MG]B', text)
-    assert made(tmp_path, asked.replace("]\n", ']\nmemory = "1MB"\n', 1))[0].count("does not fit") >= 1
+    assert made(tmp_path, question.replace("]\n", ']\nmemory = "1MB"\n', 1))[0].count("does not fit") >= 1
     text, _ = made(tmp_path, '[[chapter]]\ntrace = "allreduce:8MB"\nworkers = [2, 4]\nstrategy = "ring"\n')
     assert '<dl class="legend">' not in text
 
 
 def test_pictures(tmp_path):
-    _, told = made(tmp_path, SMALL, "--png", tmp_path / "pictures")
+    _, answer = made(tmp_path, SMALL, "--png", tmp_path / "pictures")
     pictures = sorted((tmp_path / "pictures").iterdir())
     assert [path.name.split("-", 2)[2] for path in pictures] == [
         f"{name}.png" for name in ("breakdown", "efficiency", "ranking", "scaling", "timeline")
     ]
-    assert all(path.read_bytes().startswith(b"\x89PNG") and str(path) in told for path in pictures)
+    assert all(path.read_bytes().startswith(b"\x89PNG") and str(path) in answer for path in pictures)
 
 
 def test_all_reduces_have_no_efficiency(tmp_path):
@@ -207,15 +207,15 @@ def test_in_a_browser(tmp_path, width, columns):
     flags += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1600,1000", "--virtual-time-budget=10000"]
     words = [CHROMIUM, *flags, "--dump-dom", (tmp_path / "harness.html").as_uri()]
     done = cli.ended(*words, timeout=120)
-    told = json.loads(html.unescape(re.search(r"<title>(.*?)</title>", done.stdout)[1]))
-    assert told["heading"] == "A <small> report"
+    answer = json.loads(html.unescape(re.search(r"<title>(.*?)</title>", done.stdout)[1]))
+    assert answer["heading"] == "A <small> report"
     # Nothing stands out of the screen: tables scroll by themselves.
-    assert told["scrolls"] <= told["width"]
-    assert len(told["pictures"]) == 5
-    for left, right, height in told["pictures"]:
-        assert 0 <= left < right <= told["width"]
+    assert answer["scrolls"] <= answer["width"]
+    assert len(answer["pictures"]) == 5
+    for left, right, height in answer["pictures"]:
+        assert 0 <= left < right <= answer["width"]
         assert height > 100
-    assert told["side"] == columns
+    assert answer["side"] == columns
 
 
 def test_the_example(tmp_path):

@@ -61,8 +61,8 @@ def test_counts_with_k_in_commands_words_files_and_pages():
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", "1k", "--batch", "0.5k", "--seq", "1k", "--sharding", "zero3")
     assert re.search(r"1,024x H100.* 1,024 tokens", said("simulate", *words))
     text = said("advise", *words[:4], "64", "--global-batch", "1k", "--seq", "2k")
-    found = re.search(r"batch (\d+), (\d+) accum steps", text)
-    assert found is not None and 64 * int(found[1]) * int(found[2]) == 1024
+    result = re.search(r"batch (\d+), (\d+) accum steps", text)
+    assert result is not None and 64 * int(result[1]) * int(result[2]) == 1024
     job = {"trace": "gpt2-small", "gpu": "h100", "workers": "0.0625k", "batch": "0.125k", "seq": "1k"}
     (made,) = spec.mix({"cluster": "dgx-h100", "job": [job]}, "jobs.toml").jobs
     assert (made.by_itself.workers, made.by_itself.workload.batch, made.by_itself.workload.model.sequence) == (
@@ -100,8 +100,8 @@ def test_every_built_in_model_has_its_names_on_the_hub():
     names = [one.lower() for config in built_in_configs().values() for one in config.hub]
     assert len(set(names)) == len(names)
     for name, config in built_in_configs().items():
-        if found := re.search(r"config\.json of (\S+/\S+) on Hugging Face", config.source):
-            assert found[1].rstrip(";,") in config.hub
+        if result := re.search(r"config\.json of (\S+/\S+) on Hugging Face", config.source):
+            assert result[1].rstrip(";,") in config.hub
         for one in config.hub:
             assert find_config(one).name == find_config(one.upper()).name == name
     assert find_workload("Qwen/Qwen3-32B@h100:seq=2k").model.name == "qwen3-32b"

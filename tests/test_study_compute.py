@@ -54,10 +54,10 @@ def test_files_of_commands_are_there():
 def test_recorded_steps_are_what_the_model_of_operators_was_fitted_to():
     forecasts, _ = forecast_each([row for row in ROWS.values() if row.group == "steps"])
     for kind in ("time", "memory"):
-        found = numbers(Computed("Steps", forecasts, [], GROUPS).of(kind))
-        assert found["rows"] == 8
-        assert found["mean"] <= 0.04
-        assert found["worst"] <= 0.1
+        actual = numbers(Computed("Steps", forecasts, [], GROUPS).of(kind))
+        assert actual["rows"] == 8
+        assert actual["mean"] <= 0.04
+        assert actual["worst"] <= 0.1
 
 
 def test_a_mechanism_that_is_left_out_makes_it_worse():
@@ -107,9 +107,9 @@ def test_errors_are_of_times_whatever_was_measured(some):
 
 def test_numbers(some):
     sizes = sorted(abs(it.error) for it in some.rows)
-    found = numbers(some.rows)
-    assert found["mean"] == pytest.approx(sum(sizes) / 2)
-    assert (found["rows"], found["p90"], found["worst"]) == (2, sizes[1], sizes[1])
+    actual = numbers(some.rows)
+    assert actual["mean"] == pytest.approx(sum(sizes) / 2)
+    assert (actual["rows"], actual["p90"], actual["worst"]) == (2, sizes[1], sizes[1])
     assert verdicts(some.rows)["rows"] == 0
 
 

@@ -84,12 +84,14 @@ def test_every_row_has_a_forecast_or_a_reason(result):
 
 
 def test_well_posed_rows_are_within_the_goal(result):
-    told = result.to_dict()
-    posed = [row for row in told["rows"] if row["well_posed"]]
+    answer = result.to_dict()
+    posed = [row for row in answer["rows"] if row["well_posed"]]
     assert len(posed) > 35
-    assert told["summary"]["well-posed"]["mean"] == pytest.approx(sum(abs(row["error"]) for row in posed) / len(posed))
-    assert told["summary"]["well-posed"]["mean"] <= GOAL
-    for row in told["rows"]:
+    assert answer["summary"]["well-posed"]["mean"] == pytest.approx(
+        sum(abs(row["error"]) for row in posed) / len(posed)
+    )
+    assert answer["summary"]["well-posed"]["mean"] <= GOAL
+    for row in answer["rows"]:
         assert row["error"] == pytest.approx(row["forecast"] / row["published"] - 1)
         assert row["low"] <= row["high"]
         assert row["inside_bounds"] == (row["low"] <= row["published"] <= row["high"])
@@ -266,10 +268,10 @@ def test_own_data_from_the_command_line(tmp_path):
     rows = [ROW, ROW | {"model": "nobody-net"}, ROW | {"system": "carrier pigeons", "sync": ""}]
     path = written(tmp_path, *rows)
     ran = cli.call("study", "published", "--data", path, "--json")
-    told = json.loads(ran.output)
-    assert len(told["rows"]) == 1
-    assert [row["reason"].split("'")[1] for row in told["skipped"]] == ["nobody-net", "carrier pigeons"]
-    assert [row["line"] for row in told["skipped"]] == [3, 4]
+    answer = json.loads(ran.output)
+    assert len(answer["rows"]) == 1
+    assert [row["reason"].split("'")[1] for row in answer["skipped"]] == ["nobody-net", "carrier pigeons"]
+    assert [row["line"] for row in answer["skipped"]] == [3, 4]
     text = cli.call("study", "published", "--data", path).output
     assert "well-posed: 1 rows" in text and "Not forecast" in text
     lines = cli.call("study", "published", "--data", path, "--csv").output.splitlines()
@@ -277,12 +279,12 @@ def test_own_data_from_the_command_line(tmp_path):
 
 
 def test_a_row_without_a_measurement_is_only_forecast(tmp_path):
-    found = run(data=written(tmp_path, ROW | {"measured": ""}, ROW))
-    open_row, known = found.to_dict()["rows"]
+    actual = run(data=written(tmp_path, ROW | {"measured": ""}, ROW))
+    open_row, known = actual.to_dict()["rows"]
     assert open_row["forecast"] == known["forecast"]
     assert (open_row["published"], open_row["error"]) == (None, None)
-    assert found.to_dict()["summary"]["well-posed"]["rows"] == 1
-    assert " - " in "\n".join(found.text(100))
+    assert actual.to_dict()["summary"]["well-posed"]["rows"] == 1
+    assert " - " in "\n".join(actual.text(100))
     assert run(data=written(tmp_path, ROW | {"measured": ""})).text(100)
 
 
@@ -310,10 +312,10 @@ def test_the_figure(tmp_path, result):
     ],
 )
 def test_what_cannot_be_forecast_is_skipped(tmp_path, changes, reason):
-    found = run(data=written(tmp_path, ROW | changes, ROW))
-    assert len(found.rows) == 1
-    assert reason in found.skipped[0].reason
-    assert "1 of 2 rows are forecast" in "\n".join(found.text(100))
+    actual = run(data=written(tmp_path, ROW | changes, ROW))
+    assert len(actual.rows) == 1
+    assert reason in actual.skipped[0].reason
+    assert "1 of 2 rows are forecast" in "\n".join(actual.text(100))
 
 
 @pytest.mark.parametrize(
@@ -339,7 +341,7 @@ def test_devices_without_end_are_refused():
         run(data=Path("/dev/zero"))
 
 
-def asked(row):
+def question(row):
     """The words that a user types for a row of Horovod or DDP."""
     words = ["--library", engine_of(row).spec, "--workers", row.gpus, "--gpus-per-node", row.gpus_per_node]
     words += ["--batch", row.batch, "--samples-per-s", row.samples_per_s]
@@ -362,9 +364,9 @@ def test_simulate_gives_the_studys_answer(result):
             continue
         if row.id == "P28X":
             continue
-        (found,) = json.loads(cli.call(*asked(row)).output)
-        assert found["samples_per_s"] == pytest.approx(it.value, rel=1e-12), row
-        checked.add((found["library"].partition("@")[0], found["channel"]))
+        (actual,) = json.loads(cli.call(*question(row)).output)
+        assert actual["samples_per_s"] == pytest.approx(it.value, rel=1e-12), row
+        checked.add((actual["library"].partition("@")[0], actual["channel"]))
     assert {library for library, _ in checked} >= {"ddp", "horovod-uncached", "horovod-mpi"}
     assert {channel for _, channel in checked} >= {"tcp", "rdma"}
 
@@ -412,14 +414,14 @@ def test_the_anchor_of_a_series_sets_its_computation_and_is_not_counted(tmp_path
     plain = {it.case.name: it for it in trained(tmp_path, *rows).trained}
     # Rows that are 0.8 times the forecasts: with an anchor, computation explains nearly all of it.
     slow = [row | {"value": str(0.8 * 2048 * plain[row.get("id", "a")].forecast)} for row in rows]
-    found = trained(tmp_path, *slow, anchor=True)
-    (own,) = found.trained
+    actual = trained(tmp_path, *slow, anchor=True)
+    (own,) = actual.trained
     assert (own.case.name, own.anchor) == ("b", "a")
     assert own.speedup == pytest.approx(0.8, rel=0.03) and abs(own.error) < 0.02
-    reasons = {row.id: why for row, why in found.skipped}
+    reasons = {row.id: why for row, why in actual.skipped}
     assert set(reasons) == {"a", "c"} and all("anchors" in why for why in reasons.values())
-    assert found.to_dict()["training"][0]["anchor"] == "a"
-    assert found.to_csv().splitlines()[1].startswith("b,invented,")
+    assert actual.to_dict()["training"][0]["anchor"] == "a"
+    assert actual.to_csv().splitlines()[1].startswith("b,invented,")
     wrong = trained(tmp_path, slow[0] | {"value": "1"}, slow[1], anchor=True)
     assert not wrong.trained
     assert {why.split(" ")[0] for _, why in wrong.skipped} == {"no"}
@@ -453,9 +455,9 @@ def test_what_a_training_row_says_decides_its_forecast(tmp_path):
         {"unit": "furlongs"},
         {"value": "5", "model": "Llama 3.1 8B", "notes": "torch.compile", "precision": "bf16 + float8", "gpu": "H100"},
     ]
-    found = trained(tmp_path, *({"id": str(place)} | row for place, row in enumerate(rows)))
-    by_id = {it.case.name: it for it in found.trained}
-    reasons = {row.id: why for row, why in found.skipped}
+    actual = trained(tmp_path, *({"id": str(place)} | row for place, row in enumerate(rows)))
+    by_id = {it.case.name: it for it in actual.trained}
+    reasons = {row.id: why for row, why in actual.skipped}
     # Sharding over all ranks gathers parameters between nodes; over a node it does not.
     assert by_id["0"].forecast > 1.02 * by_id["1"].forecast
     assert by_id["2"].case.workload.tensor == 4 and by_id["2"].forecast < by_id["0"].forecast
@@ -469,9 +471,9 @@ def test_what_a_training_row_says_decides_its_forecast(tmp_path):
 
 
 def test_rows_without_an_id_or_with_the_same_one_are_told_apart(tmp_path):
-    found = trained(tmp_path, {"id": ""}, {"gpus": "16"}, {"gpus": "32"}, {"id": "d", "model": "nobody"})
-    assert [it.case.name for it in found.trained] == ["(row 1)", "a (row 2)", "a (row 3)"]
-    assert [(row.id, why) for row, why in found.skipped] == [("d", "unknown model nobody")]
+    actual = trained(tmp_path, {"id": ""}, {"gpus": "16"}, {"gpus": "32"}, {"id": "d", "model": "nobody"})
+    assert [it.case.name for it in actual.trained] == ["(row 1)", "a (row 2)", "a (row 3)"]
+    assert [(row.id, why) for row, why in actual.skipped] == [("d", "unknown model nobody")]
 
 
 def test_zero_of_whole_tensors_pays_for_each_of_them(tmp_path):
@@ -507,8 +509,8 @@ def test_zero_of_whole_tensors_pays_for_each_of_them(tmp_path):
     ],
 )
 def test_the_gpu_is_that_of_its_words(tmp_path, changes, device):
-    (found,) = trained(tmp_path, {"gpu": "H100 80GB"} | changes).trained
-    assert found.case.workload.hardware.name == device
+    (actual,) = trained(tmp_path, {"gpu": "H100 80GB"} | changes).trained
+    assert actual.case.workload.hardware.name == device
 
 
 @pytest.mark.parametrize(
@@ -523,8 +525,8 @@ def test_the_gpu_is_that_of_its_words(tmp_path, changes, device):
     ],
 )
 def test_checkpointing_is_that_of_the_words(tmp_path, notes, kind):
-    (found,) = trained(tmp_path, {"notes": notes}).trained
-    assert found.case.workload.checkpointing == kind
+    (actual,) = trained(tmp_path, {"notes": notes}).trained
+    assert actual.case.workload.checkpointing == kind
 
 
 @pytest.mark.parametrize(
@@ -539,8 +541,8 @@ def test_checkpointing_is_that_of_the_words(tmp_path, notes, kind):
     ],
 )
 def test_the_batch_is_that_of_the_words(tmp_path, changes, batch, accumulate):
-    (found,) = trained(tmp_path, changes).trained
-    assert (found.case.workload.batch, found.case.accumulate) == (batch, accumulate)
+    (actual,) = trained(tmp_path, changes).trained
+    assert (actual.case.workload.batch, actual.case.accumulate) == (batch, accumulate)
 
 
 def test_a_model_without_a_published_shape_has_that_of_a_gpt(tmp_path):
@@ -554,14 +556,14 @@ def test_a_model_without_a_published_shape_has_that_of_a_gpt(tmp_path):
         {"id": "g", "model": "Transformer-XL large", "seq_len": "n/s"},
     ]
     result = trained(tmp_path, *rows)
-    found = {it.case.name: it for it in result.trained}
+    actual = {it.case.name: it for it in result.trained}
     for name, parameters in (("a", 10e9), ("b", 5e9)):
-        assert found[name].case.workload.model.parameters == pytest.approx(parameters, rel=0.03)
-        assert "as a GPT-3 with so many parameters has" in found[name].assumed
-    assert found["a"].case.workload.model.family == "bert"
+        assert actual[name].case.workload.model.parameters == pytest.approx(parameters, rel=0.03)
+        assert "as a GPT-3 with so many parameters has" in actual[name].assumed
+    assert actual["a"].case.workload.model.family == "bert"
     # Whoever trains on longer sequences has positions for them.
-    assert found["f"].case.workload.tokens == 16_384
-    assert found["g"].case.workload.tokens == 384
+    assert actual["f"].case.workload.tokens == 16_384
+    assert actual["g"].case.workload.tokens == 384
     reasons = {row.id: why for row, why in result.skipped}
     assert {name: why.split()[0] for name, why in reasons.items()} == {"c": "unknown", "d": "unknown", "e": "expert"}
 
@@ -573,8 +575,8 @@ def test_ranks_that_share_samples_are_forecast_as_simulate_does(tmp_path):
         **{"seq_len": "8192", "global_batch_or_tokens": "128 seq", "notes": "mbs 1", "gpus_per_node": "8"},
         **{"value": "1524", "unit": "tokens/s/GPU", "inter_bw": "n/s"},
     }
-    (found,) = trained(tmp_path, row).trained
-    own = found.case.workload
+    (actual,) = trained(tmp_path, row).trained
+    own = actual.case.workload
     assert (own.context, own.tensor, own.pipeline, own.kernels) == (2, 4, 4, "transformer-engine")
     result = paceline.simulate(
         *("llama-3-70b", None, "native"),
@@ -582,7 +584,7 @@ def test_ranks_that_share_samples_are_forecast_as_simulate_does(tmp_path):
         **{"tensor_parallel": 4, "pipeline_parallel": 4, "virtual_stages": 5, "microbatches": 64},
         **{"context_parallel": 2, "sharding": "zero1"},
     )
-    assert 8192 * found.forecast == pytest.approx(result.tokens_per_s_per_gpu, rel=2e-3)
+    assert 8192 * actual.forecast == pytest.approx(result.tokens_per_s_per_gpu, rel=2e-3)
 
 
 def test_rates_of_computation_count_recomputation_where_the_row_says_so(tmp_path):
@@ -593,9 +595,9 @@ def test_rates_of_computation_count_recomputation_where_the_row_says_so(tmp_path
 
 def test_rows_that_no_constant_was_fitted_to_are_within_the_goal():
     """Torchtitan's published rates: 8 % on average, nine in ten within 15 %."""
-    found = run_study("published", data=Path(__file__).parent.parent / "docs/results/torchtitan.csv")
-    errors = [abs(it.error) for it in found.trained if it.case.workload.gpus == 1]
-    assert len(errors) == 11 and not found.skipped
+    actual = run_study("published", data=Path(__file__).parent.parent / "docs/results/torchtitan.csv")
+    errors = [abs(it.error) for it in actual.trained if it.case.workload.gpus == 1]
+    assert len(errors) == 11 and not actual.skipped
     assert sum(errors) / len(errors) < 0.08 and sum(error < 0.15 for error in errors) >= 0.9 * len(errors)
 
 

@@ -18,7 +18,7 @@ from paceline.settings.table import SETTINGS, SIMULATE, SWEEP
 INCEPTION, VGG = "netop-inception-v3", "netop-vgg-16"
 
 
-def found(*words):
+def rows_of(*words):
     return json.loads(cli.call("simulate", *words, "--library", "none", "--json").stdout)
 
 
@@ -37,8 +37,8 @@ def test_a_list_gives_what_its_values_give_by_themselves(name):
     """Each row of a sweep has the bytes of a forecast with one value."""
     flag, values = f"--{name.replace('_', '-')}", LISTS[name]
     base = (VGG, "--workers", "4", "--servers", "2", "--strategy", "ps,ps-aggregation")
-    swept = found(*base, flag, ",".join(map(str, values)))
-    alone = [row for value in values for row in found(*base, flag, str(value))]
+    swept = rows_of(*base, flag, ",".join(map(str, values)))
+    alone = [row for value in values for row in rows_of(*base, flag, str(value))]
     key = lambda row: (str(row.get(name)), row["strategy"])  # noqa: E731
     assert len(swept) == 2 * len(values) == len({key(row) for row in swept})
     assert sorted(swept, key=key) == sorted(alone, key=key)
@@ -56,7 +56,7 @@ def test_python_takes_the_same_lists():
 
 
 def test_a_strategy_without_a_knob_is_forecast_once():
-    rows = found(VGG, "--workers", "4", "--strategy", "ps,ring", "--placement", "round-robin,even")
+    rows = rows_of(VGG, "--workers", "4", "--strategy", "ps,ring", "--placement", "round-robin,even")
     assert [row["strategy"] for row in rows] == ["ps", "ps", "ring"]
 
 
@@ -104,7 +104,7 @@ def test_any_text_is_a_baseline_or_a_clear_error(text):
 def test_speed_ups_are_quotients_of_the_rows():
     """Table 4 of the network-operator paper, by one command: aggregation 1.34x, multicast 1.69x, both 3.28x."""
     mechanisms = "ps-multicast,ps-aggregation,ps-multicast-aggregation"
-    rows = found(INCEPTION, "--workers", "32", "--strategy", mechanisms, "--baseline", "ps")
+    rows = rows_of(INCEPTION, "--workers", "32", "--strategy", mechanisms, "--baseline", "ps")
     times = {row["strategy"]: row["iteration_s"] for row in rows}
     assert {row["baseline"] for row in rows} == {"ps"} and rows[0]["speedup"] == 1.0
     for row in rows:

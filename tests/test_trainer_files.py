@@ -595,8 +595,8 @@ def test_gpus_of_degrees(tmp_path):
     text = MEGATRON.replace("--nproc_per_node ${GPUS_PER_NODE} --nnodes 4", "").replace("GPUS_PER_NODE=8", "")
     assert options(tmp_path, "train.sh", text)["workers"] == 4
     sharded = AXOLOTL + "dp_shard_size: 4\ndp_replicate_size: 2\ntensor_parallel_size: 2\nfsdp_version: 2\n"
-    found = options(tmp_path, "lora.yml", sharded + "fsdp_config: {reshard_after_forward: true}\n")
-    assert (found["workers"], found["sharding"], found["tensor_parallel"]) == (16, "hsdp:4", 2)
+    result = options(tmp_path, "lora.yml", sharded + "fsdp_config: {reshard_after_forward: true}\n")
+    assert (result["workers"], result["sharding"], result["tensor_parallel"]) == (16, "hsdp:4", 2)
 
 
 def test_slurm_scripts(tmp_path):
@@ -609,22 +609,22 @@ cat > other.json <<EOF
 EOF
 srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 4 train.py --per_device_train_batch_size 1 --fp16
 """)
-    found = trainers.read(tmp_path / "job.slurm", {}).options
-    assert (found["workers"], found["gpus_per_node"], found["dtype"]) == (16, 4, "fp16")
+    result = trainers.read(tmp_path / "job.slurm", {}).options
+    assert (result["workers"], result["gpus_per_node"], result["dtype"]) == (16, 4, "fp16")
 
 
 def test_defaults_of_trl(tmp_path):
     text = {"model_name_or_path": "mistralai/Mistral-7B-v0.1", "dataset_text_field": "text", "output_dir": "o"}
-    found = options(
+    result = options(
         tmp_path,
         "args.json",
         json.dumps({**text, "learning_rate": 1e-5, "gradient_accumulation_steps": 2, "optim": "sgd"}),
     )
-    assert (found["seq"], found["batch"], found["dtype"]) == (1024, 8, "bf16")
-    assert (found["checkpointing"], found["loss_chunks"]) == ("full", 32)
+    assert (result["seq"], result["batch"], result["dtype"]) == (1024, 8, "bf16")
+    assert (result["checkpointing"], result["loss_chunks"]) == ("full", 32)
     plain = {**text, "per_device_train_batch_size": 1, "loss_type": "nll", "max_length": 2048, "use_peft": True}
-    found = options(tmp_path, "args.json", json.dumps(plain))
-    assert "loss_chunks" not in found and found["lora"] == "16:q_proj,v_proj" and "loss" not in found
+    result = options(tmp_path, "args.json", json.dumps(plain))
+    assert "loss_chunks" not in result and result["lora"] == "16:q_proj,v_proj" and "loss" not in result
 
 
 @pytest.mark.parametrize(
@@ -715,18 +715,18 @@ def test_reasons_are_those_of_the_field(tmp_path):
 
 def test_unknown_fields_are_named(tmp_path):
     path = written(tmp_path, "lora.yml", f"{AXOLOTL}micro_batch_sizes: 3\nfrobnicate: 1\nlearning_rate: 1e-4\n")
-    found = fates(trainers.read(path, {}))
-    assert found["micro_batch_sizes"][0] == found["frobnicate"][0] == "not understood"
-    assert found["learning_rate"][0] == "no effect"
+    result = fates(trainers.read(path, {}))
+    assert result["micro_batch_sizes"][0] == result["frobnicate"][0] == "not understood"
+    assert result["learning_rate"][0] == "no effect"
     shown = cli.printed("simulate", path, "--gpu", "h100", "--gpus", "8")
     assert "frobnicate: 1" in shown
 
 
 def test_the_trainer_wins_over_the_file_beside_it(tmp_path):
     reading = trainers.read(written(tmp_path, "sft.yaml"), {})
-    found = fates(reading)
-    assert found["ds_config.json: train_micro_batch_size_per_gpu"] == ("read", "batch 2 (the trainer's wins)")
-    assert found["ds_config.json: zero_optimization.stage"] == ("read", "sharding zero3")
+    result = fates(reading)
+    assert result["ds_config.json: train_micro_batch_size_per_gpu"] == ("read", "batch 2 (the trainer's wins)")
+    assert result["ds_config.json: zero_optimization.stage"] == ("read", "sharding zero3")
     (tmp_path / "ds_config.json").unlink()
     missing = LLAMAFACTORY.replace("ds_config.json", "examples/deepspeed/ds_z2_offload_config.json")
     (tmp_path / "sft.yaml").write_text(missing)
@@ -797,8 +797,8 @@ def test_files_of_trainers_that_are_not_read(tmp_path):
 
 def test_pairs_are_two_sequences(tmp_path):
     text = LLAMAFACTORY.replace("stage: sft", "stage: dpo").replace("finetuning_type: full", "finetuning_type: lora")
-    found = options(tmp_path, "sft.yaml", text)
-    assert (found["loss"], found["batch"]) == ("dpo", 2)
+    result = options(tmp_path, "sft.yaml", text)
+    assert (result["loss"], result["batch"]) == ("dpo", 2)
     grpo = trainers.read(written(tmp_path, "lora.yml", AXOLOTL + "rl: grpo\n"), {})
     assert fates(grpo)["rl"][0] == "not forecast" and "loss" not in grpo.options
 
@@ -929,8 +929,8 @@ torchrun --nproc_per_node 8 pretrain_llama3_8b.py train.micro_batch_size=2 train
 """)
     reading = trainers.read(tmp_path / "bridge.sh", {})
     assert reading.trainer.name == "NeMo"
-    found = reading.options
-    assert (found["workers"], found["batch"], found["accumulate"], found["seq"]) == (8, 2, 16, 4096)
+    result = reading.options
+    assert (result["workers"], result["batch"], result["accumulate"], result["seq"]) == (8, 2, 16, 4096)
 
 
 def test_what_a_file_leaves_out_is_the_trainers_default(tmp_path):
@@ -939,8 +939,8 @@ def test_what_a_file_leaves_out_is_the_trainers_default(tmp_path):
     assert (reading.options["seq"], reading.options["dtype"]) == (512, "bf16")
     assert {"axolotl's default" in one.words for one in reading.assumptions} == {True, False}
     text = "".join(line + "\n" for line in LLAMAFACTORY.splitlines() if not line.startswith(("cutoff_len", "bf16")))
-    found = options(tmp_path, "sft.yaml", text)
-    assert (found["seq"], found["dtype"]) == (2048, "bf16")
+    result = options(tmp_path, "sft.yaml", text)
+    assert (result["seq"], result["dtype"]) == (2048, "bf16")
 
 
 def test_what_samples_completions_is_no_dpo(tmp_path):

@@ -28,8 +28,8 @@ def possible(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def cluster():
     skip_where_forbidden()
-    with emulate.cluster(workers=WORKERS, servers=1, switch=True, bandwidth_bps=1e9) as found:
-        yield found
+    with emulate.cluster(workers=WORKERS, servers=1, switch=True, bandwidth_bps=1e9) as result:
+        yield result
 
 
 def validate(*words, limit_s=240):
@@ -55,9 +55,9 @@ def test_compressed_exchanges_take_as_long_as_simulated():
     for _ in range(ATTEMPTS):
         ended = validate(*words, "--no-check")
         assert ended.returncode == 0, ended.stderr
-        found = json.loads(ended.stdout)["rows"]
-        assert [row["compression"] for row in found] == kinds
-        off = {row["compression"]: (row["error"], row["undisturbed"]) for row in found if abs(row["error"]) > WITHIN}
+        result = json.loads(ended.stdout)["rows"]
+        assert [row["compression"] for row in result] == kinds
+        off = {row["compression"]: (row["error"], row["undisturbed"]) for row in result if abs(row["error"]) > WITHIN}
         if not off:
             return
     if not any(undisturbed for _, undisturbed in off.values()):
@@ -83,11 +83,11 @@ def test_asynchronous_workers_take_as_long_and_are_as_stale_as_simulated():
     for _ in range(ATTEMPTS):
         ended = validate(*words, "--network", "fluid", "--no-check")
         assert ended.returncode == 0, ended.stderr
-        found = json.loads(ended.stdout)["rows"]
-        assert [(row["servers"], row["staleness"]) for row in found] == [(1, 0), (2, 0)]
+        result = json.loads(ended.stdout)["rows"]
+        assert [(row["servers"], row["staleness"]) for row in result] == [(1, 0), (2, 0)]
         # Who is first changes, but one of two always is.
-        assert [row["updates"]["measured_most"] for row in found] == [1, 1]
-        off = [row for row in found if abs(row["error"]) > WITHIN or row["updates"]["distance"] > WITHIN]
+        assert [row["updates"]["measured_most"] for row in result] == [1, 1]
+        off = [row for row in result if abs(row["error"]) > WITHIN or row["updates"]["distance"] > WITHIN]
         if not off:
             return
     if not any(row["undisturbed"] for row in off):
@@ -106,10 +106,10 @@ def test_switches_of_two_racks_and_between_them_take_nearly_as_long_as_simulated
 def as_long_as_simulated(kinds, *more, within=WITHIN):
     left, tried = kinds, []
     for _ in range(ATTEMPTS):  # other work on this machine is not always noticed in the iteration that it disturbs
-        found = rows(left, *more)
-        assert list(found) == left
-        left = [strategy for strategy in left if abs(found[strategy]["error"]) > within]
-        tried += [(strategy, found[strategy]["error"], found[strategy]["undisturbed"]) for strategy in left]
+        result = rows(left, *more)
+        assert list(result) == left
+        left = [strategy for strategy in left if abs(result[strategy]["error"]) > within]
+        tried += [(strategy, result[strategy]["error"], result[strategy]["undisturbed"]) for strategy in left]
         if not left:
             return
     if not any(undisturbed for strategy, _, undisturbed in tried if strategy in left):
@@ -119,13 +119,13 @@ def as_long_as_simulated(kinds, *more, within=WITHIN):
 
 def carried(cluster):
     """Bytes that each host's NIC has sent and received so far."""
-    found = {}
+    result = {}
     for host in cluster.hosts:
         with cluster.popen(host.name, ["cat", "/proc/net/dev"], stdout=subprocess.PIPE, text=True) as process:
             (line,) = [line for line in process.stdout if line.strip().startswith("eth0:")]
         fields = line.split(":")[1].split()
-        found[host.name] = (int(fields[8]), int(fields[0]))
-    return found
+        result[host.name] = (int(fields[8]), int(fields[0]))
+    return result
 
 
 # In units of a gradient's bytes: what a worker sends and receives, what the server does, what the switch does.
@@ -171,10 +171,10 @@ def test_datagrams_are_as_long_as_frames_allow(cluster):
     collected = emulate.Collected()
     command = [sys.executable, "-m", "job_workers.multicast", "late"]
     assert cluster.run(command, strategy="ring-multicast", multicast=GROUP, output=collected, limit_s=60) == 0
-    assert [told(collected, rank)[-1]["multicast"]["payload"] for rank in range(WORKERS)] == [8192] * WORKERS
+    assert [answer(collected, rank)[-1]["multicast"]["payload"] for rank in range(WORKERS)] == [8192] * WORKERS
 
 
-def told(collected, rank):
+def answer(collected, rank):
     return [json.loads(line[line.index("{") :]) for line in collected.stdout(rank).splitlines() if "{" in line]
 
 
@@ -183,7 +183,7 @@ def test_a_switch_waits_for_a_slow_worker_in_little_memory(cluster):
     command = [sys.executable, "-m", "job_workers.servers", "stream"]
     assert cluster.run(command, strategy="ps-aggregation", switch=True, output=collected, limit_s=60) == 0
     for rank in range(WORKERS):
-        (said,) = told(collected, rank)
+        (said,) = answer(collected, rank)
         assert said["peak"] < 75_000
 
 
@@ -193,9 +193,9 @@ def test_a_switch_does_not_wait_for_a_dead_worker(cluster, strategy):
     command = [sys.executable, "-m", "job_workers.servers", "dies"]
     options = {"multicast": GROUP} if "multicast" in strategy else {}
     assert cluster.run(command, strategy=strategy, switch=True, output=collected, limit_s=60, **options) == 1
-    (dead,) = told(collected, 1)
+    (dead,) = answer(collected, 1)
     for rank in (0, 2, 3):
-        error = told(collected, rank)[-1]
+        error = answer(collected, rank)[-1]
         assert error["seconds"] < 5
         assert "rank 1 (host worker1" in error["error"] and f"pid {dead['pid']}) died" in error["error"], error
 

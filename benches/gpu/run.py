@@ -111,11 +111,11 @@ def ranks(
 
 def documents(text: str) -> list[dict[str, Any]]:
     """Return the lines of JSON in a program's output, without the ranks' prefixes."""
-    found = []
+    actual = []
     for line in re.findall(r"\{.*\}$", text, re.MULTILINE):
         with contextlib.suppress(json.JSONDecodeError):  # Something else in braces.
-            found.append(json.loads(line))
-    return found
+            actual.append(json.loads(line))
+    return actual
 
 
 Content = dict[str, Any]
@@ -148,21 +148,21 @@ def save(content: Content, path: Path | None) -> None:
 
 def correct(options: argparse.Namespace, content: Content) -> Iterator[None]:
     """Compare results with the CPU's: of all strategies, dtypes and collectives."""
-    content["correct"] = found = []
+    content["correct"] = actual = []
     for count in options.ranks:
         for engine in ENGINES:
             yield
             environ = {"PACELINE_CUDA": engine}
             code, said = ranks(count, str(HERE / "worker.py"), "correct", limit_s=options.limit, environ=environ)
-            found.append(told(engine, code, said, count))
+            actual.append(answer(engine, code, said, count))
     for more in (horovod, hooks, arrays):
         yield
-        found += more(options.limit)
+        actual += more(options.limit)
 
 
 def mpi(options: argparse.Namespace, content: Content) -> Iterator[None]:
     """Compare results by an MPI library that takes the memory of devices, and take times."""
-    content["mpi"] = found = []
+    content["mpi"] = actual = []
     for mpirun in options.mpi:
         launcher = shlex.split(mpirun)
         name = f"mpi ({launcher[0]})"
@@ -170,7 +170,7 @@ def mpi(options: argparse.Namespace, content: Content) -> Iterator[None]:
             yield
             words = (str(HERE / "worker.py"), "correct")
             code, said = ranks(count, *words, limit_s=options.limit, environ=MPI, launcher=launcher)
-            found.append(told(name, code, said, count))
+            actual.append(answer(name, code, said, count))
         yield
         rows, failure = [], ""
         for call in ("all_reduce", *OTHER_CALLS):
@@ -184,15 +184,15 @@ def mpi(options: argparse.Namespace, content: Content) -> Iterator[None]:
 
 def faults(options: argparse.Namespace, content: Content) -> Iterator[None]:
     """Let things go wrong."""
-    content["faults"] = found = []
+    content["faults"] = actual = []
     for name, environ, wanted in FAULTS:
         yield
-        found.append(fault(name, environ, wanted, options.limit))
+        actual.append(fault(name, environ, wanted, options.limit))
 
 
 def timed(options: argparse.Namespace, content: Content) -> Iterator[None]:
     """Take the times of collectives, beside NCCL and gloo."""
-    found = content.setdefault("times", {})
+    actual = content.setdefault("times", {})
     for system in SYSTEMS:
         yield
         backend, environ = chosen(system, options)
@@ -203,16 +203,16 @@ def timed(options: argparse.Namespace, content: Content) -> Iterator[None]:
             code, said = code or one, said + (more if one else "")
             rows += documents(more)
         part = {"code": code, "rows": rows}
-        found[system] = part if code == 0 else {**part, "said": said[-4000:]}
+        actual[system] = part if code == 0 else {**part, "said": said[-4000:]}
 
 
 def training(options: argparse.Namespace, content: Content) -> Iterator[None]:
     """Train the examples, and compare weights."""
-    content["training"] = found = []
+    content["training"] = actual = []
     with tempfile.TemporaryDirectory() as folder:
         for system in options.train:
             yield
-            found.append(train(system, options, Path(folder)))
+            actual.append(train(system, options, Path(folder)))
     yield
     code, said = ranks(2, "examples/horovod_imagenet.py", "--synthetic", "--epochs", "1", limit_s=options.limit)
     content["horovod"] = {"code": code, "said": said[-2000:]}
@@ -220,10 +220,10 @@ def training(options: argparse.Namespace, content: Content) -> Iterator[None]:
 
 def in_shards(options: argparse.Namespace, content: Content) -> Iterator[None]:
     """Train a GPT in shards."""
-    content["sharded"] = found = []
+    content["sharded"] = actual = []
     for system in SHARDED:
         yield
-        found += sharded(system, options)
+        actual += sharded(system, options)
 
 
 def bench(options: argparse.Namespace, content: Content) -> Iterator[None]:
@@ -249,9 +249,9 @@ def operators(options: argparse.Namespace, content: Content) -> Iterator[None]:
 
 def steps(options: argparse.Namespace, content: Content) -> Iterator[None]:
     """Train the models of docs/results/compute.md."""
-    content["steps"] = found = []
+    content["steps"] = actual = []
     if any(find_spec(name) is None for name in ("transformers", "torchvision")):
-        found.append({"said": "needs transformers and torchvision (group trainers)"})
+        actual.append({"said": "needs transformers and torchvision (group trainers)"})
         return
     for model in MODELS:
         yield
@@ -259,7 +259,7 @@ def steps(options: argparse.Namespace, content: Content) -> Iterator[None]:
         print(f"steps.py {model}", file=sys.stderr, flush=True)
         done = subprocess.run(command, capture_output=True, text=True, timeout=options.limit, check=False)
         rows = documents(done.stdout)
-        found += rows if rows else [{"model": model, "said": (done.stdout + done.stderr)[-2000:]}]
+        actual += rows if rows else [{"model": model, "said": (done.stdout + done.stderr)[-2000:]}]
 
 
 # Each yields before each of its steps.
@@ -277,13 +277,13 @@ PARTS = {
 }
 
 
-def told(by: str, code: int, said: str, count: int = 2) -> dict[str, Any]:
+def answer(by: str, code: int, said: str, count: int = 2) -> dict[str, Any]:
     """Return a part of `correct`: what rank 0 says, or what all say if it failed."""
-    found = documents(said)
-    compared = sum(one.get("compared", 1) for one in found)
-    if code or not found or any("error" in one for one in found):
+    actual = documents(said)
+    compared = sum(one.get("compared", 1) for one in actual)
+    if code or not actual or any("error" in one for one in actual):
         return {"ranks": count, "engine": by, "code": code or 1, "said": said[-4000:]}
-    return {"ranks": count, "engine": by, "code": 0, "compared": compared, "found": found}
+    return {"ranks": count, "engine": by, "code": 0, "compared": compared, "found": actual}
 
 
 def horovod(limit_s: float) -> list[dict[str, Any]]:
@@ -295,7 +295,7 @@ def horovod(limit_s: float) -> list[dict[str, Any]]:
     ]:
         environ = {"PACELINE_CUDA": engine, "PACELINE_COORDINATOR": coordinator}
         code, said = ranks(2, str(HERE / "worker.py"), "horovod", limit_s=limit_s, environ=environ)
-        parts.append(told(f"{engine}, Horovod's calls, {coordinator}", code, said))
+        parts.append(answer(f"{engine}, Horovod's calls, {coordinator}", code, said))
     return parts
 
 
@@ -305,7 +305,7 @@ def hooks(limit_s: float) -> list[dict[str, Any]]:
     for engine in ENGINES:
         environ = {"PACELINE_CUDA": engine}
         code, said = ranks(2, str(HERE / "hooks.py"), HOOKS, limit_s=limit_s, environ=environ)
-        parts.append(told(f"{engine}, DDP's communication hooks", code, said))
+        parts.append(answer(f"{engine}, DDP's communication hooks", code, said))
     return parts
 
 
@@ -315,20 +315,20 @@ def arrays(limit_s: float) -> list[dict[str, Any]]:
     for name in ARRAYS:
         if find_spec(name) is not None:
             code, said = ranks(2, str(HERE / "arrays.py"), name, limit_s=limit_s)
-            parts.append(told(f"auto, arrays of {name}", code, said))
+            parts.append(answer(f"auto, arrays of {name}", code, said))
     return parts
 
 
 def fault(name: str, environ: dict[str, str], wanted: str | None, limit_s: float) -> dict[str, Any]:
     """Let something go wrong, and see whether it is named, or whether nothing goes wrong."""
     _, said = ranks(2, str(HERE / "faults.py"), name, limit_s=limit_s, environ=environ)
-    found = documents(said)
-    errors = [one["error"] for one in found if one.get("error")]
+    actual = documents(said)
+    errors = [one["error"] for one in actual if one.get("error")]
     survivors = 1 if name == "die" else 2
-    right = len(found) == survivors and (
+    right = len(actual) == survivors and (
         not errors if wanted is None else any(re.search(wanted, error) for error in errors)
     )
-    released_s = max((one["released_s"] for one in found), default=None)
+    released_s = max((one["released_s"] for one in actual), default=None)
     result = {"fault": name, "environ": environ, "right": right, "errors": errors, "released_s": released_s}
     return result if right else {**result, "said": said[-4000:]}
 
@@ -345,11 +345,11 @@ def benched(options: argparse.Namespace) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"code": done.returncode, "said": (done.stdout + done.stderr)[-3000:]}
-    found = json.loads(done.stdout)
+    actual = json.loads(done.stdout)
     kept = ("engine", "images_per_s", "total_images_per_s", "median_step_s", "weights_differ")
     return {
-        "rows": [{key: row[key] for key in kept if key in row} for row in found["rows"]],
-        "skipped": found["skipped"],
+        "rows": [{key: row[key] for key in kept if key in row} for row in actual["rows"]],
+        "skipped": actual["skipped"],
     }
 
 
@@ -389,8 +389,8 @@ def sharded(how: tuple[str, int, str], options: argparse.Namespace) -> list[dict
     environ |= REPEATABLE
     words = (str(HERE / "sharded.py"), shardings, backend, "10")
     code, said = ranks(count, *words, limit_s=options.limit, environ=environ)
-    found: list[dict[str, Any]] = [{"system": system, "ranks": count, **row} for row in documents(said)]
-    return found if code == 0 else [*found, {"system": system, "ranks": count, "said": said[-3000:]}]
+    actual: list[dict[str, Any]] = [{"system": system, "ranks": count, **row} for row in documents(said)]
+    return actual if code == 0 else [*actual, {"system": system, "ranks": count, "said": said[-3000:]}]
 
 
 # The models of steps.py.
@@ -401,7 +401,7 @@ GPT2 = {"layers": 12, "hidden": 768, "heads": 12, "sequence": 1024, "vocabulary"
 
 def recorded(limit_s: float) -> dict[str, Any]:
     """Record GPT-2 on the device, and as the roofline has it for the same one."""
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     for what, words in (
         ("device", []),
         ("roofline", ["--gpu", named(), "--dtype", "bf16"]),
@@ -416,10 +416,10 @@ def recorded(limit_s: float) -> dict[str, Any]:
         if done.returncode == 0 and begins >= 0:
             summary = json.loads(done.stdout[begins:])
             wanted = {"device", "name"}
-            found[what] = {key: value for key, value in summary.items() if key.endswith("_s") or key in wanted}
+            actual[what] = {key: value for key, value in summary.items() if key.endswith("_s") or key in wanted}
         else:
-            found[what] = {"said": (done.stdout + done.stderr)[-2000:]}
-    return found
+            actual[what] = {"said": (done.stdout + done.stderr)[-2000:]}
+    return actual
 
 
 def show(content: dict[str, Any], minutes: float) -> None:
@@ -476,21 +476,21 @@ def times(content: dict[str, Any], call: str) -> Table:
     for system in systems:
         table.add_column(system, justify="right")
     table.add_column("bound for ipc", justify="right")
-    found = {
+    actual = {
         (system, row["bytes"]): row["median_us"]
         for system, part in content["times"].items()
         for row in part["rows"]
         if row.get("call") == call
     }
-    sizes = sorted({size for _, size in found})
+    sizes = sorted({size for _, size in actual})
     moved = {"all_reduce": 4, "all_gather": 3, "reduce_scatter": 3, "broadcast": 2}[call]
     bytes_per_us = memory_bandwidth() / 1e6
     for size in sizes:
         cells = []
         for system in systems:
-            us = found.get((system, size))
+            us = actual.get((system, size))
             cells.append(f"{us:,.1f} ({size / us / 1e3:.2f})" if us else "not measured")
-        least = found.get(("ipc", sizes[0]))
+        least = actual.get(("ipc", sizes[0]))
         bound = f"{least + moved * size / bytes_per_us:,.1f}" if least and bytes_per_us else ""
         table.add_row(f"{size:,}", *cells, bound)
     return table

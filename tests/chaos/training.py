@@ -26,7 +26,7 @@ class Watched:
         """Read in a thread."""
         self.process = process
         self.lines: list[str] = []
-        self.told: list[dict[str, Any]] = []
+        self.lines: list[dict[str, Any]] = []
         self.changed = threading.Condition()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -37,14 +37,14 @@ class Watched:
             with self.changed:
                 self.lines.append(line)
                 if line.startswith("{"):
-                    self.told.append(json.loads(line))
+                    self.lines.append(json.loads(line))
                 self.changed.notify_all()
         with self.changed:
             self.changed.notify_all()
 
     def worlds(self) -> int:
         """Return how many ranks have begun to train in a world."""
-        return sum("world" in result for result in self.told)
+        return sum("world" in result for result in self.lines)
 
 
 def run(section: Section) -> None:
@@ -72,8 +72,8 @@ def one(section: Section, number: int) -> None:
             with job.changed:
                 job.changed.wait_for(lambda n=before: job.worlds() >= n + (2 if n == 0 else 0) or _over(job), 120)
             time.sleep(source.uniform(0.0, 4.0))
-            living = sorted({result["pid"] for result in job.told if "world" in result} - set(struck))
-            ended = {result["pid"] for result in job.told if "ends" in result}
+            living = sorted({result["pid"] for result in job.lines if "world" in result} - set(struck))
+            ended = {result["pid"] for result in job.lines if "ends" in result}
             living = [pid for pid in living if pid not in ended]
             if not living or process.poll() is not None or (least == 2 and len(living) < 2):
                 break
@@ -100,13 +100,13 @@ def one(section: Section, number: int) -> None:
 
 
 def _over(job: Watched) -> bool:
-    return not job.reader.is_alive() or any("ends" in result for result in job.told)
+    return not job.reader.is_alive() or any("ends" in result for result in job.lines)
 
 
 def judge(section: Section, what: str, least: int, job: Watched) -> None:
     """Check how a job has ended."""
     text = "".join(job.lines)
-    ends = [result for result in job.told if "ends" in result]
+    ends = [result for result in job.lines if "ends" in result]
     if job.process.returncode != 0:
         # A rank may be struck after it has finished, and all that hold the state may be.
         if "other ranks had finished" in text or "as other ranks finished" in text:

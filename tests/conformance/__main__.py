@@ -80,16 +80,16 @@ class Teller:
     def __init__(self, console: Console, suite: Suite, known: dict[str, str]) -> None:
         """`known`: causes by test."""
         self.console, self.suite, self.known = console, suite, known
-        self.found: list[str] = []
+        self.actual: list[str] = []
 
     def count(self, *kinds: str) -> int:
         """Return how many tests have gone that way."""
-        return sum(result in kinds for result in self.found)
+        return sum(result in kinds for result in self.actual)
 
     def __call__(self, record: Record) -> None:
         """Take note of a test."""
         kind = judged(record, self.known)
-        self.found.append(kind)
+        self.actual.append(kind)
         name = f"{self.suite.name}: {record['test']}"
         if kind == "failed":
             self.console.print(f"{name} fails: {last_line(record['message'])}", soft_wrap=True, markup=False)

@@ -23,7 +23,7 @@ class Result(unittest.TestResult):
         self.whole = whole
         self.write, self.begin = write, begin
         self.began = 0.0
-        self.found: tuple[str, str] = ("passed", "")
+        self.result: tuple[str, str] = ("passed", "")
         self.failed_at = 0.0
 
     def _name(self, test: unittest.TestCase) -> str:
@@ -33,7 +33,7 @@ class Result(unittest.TestResult):
         """See the class."""
         super().startTest(test)
         self.begin(self._name(test))
-        self.began, self.found = time.monotonic(), ("passed", "")
+        self.began, self.result = time.monotonic(), ("passed", "")
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:
         """See the class."""
@@ -41,8 +41,8 @@ class Result(unittest.TestResult):
             self.addSkip(test, str(err[1]))
             return
         super().addError(test, err)
-        if self.found[0] != "failed":  # What follows in tearDown is a consequence.
-            self.found, self.failed_at = ("failed", self._exc_info_to_string(err, test)), time.time()
+        if self.result[0] != "failed":  # What follows in tearDown is a consequence.
+            self.result, self.failed_at = ("failed", self._exc_info_to_string(err, test)), time.time()
 
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:
         """See the class."""
@@ -56,11 +56,11 @@ class Result(unittest.TestResult):
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:
         """See the class."""
         super().addSkip(test, reason)
-        self.found = ("skipped", reason)
+        self.result = ("skipped", reason)
 
     def stopTest(self, test: unittest.TestCase) -> None:
         """See the class."""
-        outcome, message = self.found
+        outcome, message = self.result
         seconds = time.monotonic() - self.began
         record = {"test": self._name(test), "outcome": outcome, "message": message, "seconds": seconds}
         self.write(record | {"failed_at": self.failed_at})

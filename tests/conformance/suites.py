@@ -132,10 +132,10 @@ def run(
         records = _torch(suite, backend, only)
     else:
         records = _source(suite, backend, only)
-    return list(_told(records, result))
+    return list(_reported(records, result))
 
 
-def _told(records: Iterator[Record], result: Callable[[Record], None]) -> Iterator[Record]:
+def _reported(records: Iterator[Record], result: Callable[[Record], None]) -> Iterator[Record]:
     for record in records:
         result(record)
         yield record

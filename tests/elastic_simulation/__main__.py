@@ -23,7 +23,7 @@ from elastic_simulation.systematic import two_ranks
 _MOST_SHOWN = 5
 
 
-class Found:
+class SearchResult:
     """What a search has found."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Found:
         if result.violations:
             self.bad.append(result.scenario)
 
-    def merge(self, other: Found) -> None:
+    def merge(self, other: SearchResult) -> None:
         """Add what another search has found."""
         self.schedules += other.schedules
         self.turns += other.turns
@@ -56,9 +56,9 @@ class Found:
         self.bad += other.bad
 
 
-def search(scenarios: Iterable[Scenario], seconds: float = float("inf"), most: int | None = None) -> Found:
+def search(scenarios: Iterable[Scenario], seconds: float = float("inf"), most: int | None = None) -> SearchResult:
     """Run scenarios until the time is over, or so many have violated an invariant."""
-    result, until = Found(), time.monotonic() + seconds
+    result, until = SearchResult(), time.monotonic() + seconds
     for scenario in scenarios:
         result.add(run(scenario))
         if time.monotonic() >= until or (most is not None and len(result.bad) >= most):
@@ -71,7 +71,7 @@ def seeds(first: int, step: int = 1) -> Iterator[Scenario]:
     return (draw(seed) for seed in count(first, step))
 
 
-def _part(arguments: tuple[int, int, float]) -> Found:
+def _part(arguments: tuple[int, int, float]) -> SearchResult:
     first, step, seconds = arguments
     return search(seeds(first, step), seconds, most=_MOST_SHOWN)
 
@@ -102,7 +102,7 @@ def main() -> int:
         first = int(time.time()) * 1000 if given.seed is None else given.seed
         print(f"elastic: seeds from {first} on, {given.seconds:g} s, {given.jobs} at a time")
         parts = [(first + part, given.jobs, given.seconds) for part in range(given.jobs)]
-        answer, wrong = Found(), 0
+        answer, wrong = SearchResult(), 0
         if given.jobs == 1:
             answer = _part(parts[0])
         else:

@@ -213,7 +213,7 @@ def _hear(state: State, number: int, message: tuple[Any, ...]) -> None:
     driver = state.driver
     if kind == "ask":
         commits, done = more
-        _carry_out(state, driver.asked(number, commits, "JobError", 0.0, done=done))
+        _carry_out(state, driver.requests_place(number, commits, "JobError", 0.0, done=done))
     elif kind == "synced":
         _carry_out(state, driver.synced(number))
         if number in state.ranks:

@@ -58,7 +58,7 @@ class Host:
         self.killing: Callable[[Process], None] = lambda process: None
         """Called when the launcher has a process killed."""
         self._stopping = False
-        self._sent = self._told = 0.0
+        self._sent = self._answer = 0.0
 
     @property
     def name(self) -> str:
@@ -69,8 +69,8 @@ class Host:
     def tell(self, order: dict[str, Any]) -> None:
         if "kill" in order and order["kill"] in self.running:
             self.killing(self.running[order["kill"]])
-        self._told = max(self._told, max(self.blocked_until, self.world.now) + self.world.delay())
-        self._at(self._told, lambda: self._obey(order))
+        self._answer = max(self._answer, max(self.blocked_until, self.world.now) + self.world.delay())
+        self._at(self._answer, lambda: self._obey(order))
 
     def _at(self, when: float, do: Callable[[], None]) -> None:
         def arrive() -> None:

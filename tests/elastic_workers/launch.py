@@ -28,10 +28,10 @@ class Ran:
 
     def __init__(self, code, text):
         self.code, self.text = code, text
-        self.told = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-        self.ends = [result for result in self.told if "ends" in result]
-        self.worlds = [result for result in self.told if "world" in result]
-        self.deaths = [result for result in self.told if "dies" in result]
+        self.lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        self.ends = [result for result in self.lines if "ends" in result]
+        self.worlds = [result for result in self.lines if "world" in result]
+        self.deaths = [result for result in self.lines if "dies" in result]
 
 
 def finish(process, timeout=240):

@@ -15,7 +15,7 @@ import paceline.torch as hvd
 
 from elastic_workers import model as parts
 
-asked = json.loads(sys.argv[1])
+question = json.loads(sys.argv[1])
 worker = int(os.environ["PACELINE_RUN_WORKER"])
 
 
@@ -26,7 +26,7 @@ def tell(**fields):
 
 def point(at, step=None):
     """Die here, if that is planned."""
-    for death in asked.get("deaths", []):
+    for death in question.get("deaths", []):
         if death["worker"] == worker and death["at"] == at and death.get("step", step) == step:
             tell(dies=at, step=step)
             if "raise" in death:
@@ -65,7 +65,7 @@ state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 @hvd.elastic.run
 def train(state):
     tell(world=hvd.size(), rank=hvd.rank(), step=state.step, resets=len(resets), time=time.monotonic(), **held())
-    while state.step < asked["steps"]:
+    while state.step < question["steps"]:
         step = state.step
         optimizer.zero_grad()
         parts.loss(model, step, hvd.rank()).backward()
@@ -74,12 +74,12 @@ def train(state):
         if step not in state.done:
             state.done.append(step)
         state.step += 1
-        time.sleep(asked.get("pause", 0))
-        if state.step % asked.get("every", 1) == 0:
+        time.sleep(question.get("pause", 0))
+        if state.step % question.get("every", 1) == 0:
             state.commit()
     return hvd.rank()
 
 
 rank = train(state)
-time.sleep(asked.get("after", 0))  # as it saves its model
+time.sleep(question.get("after", 0))  # as it saves its model
 tell(ends=rank, size=hvd.size(), step=state.step, done=len(state.done), digest=parts.digest(model), **held())

@@ -60,7 +60,7 @@ def call(folder, *words, **settings):
     return process.returncode, out, err
 
 
-def found(folder, name=None):
+def cluster_in(folder, name=None):
     """The state of a cluster in the folder, or of the only one."""
     paths = list((Path(folder) / "paceline-emulate").glob(f"{name or '*'}.json"))
     assert len(paths) == 1, paths

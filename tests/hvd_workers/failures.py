@@ -22,7 +22,7 @@ def as_horovod_refuses(rank, size):
     run_all([twice, after_join], rank, size)
 
 
-def _told(call, *words):
+def _refuses(call, *words):
     with pytest.raises(hvd.HorovodInternalError) as result:
         call()
     for word in words:
@@ -48,7 +48,7 @@ def differing(rank, size):
         (lambda: hvd.reducescatter(torch.ones(2, 1 + one), name="t"), "'reducescatter.t'", "shape"),
         (lambda: hvd.allreduce_(torch.ones(2 + one)), "'allreduce.noname."),
     ):
-        _told(call, "rank 0", "rank 1", *words)
+        _refuses(call, "rank 0", "rank 1", *words)
         assert hvd.allreduce(torch.tensor([1.0]), op=hvd.Sum, name="t").item() == size
         assert hvd.broadcast(torch.tensor([rank]), last, name="t").item() == last
 
@@ -106,11 +106,11 @@ def twice(rank, size):
 
 def in_groups(rank, size):
     tensors = [torch.ones(2), torch.ones(3 + (rank == 1))]
-    _told(lambda: hvd.grouped_allreduce(tensors, name="g"), "grouped_allreduce.g_2of2", "shape")
+    _refuses(lambda: hvd.grouped_allreduce(tensors, name="g"), "grouped_allreduce.g_2of2", "shape")
     model = nn.Linear(2, 1 + (rank == 1))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
     model(torch.ones(1, 2)).sum().backward()
-    _told(optimizer.step, "'allreduce.", "rank 0", "rank 1")
+    _refuses(optimizer.step, "'allreduce.", "rank 0", "rank 1")
     optimizer.zero_grad()
     hvd.barrier()
 
@@ -121,7 +121,7 @@ def after_join(rank, size):
         assert hvd.join() == 0
         return
     one = torch.ones(1)
-    _told(
+    _refuses(
         lambda: hvd.allreduce(one, op=hvd.Max, name="m"), "Allreduce max is not", "rank 1 has joined", "'allreduce.m'"
     )
     for call, wrong in {
@@ -130,9 +130,11 @@ def after_join(rank, size):
         "Reducescatter sum": lambda: hvd.reducescatter(torch.ones(size), op=hvd.Sum, name="rs"),
         "Alltoall": lambda: hvd.alltoall(torch.ones(size), name="a"),
     }.items():
-        _told(wrong, f"{call} is not supported with Join at this time", "rank 1 has joined")
-    _told(lambda: hvd.broadcast(one, root_rank=1, name="from it"), "Broadcast is not supported with Join at this time")
-    _told(lambda: hvd.allgather_object(rank), "Allgather is not supported with Join at this time")
+        _refuses(wrong, f"{call} is not supported with Join at this time", "rank 1 has joined")
+    _refuses(
+        lambda: hvd.broadcast(one, root_rank=1, name="from it"), "Broadcast is not supported with Join at this time"
+    )
+    _refuses(lambda: hvd.allgather_object(rank), "Allgather is not supported with Join at this time")
     assert hvd.allreduce(one, op=hvd.Sum, name="s").item() == size - 1
     assert hvd.allreduce(one, name="mean").item() == pytest.approx((size - 1) / size)
     assert [sum_.item() for sum_ in hvd.grouped_allreduce([one, one], op=hvd.Sum)] == [size - 1] * 2
@@ -167,7 +169,7 @@ def one_is_missing(rank, size):
         os.dup2(said.fileno(), 2)
         if rank < size - 1:
             start = time.monotonic()
-            _told(lambda: hvd.allreduce(torch.ones(1), name="lonely"), "'allreduce.lonely'", f"for rank {size - 1}")
+            _refuses(lambda: hvd.allreduce(torch.ones(1), name="lonely"), "'allreduce.lonely'", f"for rank {size - 1}")
             assert time.monotonic() - start < 10
         else:
             time.sleep(2)  # otherwise its barrier would exceed the limit, too

@@ -25,6 +25,6 @@ for count in range(1000):
         began = time.monotonic()
         step()
     except tf.errors.OpError as error:
-        told = next(line for line in error.message.splitlines() if "JobError" in line)
-        print(f"step {count} after {time.monotonic() - began:.0f} s: {told}", flush=True)
+        answer = next(line for line in error.message.splitlines() if "JobError" in line)
+        print(f"step {count} after {time.monotonic() - began:.0f} s: {answer}", flush=True)
         raise SystemExit(7) from None

@@ -44,9 +44,9 @@ def trained(*, clustered, compiled, x, y, distributed):
 whole = trained(clustered=False, compiled=False, x=X, y=Y, distributed=False)
 plain = trained(clustered=False, compiled=False, x=X[OWN], y=Y[OWN], distributed=True)
 print("plain steps done", flush=True)
-found = trained(clustered=WAY == "clusters", compiled=WAY == "loss", x=X[OWN], y=Y[OWN], distributed=True)
+result = trained(clustered=WAY == "clusters", compiled=WAY == "loss", x=X[OWN], y=Y[OWN], distributed=True)
 for other in (plain, whole):
-    for mine, theirs in zip(found, other, strict=True):
+    for mine, theirs in zip(result, other, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
 print(f"{WAY}: same weights on rank {RANK}")
 hvd.shutdown()

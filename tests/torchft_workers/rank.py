@@ -53,8 +53,8 @@ for configuration, size in list(enumerate(SIZES))[first:]:
             raise SystemExit("rank 2 is gone, and nobody noticed")
         except JobError as error:
             print(f"noticed: {error}", flush=True)
-        told = group.errored()
-        assert isinstance(told, JobError), told
+        answer = group.errored()
+        assert isinstance(answer, JobError), answer
 group.shutdown()
 group.shutdown()
 print("done", flush=True)

@@ -114,8 +114,8 @@ def find_instance(name: str) -> Instance | None:
 
 def named_instance(name: str) -> Instance:
     """Return the instance of a name or an alias. Raises InvalidArgumentError, which suggests the nearest."""
-    if (found := find_instance(name)) is not None:
-        return found
+    if (instance := find_instance(name)) is not None:
+        return instance
     near = alike(name, [word for one in all_instances() for word in (one.name, *one.aliases)])
     raise InvalidArgumentError(
         f"unknown instance '{name:.80}'",
@@ -148,11 +148,11 @@ def read_instances(path: Path) -> list[Instance]:
             raise InvalidArgumentError(f"{path}: {name}: is not text", remedy=f'"{name}": "…"')
     if not isinstance(entries, list):
         raise InvalidArgumentError(f"{path}: instances: is not a list", remedy='"instances": []')
-    found = [_instance(path, str(cloud), str(source), place, entry) for place, entry in enumerate(entries)]
-    names = [key(name) for one in found for name in (one.name, *one.aliases)]
+    instances = [_instance(path, str(cloud), str(source), place, entry) for place, entry in enumerate(entries)]
+    names = [key(name) for one in instances for name in (one.name, *one.aliases)]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InvalidArgumentError(f"{path}: {twice}: is the name of two instances", remedy="another name")
-    return found
+    return instances
 
 
 _NETWORK = {

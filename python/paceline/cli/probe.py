@@ -22,7 +22,7 @@ from paceline.settings import kinds
 if TYPE_CHECKING:
     from paceline.job.job import Job
     from paceline.probe.measure import Budget
-    from paceline.probe.result import Found
+    from paceline.probe.result import ProbeResult
 
 _LEAST_BYTES = 64 << 10
 _MOST_BYTES = 4 << 30
@@ -116,7 +116,7 @@ def refuse_alone(command: str) -> None:
         )
 
 
-def _probed(budget: Budget, output: Path | None) -> Found | None:
+def _probed(budget: Budget, output: Path | None) -> ProbeResult | None:
     """The result, at rank 0."""
     from paceline.job import objects
     from paceline.probe.layout import Layout
@@ -143,14 +143,14 @@ def _check(output: Path | None) -> None:
         check_writable("--output", output)
 
 
-def _more_streams(ranks: Job, results: Found) -> bool:
+def _more_streams(ranks: Job, results: ProbeResult) -> bool:
     """Whether a job with several connections can be measured: not if parameter servers are separate processes."""
     settings = ranks.settings
     wanted = len(results.layout.hosts) > 1 and settings.streams == 1 and settings.transport not in ("shm", "grpc")
     return wanted and not settings.helpers and not results.left_out
 
 
-def _several_connections(results: Found | None, budget: Budget) -> None:
+def _several_connections(results: ProbeResult | None, budget: Budget) -> None:
     """All ranks leave the job and join another."""
     from paceline.job import job
     from paceline.probe.measure import MANY_STREAMS, STREAMS, measure_streams
@@ -169,7 +169,7 @@ def show(done: int, total: int, what: str) -> None:
     click.echo(f"[{done}/{total}] {what}", err=True)
 
 
-def _tell(results: Found, output: Path | None, as_json: bool) -> None:
+def _tell(results: ProbeResult, output: Path | None, as_json: bool) -> None:
     from paceline.probe import cluster_file, report
 
     fields = cluster_file.fields(results)

@@ -27,7 +27,7 @@ def read(path: Path) -> Recording:
     try:
         there = path.exists()
         unmerged = timeline_files.unmerged(path)
-        parts = timeline_files.found(path) if (unmerged or not there) and path.parent.is_dir() else []
+        parts = timeline_files.timelines(path) if (unmerged or not there) and path.parent.is_dir() else []
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(f"{path!s:.200}: {getattr(error, 'strerror', None) or error}") from None
     if path.is_dir():

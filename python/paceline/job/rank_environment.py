@@ -69,21 +69,21 @@ class _Reader:
             launcher = (
                 "torchrun" if has("TORCHELASTIC_RUN_ID") else "paceline" if has("PACELINE_RUN_ID") else "environment"
             )
-            return self._found(launcher, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+            return self._from(launcher, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         if has("OMPI_COMM_WORLD_RANK") or has("OMPI_COMM_WORLD_SIZE"):
             names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
-            return self._found("openmpi", *names)
+            return self._from("openmpi", *names)
         if has("PMI_RANK") or has("PMI_SIZE"):
             return self._pmi()
         if has("SLURM_PROCID") and self._in_step():
             return self._slurm()
         if has("RANK") or has("WORLD_SIZE"):
-            return self._found("environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+            return self._from("environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         if has("LOCAL_RANK"):
             raise self._missing("RANK", "LOCAL_RANK")
         return self._made("none", 0, 1, 0, 1)
 
-    def _found(self, launcher: str, rank: str, size: str, local_rank: str, local_size: str) -> RankEnvironment:
+    def _from(self, launcher: str, rank: str, size: str, local_rank: str, local_size: str) -> RankEnvironment:
         for name, other in ((rank, size), (size, rank)):
             if not self._has(name):
                 raise self._missing(name, other)
@@ -107,7 +107,7 @@ class _Reader:
 
     def _pmi(self) -> RankEnvironment:
         """Read PMI's variables. Hydra sets the local rank; Slurm's PMI does not, but Slurm itself does."""
-        rank = self._found("pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+        rank = self._from("pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
         if rank.local_rank is None and self.environ.get("SLURM_PROCID") == str(rank.rank) and self._in_step():
             step = self._slurm()
             if step.size == rank.size:
@@ -121,7 +121,7 @@ class _Reader:
 
     def _slurm(self) -> RankEnvironment:
         size = "SLURM_STEP_NUM_TASKS" if self._has("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
-        rank = self._found("slurm", "SLURM_PROCID", size, "SLURM_LOCALID", "")
+        rank = self._from("slurm", "SLURM_PROCID", size, "SLURM_LOCALID", "")
         local_size, source = None, "SLURM_STEP_TASKS_PER_NODE"
         if self._has(source):
             counts = tasks_per_node(self.environ[source], source)

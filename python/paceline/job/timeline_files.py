@@ -157,7 +157,7 @@ def gather(path: str, run: str) -> str | None:
 
     Raises InvalidArgumentError if the file cannot be written, or if another job has written it since `clear`.
     """
-    parts = _found(Path(path)).get(run, [])
+    parts = _parts_by_job(Path(path)).get(run, [])
     if not parts:
         if part(path, 0, run).exists():
             _hide(path)
@@ -201,12 +201,12 @@ def _hide(path: str) -> None:
             link.unlink()
 
 
-def found(path: str | Path) -> list[Path]:
+def timelines(path: str | Path) -> list[Path]:
     """Return the complete parts of a timeline, in rank order; of the latest job, if several have left parts."""
-    return max(_found(Path(path)).values(), key=lambda parts: max(map(_written, parts)), default=[])
+    return max(_parts_by_job(Path(path)).values(), key=lambda parts: max(map(_written, parts)), default=[])
 
 
-def _found(path: Path) -> dict[str, list[Path]]:
+def _parts_by_job(path: Path) -> dict[str, list[Path]]:
     """Return the complete parts by job, in rank order."""
     pattern = _parts_of(path.name)
     ranked = [(match, entry) for entry in path.parent.iterdir() if (match := pattern.fullmatch(entry.name))]

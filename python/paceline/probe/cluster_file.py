@@ -10,12 +10,12 @@ from paceline._internal import units
 from paceline.catalog.builtin import NO_NETWORK
 from paceline.errors import InvalidArgumentError
 from paceline.probe.measure import INSIDE, INSIDE_LATENCY, LATENCY, MESSAGE, RING
-from paceline.probe.result import Found
+from paceline.probe.result import ProbeResult
 
 _UNITS = ((1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps"), (1.0, "bps"))
 
 
-def fields(results: Found) -> dict[str, Any]:
+def fields(results: ProbeResult) -> dict[str, Any]:
     """Return the fields of docs/reference/cluster-format.md.
 
     Raises InvalidArgumentError for values that a cluster file cannot express.
@@ -49,7 +49,7 @@ def fields(results: Found) -> dict[str, Any]:
     return made
 
 
-def _provenance(results: Found) -> str:
+def _provenance(results: ProbeResult) -> str:
     words = [f"paceline probe, {results.date}", results.describe()]
     if RING in results.rates:
         words.append(f"bandwidth: every host to the next at once, {_measured_as(results.rates[RING].sample)}")

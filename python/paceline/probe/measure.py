@@ -13,7 +13,7 @@ from paceline._internal import units
 from paceline.probe import patterns
 from paceline.probe.layout import Host, Layout
 from paceline.probe.patterns import Flows
-from paceline.probe.result import Cost, Found, Rate, Sample, slope
+from paceline.probe.result import Cost, ProbeResult, Rate, Sample, slope
 from paceline.probe.rpc import Controller
 from paceline.probe.slow import slow
 
@@ -71,10 +71,10 @@ NEEDED = Budget(repeats=5, transfer_s=0.1, most_bytes=32 << 20, limit_s=0.0, ech
 """Only what the cluster file needs."""
 
 
-def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> tuple[Controller, Found]:
+def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> tuple[Controller, ProbeResult]:
     """Measure everything, at rank 0, while the others are in `obey`. Raises JobError."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    probe = _Probe(Controller(ranks), budget, Found(layout, date, ranks.settings.streams))
+    probe = _Probe(Controller(ranks), budget, ProbeResult(layout, date, ranks.settings.streams))
     begin = time.monotonic()
     steps = probe.steps()
     for number, (name, needed, step) in enumerate(steps):
@@ -82,14 +82,14 @@ def measure(ranks: Job, layout: Layout, budget: Budget, progress: Progress) -> t
         if needed or time.monotonic() - begin < budget.limit_s:
             step()
         else:
-            probe.found.left_out.append(name)
-    results = probe.found
+            probe.results.left_out.append(name)
+    results = probe.results
     results.seconds, results.bytes_sent = time.monotonic() - begin, probe.controller.sent
     results.notes += [*_unsteady(results), *(slow(results.pairs) or _gains(results))]
     return probe.controller, results
 
 
-def measure_streams(ranks: Job, results: Found, budget: Budget) -> None:
+def measure_streams(ranks: Job, results: ProbeResult, budget: Budget) -> None:
     """Repeat the ring, in a job with several connections between two ranks; at rank 0. Raises JobError."""
     controller = Controller(ranks)
     probe = _Probe(controller, budget, results)
@@ -111,8 +111,8 @@ Step = tuple[str, bool, Callable[[], object]]
 
 
 class _Probe:
-    def __init__(self, controller: Controller, budget: Budget, results: Found) -> None:
-        self.controller, self.budget, self.found = controller, budget, results
+    def __init__(self, controller: Controller, budget: Budget, results: ProbeResult) -> None:
+        self.controller, self.budget, self.results = controller, budget, results
         self.hosts = results.layout.hosts
         ranks = sorted((rank, number) for number, host in enumerate(self.hosts) for rank in host.ranks)
         self.host_of = [number for _, number in ranks]
@@ -120,7 +120,7 @@ class _Probe:
 
     def steps(self) -> list[Step]:
         """Return the steps: name, whether the cluster file needs it, and what to do."""
-        hosts, several, inside = len(self.hosts), self.found.layout.ranks_per_host > 1, self.hosts[0]
+        hosts, several, inside = len(self.hosts), self.results.layout.ranks_per_host > 1, self.hosts[0]
         steps: list[Step] = []
         if hosts > 1:
             steps += [("rate between hosts", True, self.ring), (LATENCY, True, self.latency)]
@@ -138,7 +138,7 @@ class _Probe:
                 ("other pairs of hosts", False, self.pairs),
             ]
         if hosts > 1 and several:
-            every = patterns.shifted(self.hosts, 1, self.found.layout.ranks_per_host)
+            every = patterns.shifted(self.hosts, 1, self.results.layout.ranks_per_host)
             steps += [(SEVERAL, False, lambda: self.rate(SEVERAL, every))]
         steps += [
             (f"compression: {name}", True, functools.partial(self.compress, name)) for name in self.budget.compression
@@ -150,7 +150,7 @@ class _Probe:
         from paceline.probe.compression import slowest
 
         answers = self.controller.ask("compression", method=method, repeats=self.budget.repeats)
-        self.found.compression.append(slowest(answers))
+        self.results.compression.append(slowest(answers))
 
     def rate(self, name: str, flows: Flows) -> list[list[float]]:
         """Measure a pattern between hosts."""
@@ -161,7 +161,7 @@ class _Probe:
         return taken
 
     def _keep(self, name: str, flows: int, size: int, rates: list[float]) -> None:
-        self.found.rates[name] = Rate(name, flows, size, Sample(tuple(rates)))
+        self.results.rates[name] = Rate(name, flows, size, Sample(tuple(rates)))
 
     def network_size(self) -> None:
         """Measure roughly the rates of the fastest and the slowest pair of neighbors, to choose sizes."""
@@ -182,13 +182,13 @@ class _Probe:
         best: tuple[Rate, list[list[float]]] | None = None
         for _ in range(_MOST_RUNS):
             taken = self.rate(RING, flows)
-            rate = self.found.rates[RING]
+            rate = self.results.rates[RING]
             if best is None or rate.sample.spread < best[0].sample.spread:
                 best = rate, taken
             if rate.sample.spread <= _UNSTEADY:
                 break
         assert best is not None
-        self.found.rates[RING], taken = best
+        self.results.rates[RING], taken = best
         self._pairs(flows, taken)
 
     def pairs(self) -> None:
@@ -199,10 +199,10 @@ class _Probe:
             self._pairs(flows, self.controller.transfer(flows, size, self.budget.repeats), size)
 
     def _pairs(self, flows: Flows, taken: list[list[float]], size: int | None = None) -> None:
-        size = size or self.found.rates[RING].size
+        size = size or self.results.rates[RING].size
         for (source, to), times in zip(flows, taken, strict=True):
             names = self._host(source).name, self._host(to).name
-            self.found.pairs[names] = size * 8 / Sample(tuple(times)).median
+            self.results.pairs[names] = size * 8 / Sample(tuple(times)).median
 
     def _host(self, rank: int) -> Host:
         return self.hosts[self.host_of[rank]]
@@ -227,7 +227,7 @@ class _Probe:
                 "echo", initiator=initiator, responder=responder, most=self.budget.echoes, limit_s=_ECHO_S
             )
             halves += [Sample(tuple(batch)).median / 2 for batch in _batches(replies[initiator]["seconds"])]
-        self.found.costs[what] = Cost(what, Sample(tuple(halves)))
+        self.results.costs[what] = Cost(what, Sample(tuple(halves)))
 
     def inside(self) -> None:
         """Send from each rank of a host to the next one; one host after the other, and the slowest counts."""
@@ -241,12 +241,12 @@ class _Probe:
             if slowest is None or rates.median < slowest.sample.median:
                 slowest = Rate(INSIDE, len(flows), size, rates)
         assert slowest is not None
-        self.found.rates[INSIDE] = slowest
+        self.results.rates[INSIDE] = slowest
 
     def messages(self) -> None:
         """Send the same bytes in more and more messages, to find the cost of each additional one."""
         between = self.hosts[0].ranks[:2] if len(self.hosts) == 1 else (self.hosts[0].first, self.hosts[1].first)
-        rate = self.slowest or self.found.rates[INSIDE].sample.median
+        rate = self.slowest or self.results.rates[INSIDE].sample.median
         least, most = _MESSAGES_TOTAL
         total = max(least, min(most, self.budget.most_bytes, int(rate / 8 * _MESSAGES_S)))
         total -= total % MESSAGE_SIZES[0]
@@ -259,11 +259,11 @@ class _Probe:
             taken.append(replies[between[0]]["seconds"])
         counts = [total // size for size in MESSAGE_SIZES]
         values = tuple(slope(counts, times) for times in zip(*taken, strict=True))
-        self.found.costs[MESSAGE] = Cost(MESSAGE, Sample(values))
+        self.results.costs[MESSAGE] = Cost(MESSAGE, Sample(values))
 
     def machines(self) -> None:
         """Measure all ranks at once, as when they train."""
-        self.found.machines = self.controller.ask("machine", seconds=self.budget.transfer_s * 2)
+        self.results.machines = self.controller.ask("machine", seconds=self.budget.transfer_s * 2)
 
 
 def _batches(values: list[float]) -> list[list[float]]:
@@ -272,7 +272,7 @@ def _batches(values: list[float]) -> list[list[float]]:
     return [values[begin : begin + length] for begin in range(0, len(values) - length + 1, length)]
 
 
-def _unsteady(results: Found) -> list[str]:
+def _unsteady(results: ProbeResult) -> list[str]:
     rate = results.rates.get(RING) or results.rates.get(INSIDE)
     if rate is None or rate.sample.spread <= _UNSTEADY:
         return []
@@ -280,7 +280,7 @@ def _unsteady(results: Found) -> list[str]:
     return [f"{varied}: other work uses the network or the cores; probe again"]
 
 
-def _gains(results: Found) -> list[str]:
+def _gains(results: ProbeResult) -> list[str]:
     notes = []
     if several := _clearly_more(results, SEVERAL, RING):
         notes.append(
@@ -295,7 +295,7 @@ def _gains(results: Found) -> list[str]:
     return notes
 
 
-def _clearly_more(results: Found, one: str, other: str) -> float | None:
+def _clearly_more(results: ProbeResult, one: str, other: str) -> float | None:
     """Return this rate divided by the other, if every repeat of it was faster than all of the other's."""
     if one not in results.rates or other not in results.rates:
         return None

@@ -12,14 +12,14 @@ from paceline.probe.compression import PARTS, of_bucket
 from paceline.probe.layout import Host
 from paceline.probe.machine import GAP_NS
 from paceline.probe.measure import RING
-from paceline.probe.result import Found
+from paceline.probe.result import ProbeResult
 
 _WORTH_NAMING = 0.02
 _LATE_S = 0.002
 _SHOWN = 16
 
 
-def text(results: Found, width: int) -> list[str]:
+def text(results: ProbeResult, width: int) -> list[str]:
     """Return lines: the rate and latency in a headline, tables of rates, times and machines, and remarks."""
     lines = [*block.headline(_headline(results)), "", *block.block(_facts(results), width), ""]
     if results.rates:
@@ -33,19 +33,19 @@ def text(results: Found, width: int) -> list[str]:
     return [*lines[:-1], *block.notes([*_notes(results), *left_out], width)]
 
 
-def _headline(results: Found) -> str:
+def _headline(results: ProbeResult) -> str:
     hosts = units.count(len(results.layout.hosts), "host")
     if RING not in results.rates:
         return f"{hosts}: no network was measured"
     return f"{hosts}: {units.rate(results.rates[RING].sample.median)} per host in a ring"
 
 
-def _facts(results: Found) -> list[Fact]:
+def _facts(results: ProbeResult) -> list[Fact]:
     moved = f"{units.size(results.bytes_sent)} sent in {units.duration(results.seconds)}"
     return [Fact("Job", results.describe()), Fact("Probe", moved)]
 
 
-def _rates(results: Found) -> list[str]:
+def _rates(results: ProbeResult) -> list[str]:
     columns = [Column("pattern", left=True), *map(Column, ("flows", "bytes", "rate", "spread", "repeats"))]
     rows = [
         [
@@ -61,7 +61,7 @@ def _rates(results: Found) -> list[str]:
     return render(columns, [rows])
 
 
-def _costs(results: Found) -> list[str]:
+def _costs(results: ProbeResult) -> list[str]:
     columns = [Column("", left=True), *map(Column, ("time", "spread", "repeats"))]
     rows = [
         [
@@ -75,7 +75,7 @@ def _costs(results: Found) -> list[str]:
     return render(columns, [rows])
 
 
-def _compression(results: Found) -> list[str]:
+def _compression(results: ProbeResult) -> list[str]:
     columns = [Column("a bucket of 25 MiB\non 2 ranks", left=True), *map(Column, PARTS)]
     rows = [
         [one["method"], *(units.duration(seconds) if seconds else "-" for seconds in of_bucket(one).values())]
@@ -84,7 +84,7 @@ def _compression(results: Found) -> list[str]:
     return render(columns, [rows])
 
 
-def _machines(results: Found) -> list[str]:
+def _machines(results: ProbeResult) -> list[str]:
     heads = ("cores", "late, median", "late, 99 %", "taken away", "longest gap", "switches", "steal")
     columns = [Column("host", left=True), *map(Column, heads)]
     rows = [_machine(host, _of(results, host)) for host in results.layout.hosts[:_SHOWN]]
@@ -92,7 +92,7 @@ def _machines(results: Found) -> list[str]:
     return render(columns, [rows]) + ([f"and {more} more: --json"] if more else [])
 
 
-def _of(results: Found, host: Host) -> list[dict[str, Any]]:
+def _of(results: ProbeResult, host: Host) -> list[dict[str, Any]]:
     return [results.machines[rank] for rank in host.ranks]
 
 
@@ -114,12 +114,12 @@ def _machine(host: Host, ranks: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _notes(results: Found) -> list[str]:
+def _notes(results: ProbeResult) -> list[str]:
     notes = [] if RING in results.rates else [f"{NO_NETWORK[0].upper()}{NO_NETWORK[1:]}: start them on several"]
     return notes + results.notes + (_about_machines(results) if results.machines else [])
 
 
-def _about_machines(results: Found) -> list[str]:
+def _about_machines(results: ProbeResult) -> list[str]:
     hosts, notes = results.layout.hosts, []
     taken = {host.name: _worst(_of(results, host), "taken_share") for host in hosts}
     late = {host.name: _worst(_of(results, host), "late_p99_s") for host in hosts}

@@ -70,7 +70,7 @@ Pair = tuple[str, str]
 
 
 @dataclass
-class Found:
+class ProbeResult:
     """All results, at rank 0."""
 
     layout: Layout

@@ -197,7 +197,7 @@ class Reducer:
         contexts: dict[int, Any] = {}
         grouped = self._grouped(grads, variables)
         for place in sorted(grouped, reverse=True):
-            grad, name = grads[place], f"{prefix}/{place}{_told(variables[place])}"
+            grad, name = grads[place], f"{prefix}/{place}{_readable_name(variables[place])}"
             if isinstance(grad, tf.IndexedSlices):
                 check_slices(self.op, 1.0, 1.0)
                 items.append(_Item(f"{name}.values", grad.values, "values", grouped[place]))
@@ -243,7 +243,7 @@ class Reducer:
         return {place: named.get(identity(variables[place]), len(self.groups) + place) for place in places}
 
 
-def _told(variable: Variable) -> str:
+def _readable_name(variable: Variable) -> str:
     """Return a variable's name for people, without the numbers by which Keras tells layers apart: ranks may differ."""
     name = getattr(variable, "path", None)
     if name is None:

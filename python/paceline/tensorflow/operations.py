@@ -104,8 +104,8 @@ def _reduce_slices(
 
     def call(arrays: Sequence[Array]) -> list[Array]:
         members = members_of(process_set)
-        found = members.begin_group("sparse_allreduce", full, arrays, partial(gathered, members), waits=True)()
-        return [*(one.array for one in found), np.array(members.size, np.int32)]
+        results = members.begin_group("sparse_allreduce", full, arrays, partial(gathered, members), waits=True)()
+        return [*(one.array for one in results), np.array(members.size, np.int32)]
 
     shapes = [*(tf.TensorShape([None, *tensor.shape[1:]]) for tensor in tensors), []]
     *results, size = run(call, tensors, [*(tensor.dtype for tensor in tensors), tf.int32], shapes)
@@ -323,14 +323,14 @@ def broadcast(
 
     def forward(tensor: Tensor) -> tuple[Tensor, object]:
         full = graph_name(name, [tensor], ignore_name_scope=ignore_name_scope)
-        found = run(partial(call, full), [tensor], [tensor.dtype], [tensor.shape])[0]
+        result = run(partial(call, full), [tensor], [tensor.dtype], [tensor.shape])[0]
 
         def grad(grad: Tensor) -> Tensor:
             # Horovod's: an average, not the sum.
             mean = ReduceArgs(Operator.Average, 1.0, 1.0, process_set).reduce(grad, None)
             return mean if world.rank() == root_rank else tf.zeros_like(mean)
 
-        return found, grad
+        return result, grad
 
     return tf.custom_gradient(forward)(tf.convert_to_tensor(tensor))
 

@@ -11,7 +11,7 @@ from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Candidate
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
-from paceline.forecast.advisor.search import Found, Option
+from paceline.forecast.advisor.search import Option, Outcome
 from paceline.forecast.remedies import Proposals
 from paceline.forecast.sharded import Sharded
 
@@ -82,10 +82,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Answer:
-    """All that was found."""
+    """The result of a search."""
 
     job: Job
-    found: tuple[Found, ...]
+    outcomes: tuple[Outcome, ...]
     rows: Mapping[int, Sequence[Row]]
     """By number of GPUs; those that leave room, fastest first, and then those that fit tightly."""
     objective: Objective
@@ -117,6 +117,6 @@ class Answer:
 
     def faster(self, best: Row) -> Option | None:
         """Return the fastest option that is faster than the best and fits tightly."""
-        options = next(found.options for found in self.found if found.gpus == best.gpus)
+        options = next(outcome.options for outcome in self.outcomes if outcome.gpus == best.gpus)
         rate = search.rate(best.option)
         return max((it for it in options if search.rate(it) > rate), key=search.rate, default=None)

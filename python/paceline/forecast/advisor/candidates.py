@@ -125,8 +125,8 @@ class Candidate:
     @property
     def options(self) -> dict[str, Any]:
         """Settings of its iteration that are not those of the model."""
-        found = self.setup.options | ({"accumulate": self.accumulate} if self.accumulate > 1 else {})
-        return found if self.bucket_bytes is None else found | {"bucket_size": self.bucket_bytes}
+        options = self.setup.options | ({"accumulate": self.accumulate} if self.accumulate > 1 else {})
+        return options if self.bucket_bytes is None else options | {"bucket_size": self.bucket_bytes}
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Space:
         are scattered after every pass, that can be put off to the last one; zero2 then is zero1. The microbatches of a
         pipeline are one pass, for which units are gathered once. Experts are divided over groups of their own.
         """
-        found = []
+        setups = []
         for name in self.shardings:
             ranks = shardings.shard_ranks(name, workers, per_node)
             if workers == 1 and name != ("zero3" if self.gathers else shardings.NONE):
@@ -172,11 +172,11 @@ class Space:
                 continue
             gathered = shardings.kind(name) in shardings.GATHERED
             kept = (False, True) if gathered and parallel.stages == 1 and workers > 1 else (gathered and workers > 1,)
-            found += [Setup(name, one) for one in kept]
+            setups += [Setup(name, one) for one in kept]
         if parallel.stages > 1:
-            return found
-        gathering = [one for one in found if shardings.kind(one.sharding) in shardings.GATHERED]
-        return [*found, *(replace(one, local=True) for one in gathering)]
+            return setups
+        gathering = [one for one in setups if shardings.kind(one.sharding) in shardings.GATHERED]
+        return [*setups, *(replace(one, local=True) for one in gathering)]
 
     def sizes(self, workers: int, parallel: ModelParallel = ModelParallel()) -> Iterator[tuple[int, int]]:
         """Return batches with their numbers of passes, smallest batch first; without end unless something is given.

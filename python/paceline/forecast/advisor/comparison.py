@@ -16,7 +16,7 @@ from paceline.forecast.advisor.answer import Answer, Costs, Objective, Row
 from paceline.forecast.advisor.costs import Prices
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
-from paceline.forecast.advisor.search import Found
+from paceline.forecast.advisor.search import Outcome
 from paceline.forecast.request import Sweep
 from paceline.forecast.typed import Typed
 from paceline.forecast.wording import advise
@@ -156,12 +156,12 @@ def _answer(question: Question, sweep: Sweep, watch: Watch) -> Answer:
     return report.completed(Answer(job, tuple(every), rows, question.objective, costs, finished), typed, request)
 
 
-def _searched(job: Job, found: Found, progress: search.Progress) -> Found:
+def _searched(job: Job, outcome: Outcome, progress: search.Progress) -> Outcome:
     """Search; where nothing fits, the model is divided and checkpoints are offloaded, too."""
-    search.search(job, found, progress)
-    if found.options or found.left_out or job.wider is None:
-        return found
-    wide = replace(search.empty(job, found.gpus), is_wide=True)
+    search.search(job, outcome, progress)
+    if outcome.options or outcome.left_out or job.wider is None:
+        return outcome
+    wide = replace(search.empty(job, outcome.gpus), is_wide=True)
     search.search(job.wider, wide, progress)
     return wide
 
@@ -216,7 +216,7 @@ def _lines(comparison: Comparison) -> Iterator[Line]:
     for machine in comparison.machines:
         if machine.answer is None:
             continue
-        for one in machine.answer.found:
+        for one in machine.answer.outcomes:
             rows = machine.answer.rows.get(one.gpus, ())
             least = min((it.least_bytes for it in one.never_fit), default=0)
             yield Line(machine, machine.answer, one.gpus, rows[0] if rows else None, least, one.refused)

@@ -9,27 +9,27 @@ from paceline.forecast import remedies
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import OFFLOADED, ModelParallel
 from paceline.forecast.advisor.job import Job
-from paceline.forecast.advisor.search import Found, TooLarge
+from paceline.forecast.advisor.search import Outcome, TooLarge
 from paceline.forecast.remedies import Families, Proposals, Settings, Trial
 from paceline.settings.table import EACH, SETTINGS
 
 _PARALLEL = {"tensor_parallel": "tensor", "expert_parallel": "experts"}
 
 
-def fixes(job: Job, found: Found) -> Proposals:
+def fixes(job: Job, outcome: Outcome) -> Proposals:
     """Return changes of what was asked for with each of which something fits, where nothing does.
 
     Args:
         job: What was searched.
-        found: What came of that on a number of GPUs.
+        outcome: The result of the search on a number of GPUs.
     """
-    least = found.never_fit[0]
+    least = outcome.never_fit[0]
     scenario = job.scenario(least.candidate)
     lacks = job.sweep.file.lacks if job.sweep.file is not None else {}
     families = remedies.families(scenario, divisible=job.space.parallel == (ModelParallel(),), lacks=lacks)
     shortage = least.least_bytes / max(1, job.allocatable_bytes)
     return remedies.proposals(
-        _left(job, families, found.gpus), lambda settings: _attempt(job, settings, found.gpus), shortage
+        _left(job, families, outcome.gpus), lambda settings: _attempt(job, settings, outcome.gpus), shortage
     )
 
 

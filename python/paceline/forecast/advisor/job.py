@@ -46,8 +46,8 @@ class _Computed(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """Its settings."""
-        found = {"batch": self.batch, "checkpointing": self.checkpointing, **self.parallel.options}
-        return found if self.microbatches is None else found | {"microbatches": self.microbatches}
+        options = {"batch": self.batch, "checkpointing": self.checkpointing, **self.parallel.options}
+        return options if self.microbatches is None else options | {"microbatches": self.microbatches}
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class Job:
 
     def ways(self, gpus: int) -> list[ModelParallel]:
         """Return the ways to divide the model that suit a number of GPUs. Raises InvalidArgumentError if none does."""
-        found = [one for one in self.space.parallel if one.suits(gpus, self.gpus_per_node)]
-        if not found:
+        suitable = [one for one in self.space.parallel if one.suits(gpus, self.gpus_per_node)]
+        if not suitable:
             least = self.space.parallel[0]
             if gpus % least.gpus == 0:
                 what = f"{least.experts} with a part each of the experts"
@@ -154,7 +154,7 @@ class Job:
                 setting="tensor_parallel" if least.tensor > 1 else "pipeline_parallel",
                 remedy=f"--gpus {max(1, gpus // least.gpus) * least.gpus}, or another {{this}}",
             )
-        return found
+        return suitable
 
     @property
     def is_long(self) -> bool:
@@ -376,10 +376,10 @@ def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:
         )
     product_of_all = product(tensors, stages, parts, experts, contexts)
     every = [ModelParallel(*one) for one in product_of_all if one[1] > 1 or one[2] == min(parts)]
-    found = tuple(one if one.stages > 1 else replace(one, virtual=1) for one in every if job.divides(one))
-    if not found:
+    dividing = tuple(one if one.stages > 1 else replace(one, virtual=1) for one in every if job.divides(one))
+    if not dividing:
         job.check(every[0])
-    return found
+    return dividing
 
 
 def _check_parts(job: Job, part: int, stages: Sequence[int]) -> None:

@@ -26,7 +26,7 @@ from paceline.settings.table import SETTINGS
 def to_dict(answer: Answer) -> dict[str, Any]:
     """Return it as `--json` prints it."""
     tokens, total, best = answer.tokens, answer.costs.tokens, answer.best
-    found = {
+    fields = {
         "schema_version": 1,
         "model": answer.job.whole.model.name,
         "gpu": answer.job.whole.hardware.name,
@@ -56,17 +56,17 @@ def to_dict(answer: Answer) -> dict[str, Any]:
                 ],
                 "rows": [_of_row(row, tokens, total) for row in answer.rows.get(one.gpus, ())],
             }
-            for one in answer.found
+            for one in answer.outcomes
         ],
         "notes": [*filter(None, [answer.costs.note]), *answer.job.notes],
     }
-    return found if answer.finished else found | {"incomplete": True}
+    return fields if answer.finished else fields | {"incomplete": True}
 
 
 def _of_row(row: Row, tokens: int | None, total: float | None) -> dict[str, Any]:
     """Return it as `--json` prints it; `tokens`: of a sample, None for images; `total`: tokens to train on."""
     one, result, own, given = row.candidate, row.option.result, row.sharded, row.option.help
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "sharding": own.sharding,
         "reshard_after_forward": not one.setup.kept if shardings.kind(own.sharding) in shardings.GATHERED else None,
         "accumulate_sync": not one.setup.local if one.accumulate > 1 else None,
@@ -94,11 +94,11 @@ def _of_row(row: Row, tokens: int | None, total: float | None) -> dict[str, Any]
         "command": row.command,
     }
     if total is not None:
-        found["time_s"] = row.seconds(advise.costed(tokens, total)[1])
+        fields["time_s"] = row.seconds(advise.costed(tokens, total)[1])
     if row.price is not None:
         name, size = advise.costed(tokens, total)
-        found["cost_of_tokens" if total else f"cost_per_{name.replace(' ', '_')}"] = row.cost(size)
-    return found
+        fields["cost_of_tokens" if total else f"cost_per_{name.replace(' ', '_')}"] = row.cost(size)
+    return fields
 
 
 def _how(one: Candidate) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def completed(answer: Answer, given: Mapping[str, object], typed: Typed) -> Answ
     """Return the answer with what helps where the best fits tightly, or nothing does.
 
     Args:
-        answer: What was found.
+        answer: The result.
         given: As for `row_of`.
         typed: The request for these machines.
     """
@@ -220,13 +220,13 @@ def completed(answer: Answer, given: Mapping[str, object], typed: Typed) -> Answ
     if best is not None:
         if not best.sharded.is_tight:
             return answer
-        roomy = search.safer(job, next(one for one in answer.found if one.gpus == best.gpus))
+        roomy = search.safer(job, next(one for one in answer.outcomes if one.gpus == best.gpus))
         if roomy is not None:
             return replace(answer, safer=row_of(job, best.gpus, roomy, answer.costs, given))
         if shardings.kind(best.candidate.setup.sharding) == shardings.NONE:
             return answer
         return replace(answer, roomy_gpus=search.enough(job, best.candidate, roomy=True))
-    never = [one for one in answer.found if one.never_fit]
+    never = [one for one in answer.outcomes if one.never_fit]
     if never:
         most = max(never, key=lambda one: one.gpus)
         proposals = fixes.fixes(job.undivided, most)
@@ -234,7 +234,7 @@ def completed(answer: Answer, given: Mapping[str, object], typed: Typed) -> Answ
             return replace(answer, fixes=proposals)
         settings = {"workers": most.gpus, **proposals.fitting[0].settings}
         return replace(answer, fixes=proposals, remedy=typed.changed(settings).line)
-    for one in answer.found:
+    for one in answer.outcomes:
         for setup in one.left_out:
             candidate = search.candidates(job, setup, one.gpus)[0].candidate
             return replace(answer, untried=command(job, given, one.gpus, candidate))

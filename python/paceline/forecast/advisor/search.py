@@ -59,7 +59,7 @@ class TooLarge:
 
 
 @dataclass
-class Found:
+class Outcome:
     """Search results for a number of GPUs."""
 
     gpus: int
@@ -81,25 +81,25 @@ class Found:
     """Why there is nothing to search; empty if there is."""
 
 
-def search(job: Job, found: Found, progress: Progress | None = None) -> None:
-    """Fill `found`, which holds what is done if this is interrupted. Raises InvalidArgumentError."""
-    every = setups(job, found.gpus)
+def search(job: Job, outcome: Outcome, progress: Progress | None = None) -> None:
+    """Fill `outcome`, which holds what is done if this is interrupted. Raises InvalidArgumentError."""
+    every = setups(job, outcome.gpus)
     for done, setup in enumerate(every):
-        found.options += _best(job, setup, found)
-        found.options.sort(key=_rank)
+        outcome.options += _best(job, setup, outcome)
+        outcome.options.sort(key=_rank)
         if progress is not None:
             progress(done + 1, len(every))
-    found.never_fit.sort(key=lambda one: one.least_bytes)
+    outcome.never_fit.sort(key=lambda one: one.least_bytes)
 
 
 def _fastest_first(
-    job: Job, found: Found, bounded: Sequence[Bounded], is_enough: Callable[[float], bool]
+    job: Job, outcome: Outcome, bounded: Sequence[Bounded], is_enough: Callable[[float], bool]
 ) -> Iterator[Option]:
     """Forecast candidates in the order of the rate that they cannot exceed, until one is as low as `is_enough` says."""
     for bound, _, one in sorted(bounded, key=lambda it: (-it.samples_per_s, it.least_bytes)):
         if is_enough(bound):
             return
-        found.simulated += one not in job.known
+        outcome.simulated += one not in job.known
         yield Option(one, job.result(one))
 
 
@@ -143,20 +143,20 @@ def least_unsimulated(job: Job, setup: Setup, gpus: int) -> TooLarge | None:
     return _least(job, candidates(job, setup, gpus), lambda own, one: own.fit(one).memory.peak_bytes)
 
 
-def safer(job: Job, found: Found) -> Option | None:
+def safer(job: Job, outcome: Outcome) -> Option | None:
     """Return the fastest configuration on these GPUs that leaves room, where all that were searched fit tightly.
 
     Batch and checkpointing are free, even if they were given, and tensor-parallel GPUs of a node are tried. None if
     there is none, or if something that was searched leaves room.
     """
-    if not found.options or not all(map(_is_tight, found.options)):
+    if not outcome.options or not all(map(_is_tight, outcome.options)):
         return None
     tensors = (ModelParallel(tensor) for tensor in (2, 4, 8))
     more = [one for one in tensors if one not in job.space.parallel and job.divides(one)]
     space = replace(job.space, batch=None, checkpointings=CHECKPOINTINGS, parallel=(*job.space.parallel, *more))
-    freer = job.on((found.gpus,), space)
+    freer = job.on((outcome.gpus,), space)
     try:
-        tried = Found(found.gpus, found.capacity_bytes)
+        tried = Outcome(outcome.gpus, outcome.capacity_bytes)
         search(freer, tried)
     except InvalidArgumentError:
         return None
@@ -190,25 +190,25 @@ def enough(job: Job, one: Candidate, *, roomy: bool = False, most: int = 64) -> 
     return (first + bisect.bisect_left(range(first, last), True, key=fits)) * node
 
 
-def start(job: Job) -> list[Found]:
+def start(job: Job) -> list[Outcome]:
     """Return an empty result for each number of GPUs. Raises InvalidArgumentError if none has a configuration."""
     every, errors = [], []
     for gpus in job.gpus:
-        found = empty(job, gpus)
+        outcome = empty(job, gpus)
         try:
             _check(job, gpus)
         except InvalidArgumentError as error:
-            found.refused = f"{error.reason} (try: {error.remedy_as('flag')})"
+            outcome.refused = f"{error.reason} (try: {error.remedy_as('flag')})"
             errors.append(error)
-        every.append(found)
+        every.append(outcome)
     if len(errors) == len(every):
         raise errors[0]
     return every
 
 
-def empty(job: Job, gpus: int) -> Found:
+def empty(job: Job, gpus: int) -> Outcome:
     """Return the result of a number of GPUs before the search."""
-    return Found(gpus, job.capacity_bytes)
+    return Outcome(gpus, job.capacity_bytes)
 
 
 def _check(job: Job, gpus: int) -> None:
@@ -243,11 +243,11 @@ def _tensor_for(job: Job, gpus: int) -> int | None:
 def setups(job: Job, gpus: int) -> list[Setup]:
     """Return the shardings of all ways to divide the model. Raises InvalidArgumentError if there is none."""
     ranks = {one: (gpus // one.gpus, job.per_node(one)) for one in job.ways(gpus)}
-    found = [setup for one, own in ranks.items() for setup in job.space.setups(*own, one)]
+    every_setup = [setup for one, own in ranks.items() for setup in job.space.setups(*own, one)]
     for name in job.space.shardings:
         if ":" in name:
             _check_groups(name, list(ranks.values()))
-    if not found:
+    if not every_setup:
         for name in filter(shardings.in_groups, job.space.shardings):
             _check_groups(name, list(ranks.values()))
         [(workers, per_node), *_] = ranks.values()
@@ -263,7 +263,7 @@ def setups(job: Job, gpus: int) -> list[Setup]:
             remedy="{sharding=none,zero1,zero2,zero3}",
         )
     order = list(job.space.shardings)
-    return sorted(dict.fromkeys(found), key=lambda one: (one.local, order.index(one.sharding), one.kept))
+    return sorted(dict.fromkeys(every_setup), key=lambda one: (one.local, order.index(one.sharding), one.kept))
 
 
 def _check_groups(name: str, ranks: Sequence[tuple[int, int]]) -> None:
@@ -310,18 +310,18 @@ def candidates(job: Job, setup: Setup, gpus: int) -> list[Bounded]:
 
     Without a global batch, batches are doubled until none fits. Raises InvalidArgumentError.
     """
-    found: list[Bounded] = []
+    bounded: list[Bounded] = []
     for parallel in job.ways(gpus):
         workers, per_node = gpus // parallel.gpus, job.per_node(parallel)
         if setup not in job.space.setups(workers, per_node, parallel):
             continue
         try:
             sizes = job.space.sizes(workers, parallel)
-            found += _of_sizes(job, setup, workers, parallel, sizes)
+            bounded += _of_sizes(job, setup, workers, parallel, sizes)
         except InvalidArgumentError:
             if len(job.space.parallel) == 1:
                 raise
-    return found
+    return bounded
 
 
 def sizes_of_buckets(job: Job, setup: Setup, workers: int) -> Sequence[int | None]:
@@ -353,23 +353,23 @@ def _of_sizes(
             return
 
 
-def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
+def _best(job: Job, setup: Setup, outcome: Outcome) -> list[Option]:
     """Return the fastest configuration of a sharding that leaves room, and a tight one that is noticeably faster."""
-    every = candidates(job, setup, found.gpus)
+    every = candidates(job, setup, outcome.gpus)
     able = [one for one in every if one.least_bytes <= job.allocatable_bytes]
     if able and any(takes_long(job, one.candidate) for one in able):
-        found.left_out.append(setup)
+        outcome.left_out.append(setup)
         return []
-    found.candidates += len(every)
-    found.does_not_fit += len(every) - len(able)
+    outcome.candidates += len(every)
+    outcome.does_not_fit += len(every) - len(able)
     best: dict[bool, Option] = {}
     """By whether it is tight."""
 
     def forecast(some: Sequence[Bounded], is_enough: Callable[[float], bool]) -> None:
-        for option in _fastest_first(job, found, some, is_enough):
+        for option in _fastest_first(job, outcome, some, is_enough):
             tight = _is_tight(option)
             if not _fits(option):
-                found.does_not_fit += 1
+                outcome.does_not_fit += 1
             elif tight not in best or _rank(option) < _rank(best[tight]):
                 best[tight] = option
 
@@ -385,9 +385,9 @@ def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
     if False in best and True in best and rate(best[True]) < (1 + NEAR) * rate(best[False]):
         del best[True]
     # Units that stay gathered need more.
-    is_known = setup.kept and any(it.candidate.setup.sharding == setup.sharding for it in found.never_fit)
+    is_known = setup.kept and any(it.candidate.setup.sharding == setup.sharding for it in outcome.never_fit)
     if not best and not is_known and (least := _least(job, every)) is not None:
-        found.never_fit.append(least)
+        outcome.never_fit.append(least)
     return [best[tight] for tight in sorted(best)]
 
 
@@ -398,10 +398,10 @@ def takes_long(job: Job, candidate: Candidate) -> bool:
     return is_long(job.scenario(candidate))
 
 
-def explain(job: Job, found: Found, most: int) -> None:
+def explain(job: Job, outcome: Outcome, most: int) -> None:
     """Add to the best options what would make each faster."""
-    for place, option in enumerate(found.options[:most]):
-        found.options[place] = _helped(job, option)
+    for place, option in enumerate(outcome.options[:most]):
+        outcome.options[place] = _helped(job, option)
 
 
 def _helped(job: Job, option: Option) -> Option:

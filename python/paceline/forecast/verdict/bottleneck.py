@@ -57,7 +57,7 @@ class Relief:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Change:
     """A relief to simulate, by the fields of the cluster that it changes."""
 
     resource: Resource
@@ -194,20 +194,20 @@ def _best(result: Result, relieved: Sequence[Relief]) -> Relief | None:
 def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
     """Simulate twice as much of each resource that the scenario has, the bottleneck's first."""
     first = bottleneck(result) if result.critical_path else None
-    asked = sorted(_asked(scenario, result), key=lambda one: one.resource is not first)
-    relieved = [relief for one in asked for relief in _relief(scenario, result, one)]
-    return [*relieved, *_paired_reliefs(scenario, result, asked, relieved)]
+    changes = sorted(_possible_changes(scenario, result), key=lambda one: one.resource is not first)
+    relieved = [relief for one in changes for relief in _relief(scenario, result, one)]
+    return [*relieved, *_paired_reliefs(scenario, result, changes, relieved)]
 
 
-def _relief(scenario: Scenario, result: Result, asked: _Asked) -> list[Relief]:
+def _relief(scenario: Scenario, result: Result, change: _Change) -> list[Relief]:
     """Simulate it; none if the cluster can not be changed so: twice the rate may exceed the maximum of a cluster."""
     try:
-        [relieved] = execute([_with(scenario, result, asked.resource, asked.changes)])
+        [relieved] = execute([_with(scenario, result, change.resource, change.changes)])
     except InvalidArgumentError:
         return []
     gain = result.iteration_s / relieved.iteration_s if relieved.iteration_s > 0 else 1.0
-    about = _unchanged(asked.resource, result, relieved)
-    return [Relief(asked.resource, asked.measure, relieved.iteration_s, gain, about, asked.links)]
+    about = _unchanged(change.resource, result, relieved)
+    return [Relief(change.resource, change.measure, relieved.iteration_s, gain, about, change.links)]
 
 
 def _with(scenario: Scenario, result: Result, resource: Resource, changes: _Changes) -> Scenario:
@@ -255,15 +255,15 @@ def _computed_s(trace: Trace) -> float:
 
 
 def _paired_reliefs(
-    scenario: Scenario, result: Result, asked: Sequence[_Asked], relieved: Sequence[Relief]
+    scenario: Scenario, result: Result, changes: Sequence[_Change], relieved: Sequence[Relief]
 ) -> list[Relief]:
     """Return the relief of links of two kinds at once, where neither gains much and much is exposed."""
-    of = {one.resource: one.changes for one in asked}
+    of = {one.resource: one.changes for one in changes}
     gains = {one.resource: one.gain for one in relieved}
-    pairs: list[tuple[_Asked, list[Resource]]] = []
+    pairs: list[tuple[_Change, list[Resource]]] = []
     if Resource.INSIDE in of and Resource.NICS in of:
-        changes = of[Resource.NICS] | of[Resource.INSIDE]
-        both = _Asked(Resource.INSIDE_AND_NICS, Measure.BANDWIDTH_INSIDE_AND_BETWEEN, changes)
+        widened = of[Resource.NICS] | of[Resource.INSIDE]
+        both = _Change(Resource.INSIDE_AND_NICS, Measure.BANDWIDTH_INSIDE_AND_BETWEEN, widened)
         pairs.append((both, [Resource.NICS, Resource.INSIDE]))
     fabric = scenario.cluster.fabric
     if fabric is not None and Resource.NICS in of:
@@ -271,7 +271,7 @@ def _paired_reliefs(
         own = fabric.link_bandwidth_bps
         links = fabric if own is None else fabric.with_link_bandwidth(2.0 * own)
         between: _Changes = {"bandwidth_bps": of[Resource.NICS]["bandwidth_bps"], "fabric": links}
-        both = _Asked(Resource.NICS_AND_LINKS, Measure.BANDWIDTH_OF_NODES_AND_LINKS, between)
+        both = _Change(Resource.NICS_AND_LINKS, Measure.BANDWIDTH_OF_NODES_AND_LINKS, between)
         # Links that are as fast as a node's are seldom on the critical path, but keep it from being faster.
         pairs.append((both, [Resource.NICS, *(one for one in of if one.is_between_switches)]))
     exposed = result.exposed_communication_s > _MUCH * result.iteration_s
@@ -307,59 +307,59 @@ def uses_the_network(scenario: Scenario, result: Result) -> bool:
     return scenario.spans_nodes or result.servers > 0
 
 
-def _asked(scenario: Scenario, result: Result) -> list[_Asked]:
-    """Return the reliefs that a scenario can have."""
+def _possible_changes(scenario: Scenario, result: Result) -> list[_Change]:
+    """Return the changes of a scenario that may relieve it."""
     cluster = scenario.cluster
     # The library may be what says how fast ranks copy and add.
     costs = lowered(scenario).cluster
-    asked: list[_Asked] = []
+    every: list[_Change] = []
 
-    def ask(resource: Resource, measure: Measure, *links: Resource, **changes: Any) -> None:  # noqa: ANN401
-        asked.append(_Asked(resource, measure, changes, links))
+    def change(resource: Resource, measure: Measure, *links: Resource, **changes: Any) -> None:  # noqa: ANN401
+        every.append(_Change(resource, measure, changes, links))
 
     racks, fabric, twice = cluster.racks, cluster.fabric, 2.0 * cluster.bandwidth_bps
     if not uses_the_network(scenario, result):
         pass
     elif fabric is not None:
         links = _kept_links(cluster, fabric)
-        ask(Resource.NICS, Measure.BANDWIDTH_OF_NODES, bandwidth_bps=twice, fabric=links)
+        change(Resource.NICS, Measure.BANDWIDTH_OF_NODES, bandwidth_bps=twice, fabric=links)
     elif racks is None:
-        ask(Resource.NICS, Measure.BANDWIDTH, bandwidth_bps=twice)
+        change(Resource.NICS, Measure.BANDWIDTH, bandwidth_bps=twice)
     else:
         # The uplink's rate is that of its nodes over the oversubscription: only one of the two may change.
         over = racks.oversubscription
         kept = Racks(racks.nodes_per_rack, 2 * over)
-        ask(Resource.NICS, Measure.BANDWIDTH_OF_NODES, bandwidth_bps=twice, racks=kept)
+        change(Resource.NICS, Measure.BANDWIDTH_OF_NODES, bandwidth_bps=twice, racks=kept)
         relaxed = Racks(racks.nodes_per_rack, max(1.0, over / 2))
-        ask(Resource.UPLINKS, Measure.OVERSUBSCRIPTION_OF_RACKS, racks=relaxed)
+        change(Resource.UPLINKS, Measure.OVERSUBSCRIPTION_OF_RACKS, racks=relaxed)
     between = sorted({_resource(part) for part in result.critical_path}, key=lambda one: one.name)
     if switches := [one for one in between if one.is_between_switches]:
-        ask(switches[0], Measure.RATE_OF_LINKS, *switches, fabric=_faster_links(cluster))
+        change(switches[0], Measure.RATE_OF_LINKS, *switches, fabric=_faster_links(cluster))
     if is_limited_by_connections(scenario):
-        ask(Resource.STREAMS, Measure.CONNECTIONS)
+        change(Resource.STREAMS, Measure.CONNECTIONS)
     if result.compute_s > 0:
-        ask(Resource.COMPUTE, Measure.COMPUTE)
+        change(Resource.COMPUTE, Measure.COMPUTE)
     model = scenario.workload
     has_inside = model is not None and model.has_exchanges
     if cluster.gpus_per_node > 1 or cluster.servers == "colocated" or has_inside:
-        ask(Resource.INSIDE, Measure.BANDWIDTH_INSIDE, intra_bandwidth_bps=2.0 * cluster.intra_bandwidth_bps)
+        change(Resource.INSIDE, Measure.BANDWIDTH_INSIDE, intra_bandwidth_bps=2.0 * cluster.intra_bandwidth_bps)
     if copies := cluster.host_bandwidth_bps or costs.host_bandwidth_bps:
-        ask(Resource.HOST, Measure.HOST, host_bandwidth_bps=2.0 * copies)
+        change(Resource.HOST, Measure.HOST, host_bandwidth_bps=2.0 * copies)
     if adding := cluster.reduction_bandwidth_bps or costs.reduction_bandwidth_bps:
-        ask(Resource.ADDITIONS, Measure.ADDITIONS, reduction_bandwidth_bps=2.0 * adding)
+        change(Resource.ADDITIONS, Measure.ADDITIONS, reduction_bandwidth_bps=2.0 * adding)
     waits = cluster.latency_s > 0 or cluster.intra_latency_s > 0
     # The library adds to what a message costs.
     has_costs = costs.message_overhead_s > 0
     if waits or has_costs:
         halved = Measure.LATENCY_AND_COST if waits and has_costs else Measure.LATENCY if waits else Measure.COST
-        ask(
+        change(
             Resource.LATENCY,
             halved,
             latency_s=cluster.latency_s / 2,
             intra_latency_s=cluster.intra_latency_s / 2,
             message_overhead_s=cluster.message_overhead_s / 2,
         )
-    return asked
+    return every
 
 
 def _kept_links(cluster: Cluster, fabric: Fabric) -> Fabric:

@@ -11,7 +11,7 @@ from paceline.forecast.advisor import search
 from paceline.forecast.advisor.answer import Answer, Row
 from paceline.forecast.advisor.candidates import Candidate, ModelParallel, Setup
 from paceline.forecast.advisor.goodput import Failures
-from paceline.forecast.advisor.search import Found, TooLarge
+from paceline.forecast.advisor.search import Outcome, TooLarge
 from paceline.forecast.kinds import Resource
 from paceline.forecast.remedies import least_gpus
 from paceline.forecast.verdict.bottleneck import Relief
@@ -48,10 +48,10 @@ def headline(answer: Answer) -> tuple[str, Tone]:
             f"{name} does not fit on {where}: needs at least {_of(answer, least)}{each}{_usable(answer, least)}",
             "bad",
         )
-    where = _numbers(answer, list(answer.found))
+    where = _numbers(answer, list(answer.outcomes))
     if not answer.finished:
         return f"Interrupted: no fit for {name} on {where} yet", ""
-    slow = dict.fromkeys(_setup_name(setup) for found in answer.found for setup in found.left_out)
+    slow = dict.fromkeys(_setup_name(setup) for outcome in answer.outcomes for setup in outcome.left_out)
     return f"No answer for {name} on {where}: {units.listed([*slow], 'or')} takes long to simulate", ""
 
 
@@ -83,13 +83,13 @@ def notes(answer: Answer) -> list[str]:
     if answer.best is not None and answer.job.space.global_batch is None and answer.job.space.batch is None:
         lines.append("Batch size was free and large ones win; fix it with --global-batch")
     lines += [*filter(None, [answer.costs.note]), *answer.job.notes]
-    for found in answer.found:
-        for setup in found.left_out:
-            where = units.count(found.gpus, "GPU")
+    for outcome in answer.outcomes:
+        for setup in outcome.left_out:
+            where = units.count(outcome.gpus, "GPU")
             lines.append(f"Skipped {_setup_name(setup)} on {where}: slow to simulate here, but paceline simulate does")
     if answer.costs.failures is not None:
         lines.append("Checkpoint interval: sqrt(2 C M) - C (Young 1974, Daly 2006)")
-        if len(answer.found) > 1:
+        if len(answer.outcomes) > 1:
             lines.append("--mtbf is of the whole job, at any number of GPUs")
     return lines
 
@@ -160,15 +160,17 @@ def _searched(answer: Answer) -> list[Fact]:
     return _by_number("Searched", answer, _search)
 
 
-def _search(answer: Answer, found: Found) -> str:
-    if found.refused:
-        return f"nothing: {found.refused}"
-    if not found.candidates:
-        return "" if found.left_out else "nothing yet"
-    every = units.count(found.candidates, "configuration")
-    words = [f"{found.candidates - found.does_not_fit:,} fit, {found.does_not_fit:,} do not"] * bool(found.does_not_fit)
-    words += [f"{found.simulated:,} simulated"] * bool(found.options)
-    is_known = bool(found.options) and len(answer.found) == 1 and answer.finished
+def _search(answer: Answer, outcome: Outcome) -> str:
+    if outcome.refused:
+        return f"nothing: {outcome.refused}"
+    if not outcome.candidates:
+        return "" if outcome.left_out else "nothing yet"
+    every = units.count(outcome.candidates, "configuration")
+    words = [f"{outcome.candidates - outcome.does_not_fit:,} fit, {outcome.does_not_fit:,} do not"] * bool(
+        outcome.does_not_fit
+    )
+    words += [f"{outcome.simulated:,} simulated"] * bool(outcome.options)
+    is_known = bool(outcome.options) and len(answer.outcomes) == 1 and answer.finished
     best = answer.best
     if is_known and (best is None or best.sharded.is_tight or answer.faster(best) is None):
         words.append("no other is faster")
@@ -179,11 +181,11 @@ def _too_large(answer: Answer) -> list[Fact]:
     return _by_number("Too large", answer, _never_fit)
 
 
-def _never_fit(answer: Answer, found: Found) -> str:
+def _never_fit(answer: Answer, outcome: Outcome) -> str:
     """Return the shardings that never fit, with what each needs at least."""
-    fit = {option.candidate.setup.sharding for option in found.options}
+    fit = {option.candidate.setup.sharding for option in outcome.options}
     least: dict[str, TooLarge] = {}
-    for one in found.never_fit:
+    for one in outcome.never_fit:
         least.setdefault(one.candidate.setup.sharding, one)
     never = [one for name, one in least.items() if name not in fit]
     if not never:
@@ -193,9 +195,9 @@ def _never_fit(answer: Answer, found: Found) -> str:
     return ", ".join([what, *(f"{name} ({size})" for name, size in others)])
 
 
-def _by_number(name: str, answer: Answer, words: Callable[[Answer, Found], str]) -> list[Fact]:
+def _by_number(name: str, answer: Answer, words: Callable[[Answer, Outcome], str]) -> list[Fact]:
     """Return a fact with a line for each number of GPUs."""
-    every = [(units.count(found.gpus, "GPU"), words(answer, found)) for found in answer.found]
+    every = [(units.count(outcome.gpus, "GPU"), words(answer, outcome)) for outcome in answer.outcomes]
     known = [(number, text) for number, text in every if text]
     if not known:
         return []
@@ -203,11 +205,11 @@ def _by_number(name: str, answer: Answer, words: Callable[[Answer, Found], str])
     return [Fact(name, known[0][1])] if is_one else [Fact(name, *known)]
 
 
-def _never(answer: Answer) -> list[Found]:
+def _never(answer: Answer) -> list[Outcome]:
     """Return the numbers of GPUs on which nothing fits; none if not all was tried."""
     if not answer.finished:
         return []
-    return [found for found in answer.found if found.never_fit and not found.options]
+    return [outcome for outcome in answer.outcomes if outcome.never_fit and not outcome.options]
 
 
 def _smallest(answer: Answer) -> list[Fact]:
@@ -215,11 +217,11 @@ def _smallest(answer: Answer) -> list[Fact]:
     never = _never(answer)
     if not never:
         return []
-    several = len(answer.found) > 1
-    made = [Fact("Smallest", *(_least(found, several=several) for found in never))]
-    if unsearched := [(units.count(it.gpus, "GPU"), it.refused) for it in answer.found if it.refused]:
+    several = len(answer.outcomes) > 1
+    made = [Fact("Smallest", *(_least(outcome, several=several) for outcome in never))]
+    if unsearched := [(units.count(it.gpus, "GPU"), it.refused) for it in answer.outcomes if it.refused]:
         made.append(Fact("No search", *unsearched))
-    most = max(never, key=lambda found: found.gpus)
+    most = max(never, key=lambda outcome: outcome.gpus)
     one = most.never_fit[0].candidate
     state = least_gpus(answer.job.workload(one), answer.job.capacity_bytes)
     known = answer.job.known.get(one)
@@ -231,11 +233,11 @@ def _smallest(answer: Answer) -> list[Fact]:
     return [*made, *fits.of(answer.fixes)]
 
 
-def _least(found: Found, *, several: bool) -> str | Pair:
-    one = found.never_fit[0]
+def _least(outcome: Outcome, *, several: bool) -> str | Pair:
+    one = outcome.never_fit[0]
     if several:
-        return units.count(found.gpus, "GPU"), f"{units.memory(one.least_bytes)}, {label(one.candidate)}"
-    return f"{label(one.candidate)} ({found.candidates:,} tried)"
+        return units.count(outcome.gpus, "GPU"), f"{units.memory(one.least_bytes)}, {label(one.candidate)}"
+    return f"{label(one.candidate)} ({outcome.candidates:,} tried)"
 
 
 def _gpus(answer: Answer, gpus: int, one: Candidate) -> str:
@@ -253,8 +255,8 @@ def _degrees(way: ModelParallel) -> dict[str, int]:
     return {kind: degree for kind, degree in every.items() if degree > 1}
 
 
-def _numbers(answer: Answer, some: list[Found]) -> str:
-    numbers = [f"{found.gpus:,}" for found in some]
+def _numbers(answer: Answer, some: list[Outcome]) -> str:
+    numbers = [f"{outcome.gpus:,}" for outcome in some]
     return f"{units.listed(numbers, 'or')}x {answer.job.whole.hardware.label}"
 
 

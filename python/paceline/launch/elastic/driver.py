@@ -103,7 +103,9 @@ class Driver:
                     self._say(f"{worker.slot} is gone: its rank leaves after the next commit")
         return self._settle(now)
 
-    def asked(self, number: int, commits: Iterable[int], why: str, now: float, *, done: bool = False) -> list[Action]:
+    def requests_place(
+        self, number: int, commits: Iterable[int], why: str, now: float, *, done: bool = False
+    ) -> list[Action]:
         """Handle a worker that requests a place and holds these commits. `why`: the reason that its world ended.
 
         `done`: its training function has returned, so it needs no place if the others have finished.

@@ -256,7 +256,7 @@ class Service:
             commits = [int(number) for number in message["ask"]]
             line.waits = True
             self._carry_out(
-                self.driver.asked(
+                self.driver.requests_place(
                     line.worker, commits, str(message["why"])[:500], self._system.now(), done=bool(message["done"])
                 )
             )

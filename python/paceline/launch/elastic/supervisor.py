@@ -118,10 +118,10 @@ class ElasticSupervisor(Supervisor):
         if discovery is not None:
             hosts = discovery.look(self.system.now())
             if hosts is not None:
-                self._offer(self._found(hosts))
+                self._offer(self._open_slots(hosts))
         self._carry_out(self.service.pump())
 
-    def _found(self, hosts: dict[str, int]) -> list[Slot]:
+    def _open_slots(self, hosts: dict[str, int]) -> list[Slot]:
         """Return the slots that a discovery script lists. A host that is not part of the job is reported once."""
         known = {host.name: host.place.count for host in self.hosts}
         new = [

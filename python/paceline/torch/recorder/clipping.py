@@ -28,7 +28,7 @@ def on_clipping(listener: Listener, begins: Callable[[], None] = lambda: None) -
     if not _listeners:
         for name in _NAMES:
             _originals[name] = getattr(clip_grad, name)
-            _replace(name, _originals[name], _told(name, _originals[name]))
+            _replace(name, _originals[name], _reporting(name, _originals[name]))
     added = (listener, begins)
     _listeners.append(added)
     return functools.partial(_remove, added)
@@ -47,7 +47,7 @@ def _replace(name: str, old: Callable[..., Any], new: Callable[..., Any]) -> Non
             setattr(module, name, new)
 
 
-def _told(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _reporting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def clipped(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch's function
         if torch.compiler.is_compiling():

@@ -85,7 +85,7 @@ class Compared:
     """A row and its forecast, in the row's own metric."""
 
     row: Row
-    found: CollectiveTime
+    forecast: CollectiveTime
     value: float
 
     @property
@@ -240,13 +240,18 @@ def _question(row: Row) -> _Question:
 def forecast(row: Row) -> Compared:
     """Return the forecast of a row. Raises CannotForecastError with the reason."""
     try:
-        asked = _question(row)
-        found = collective_time(
-            asked.kind, asked.size, asked.group, asked.machine, algorithm=asked.algorithm, caller=asked.caller
+        question = _question(row)
+        forecast = collective_time(
+            question.kind,
+            question.size,
+            question.group,
+            question.machine,
+            algorithm=question.algorithm,
+            caller=question.caller,
         )
     except InvalidArgumentError as error:
         raise CannotForecastError(str(error)) from None
-    return Compared(row, found, _in_metric(row, found))
+    return Compared(row, forecast, _in_metric(row, forecast))
 
 
 def _in_metric(row: Row, time: CollectiveTime) -> float:
@@ -427,9 +432,9 @@ def run(
 
 
 def _parts(rows: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:
-    one = [it for it in rows if it.found.group.nodes == 1]
-    through_host = [it for it in rows if it.found.group.nodes > 1 and is_through_host(it.row)]
-    several = [it for it in rows if it.found.group.nodes > 1 and not is_through_host(it.row)]
+    one = [it for it in rows if it.forecast.group.nodes == 1]
+    through_host = [it for it in rows if it.forecast.group.nodes > 1 and is_through_host(it.row)]
+    several = [it for it in rows if it.forecast.group.nodes > 1 and not is_through_host(it.row)]
     named = (("one node", one), ("several nodes", several), ("several nodes, through the host", through_host))
     return [(name, part) for name, part in named if part]
 
@@ -444,19 +449,19 @@ def _plain(it: Compared) -> dict[str, Any]:
         "line": it.row.line,
         "id": it.row.id,
         "source": it.row.source,
-        "collective": it.found.kind,
-        "bytes": it.found.size,
+        "collective": it.forecast.kind,
+        "bytes": it.forecast.size,
         "gpu": it.row.gpu,
         "gpus": it.row.gpus,
-        "nodes": it.found.group.nodes,
-        "algorithm": it.found.algorithm,
-        "protocol": it.found.protocol,
+        "nodes": it.forecast.group.nodes,
+        "algorithm": it.forecast.algorithm,
+        "protocol": it.forecast.protocol,
         "metric": it.row.metric,
         "unit": it.row.unit,
         "published": it.row.value,
         "forecast": it.value,
         "error": it.error,
-        "time_s": it.found.seconds,
+        "time_s": it.forecast.seconds,
     }
 
 
@@ -465,14 +470,14 @@ def _table(rows: Sequence[Compared]) -> list[str]:
     columns += [Column("forecast"), Column("error"), Column("algorithm", left=True), Column("protocol", left=True)]
     cells = [
         [
-            it.found.kind,
-            it.row.text or units.size(it.found.size),
+            it.forecast.kind,
+            it.row.text or units.size(it.forecast.size),
             f"{it.row.gpus} {it.row.gpu}",
             f"{it.row.value:g}",
             units.digits(it.value),
             f"{it.error:+.1%}",
-            it.found.algorithm,
-            it.found.protocol,
+            it.forecast.algorithm,
+            it.forecast.protocol,
         ]
         for it in rows
     ]
