@@ -377,6 +377,15 @@ def test_global_batch_is_kept_on_other_gpus(tmp_path):
     assert "global_batch_size" in shown and "not a multiple" in shown
 
 
+def test_each_number_of_gpus_has_its_own_passes(tmp_path):
+    words = ("simulate", written(tmp_path, "nemo.yaml"), "--gpu", "h100", "--strategy", "native", "--json")
+    alone = [row for gpus in ("16", "32") for row in cli.answer(*words, "--gpus", gpus)]
+    together = cli.answer(*words, "--gpus", "16,32")
+    assert [row["iteration_s"] for row in together] == [row["iteration_s"] for row in alone]
+    assert together[1]["iteration_s"] < 0.6 * together[0]["iteration_s"]
+    assert together[0]["file"]["assumed"][-1]["assumption"] == "on 32 GPUs: --accumulate 8"
+
+
 def test_open_degrees_make_no_contradiction(tmp_path):
     text = MEGATRON.replace("--tensor-model-parallel-size 2", "--tensor-model-parallel-size $TP")
     text = text.replace("--global-batch-size 128", "--global-batch-size 24")

@@ -61,7 +61,7 @@ def prepare(sweep: Sweep) -> Prepared:
     """Check everything that can be checked without simulating. Raises InvalidArgumentError."""
     with naming(sweep.sources):
         _check_outputs(sweep)
-        prepared = [_prepared(own) for part in sweep.parts for own in part.by_sharding]
+        prepared = [_prepared(own) for part in sweep.parts for own in part.by_options_of_file]
         together = Prepared(
             [scenario for one in prepared for scenario in one.scenarios],
             list(dict.fromkeys(note for one in prepared for note in one.notes)),

@@ -101,31 +101,38 @@ class Sweep:
         return [self.changed(dict(zip(self.each, values, strict=True))) for values in combinations]
 
     @property
-    def by_sharding(self) -> list[Sweep]:
-        """The request, divided where a trainer's file gives other options under other shardings."""
-        shardings = self.get("sharding") or ()
-        if self.file is None or len(shardings) < 2:
-            return [self]
-        runs = [
-            [name for name, _ in run]
-            for _, run in groupby(
-                [(name, {**self.changed({"sharding": [name]}).values, "sharding": None}) for name in shardings],
-                key=itemgetter(1),
-            )
-        ]
-        if len(runs) == 1:
-            return [self]
-        return [replace(self.changed({"sharding": run}), beside=shardings) for run in runs]
-
-    def described_file(self, shardings: Sequence[str] = ()) -> TrainerFile | None:
-        """Return the trainer's file, with what it says under these shardings, or those that are forecast.
+    def by_options_of_file(self) -> list[Sweep]:
+        """The request, divided where a trainer's file gives other options on other numbers of GPUs or shardings.
 
         Raises InvalidArgumentError if one of them contradicts the file.
         """
+        shardings = self.get("sharding") or ()
+        if self.file is None:
+            return [self]
+        every = [own for some in self._divided("workers") for own in some._divided("sharding")]
+        return [replace(own, beside=shardings) for own in every] if len(every) > 1 else every
+
+    def _divided(self, setting: str) -> list[Sweep]:
+        """Return the request, divided where the file gives other options under another of a setting's values."""
+        values = self.get(setting) or ()
+        if len(values) < 2:
+            return [self]
+        options = [(value, {**self.changed({setting: [value]}).values, setting: None}) for value in values]
+        runs = [[value for value, _ in run] for _, run in groupby(options, key=itemgetter(1))]
+        return [self] if len(runs) == 1 else [self.changed({setting: run}) for run in runs]
+
+    def described_file(self, shardings: Sequence[str] = ()) -> TrainerFile | None:
+        """Return the trainer's file, with what it says on other numbers of GPUs, and under other shardings.
+
+        `shardings`: by default those that are forecast. Raises InvalidArgumentError if one contradicts the file.
+        """
         if self.file is None:
             return None
+        counts = self.get("workers") or () if self.file.given.place != "advise" else ()
+        on = {str(count): self.changed({"workers": [count]}).values for count in counts}
         names = shardings or self.get("sharding") or ()
-        return self.file.described(self.values, {name: self.changed({"sharding": [name]}).values for name in names})
+        under = {name: self.changed({"sharding": [name]}).values for name in names}
+        return self.file.described(self.values, on, "on {} GPUs").described(self.values, under, "under {}")
 
     @property
     def compared_shardings(self) -> Sequence[str] | None:

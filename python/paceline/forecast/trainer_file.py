@@ -85,23 +85,24 @@ class TrainerFile:
         passes = int(self.options.get("microbatches", self.options.get("accumulate", 1)))
         return int(self.options["batch"]) * passes * max(1, workers // shared)
 
-    def described(self, values: Mapping[str, Any], under: Mapping[str, Mapping[str, Any]]) -> TrainerFile:
-        """Return the file with an assumption for each option that it gives under a sharding, and not otherwise.
+    def described(self, values: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]], words: str) -> TrainerFile:
+        """Return the file with an assumption for each option that it gives under a condition, and not otherwise.
 
         Args:
-            values: All options, under the first sharding, or the file's.
-            under: All options under other shardings, by these.
+            values: All options, under the first condition, or the file's.
+            others: All options under other conditions, by these.
+            words: A condition's words (`under {}`).
         """
         from paceline.interop.trainers.reading import Assumption
 
-        shardings: dict[str, list[str]] = {}
-        for name, others in under.items():
-            names = [one for one in dict.fromkeys([*others, *values]) if one != "sharding"]
-            for one in (one for one in names if others.get(one) != values.get(one)):
-                option = SETTINGS[one].source(self.given.given_by, others.get(one, values.get(one))).name
-                words = f"no {option}" if one not in others else f"{option} {others[one]}"
-                shardings.setdefault(words, []).append(name)
-        made = [Assumption(f"under {units.listed(names)}: {words}") for words, names in shardings.items()]
+        conditions: dict[str, list[str]] = {}
+        for condition, own in others.items():
+            names = [one for one in dict.fromkeys([*own, *values]) if one not in ("sharding", "workers")]
+            for one in (one for one in names if own.get(one) != values.get(one)):
+                option = SETTINGS[one].source(self.given.given_by, own.get(one, values.get(one))).name
+                difference = f"no {option}" if one not in own else f"{option} {own[one]}"
+                conditions.setdefault(difference, []).append(condition)
+        made = [Assumption(f"{words.format(units.listed(names))}: {one}") for one, names in conditions.items()]
         return replace(self, assumptions=(*self.assumptions, *made))
 
     @property

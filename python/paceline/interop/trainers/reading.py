@@ -430,9 +430,6 @@ class Reading:
                 f"{total} samples are not a multiple of {each}, those of {self.replicas} data-parallel ranks at a time",
                 f"{near} (or other --gpus or --batch)",
             )
-        several = self.given.get("workers")
-        if isinstance(several, list) and len(several) > 1:
-            self.assume(f"{total // each} passes on each number of GPUs, those of {self.gpus}", "one --gpus at a time")
         self.passes(total // each, field_name, *names)
 
     def include(self, trainer: Trainer, path: Path, values: Values, labels: Mapping[str, str]) -> None:
