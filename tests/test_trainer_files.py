@@ -386,6 +386,12 @@ def test_each_number_of_gpus_has_its_own_passes(tmp_path):
     assert together[0]["file"]["assumed"][-1]["assumption"] == "on 32 GPUs: --accumulate 8"
 
 
+@pytest.mark.parametrize(("tuning", "dtype"), [("full", "fp32"), ("freeze", "fp32"), ("lora", "bf16")])
+def test_llama_factory_without_a_type_casts_what_is_trained(tmp_path, tuning, dtype):
+    text = f"model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\nfinetuning_type: {tuning}\n"
+    assert options(tmp_path, "job.yaml", text, workers=[8])["dtype"] == dtype
+
+
 def test_open_degrees_make_no_contradiction(tmp_path):
     text = MEGATRON.replace("--tensor-model-parallel-size 2", "--tensor-model-parallel-size $TP")
     text = text.replace("--global-batch-size 128", "--global-batch-size 24")

@@ -51,7 +51,8 @@ def _derive(reading: Reading) -> None:
         if reading.flag("bf16") or reading.flag("fp16"):
             # Autocast to what the parameters are in already.
             reading.known(reading.present("bf16", "fp16"), "beside pure_bf16")
-    elif not reading.has("bf16", "fp16"):
+    elif _kind(reading) == "lora" and not reading.has("bf16", "fp16"):
+        # The frozen weights stay in the checkpoint's type; all that is trained is cast to FP32.
         reading.default("dtype", "bf16", "bf16, the type of most checkpoints", "--dtype NAME")
         hf_trainer.precision(reading, "bf16")
     else:
@@ -92,8 +93,12 @@ def _parallel(reading: Reading) -> None:
     reading.take("checkpointing", kind, "recompute_granularity")
 
 
+def _kind(reading: Reading) -> str:
+    return reading.choice({one: one for one in ("full", "lora", "freeze", "oft")}, "finetuning_type") or "lora"
+
+
 def _tuning(reading: Reading, *, autocast: bool) -> None:
-    kind = reading.choice({one: one for one in ("full", "lora", "freeze", "oft")}, "finetuning_type") or "lora"
+    kind = _kind(reading)
     if kind in ("freeze", "oft"):
         reading.leave("finetuning_type", f"{kind}; --freeze says which layers are not trained")
     bits = reading.choice(_QUANTIZED, "quantization_bit")
