@@ -25,6 +25,7 @@ MULTIPLIED = {
     "long-sums.sh": f"A={'1+' * 50_000}1\n{SELF}" + "".join(f" --x{n} $((A))" for n in range(50_000)),
     "each.sh": f"A={LONG}\n" + "".join(f"b{n}=$A\n" for n in range(50_000)),
     "references.yml": f"a: {LONG}\nb: '{'${a}' * 100_000}'\n",
+    "base-60.yml": f"base_model: NousResearch/Meta-Llama-3-8B\nmicro_batch_size: {'9:' * 200_000}9\n",
     "references-to-lists.yml": f"a: [{'x, ' * 10_000}]\nb: '{'${a}' * 100_000}'\n",
     "lists.yml": f"a: &a [{'x, ' * 10_000}]\n" + "".join(f"k{n}: *a\n" for n in range(50_000)),
     "merges.yml": f"a: &a {{{', '.join(f'k{n}: 1' for n in range(5000))}}}\n"

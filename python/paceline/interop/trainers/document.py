@@ -27,6 +27,8 @@ billions."""
 _MOST_FILLED = 1 << 18
 """Characters that references to other fields may have, all in all."""
 _DEEPEST = 32
+_LONGEST_NUMBER = 400
+"""Characters; longer ones are text. PyYAML reads base 60 (`1:30`) in time that grows with the square of the length."""
 _LONGEST = 4096
 """Bits of an integer: Python prints those of up to 4,300 digits."""
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".args")
@@ -142,6 +144,13 @@ def _yaml_loader(twice: list[str]) -> Any:  # noqa: ANN401 - a class of PyYAML's
                             count.more(len(one.value), line=key.start_mark.line + 1)
             super().flatten_mapping(node)
 
+        def number(self, node: Any) -> object:  # noqa: ANN401
+            if len(node.value) > _LONGEST_NUMBER:
+                return node.value
+            return yaml.SafeLoader.yaml_constructors[node.tag](self, node)
+
+    for kind in ("int", "float"):
+        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", Loader.number)
     return Loader
 
 
