@@ -27,7 +27,7 @@ billions."""
 _MOST_FILLED = 1 << 18
 """Characters that references to other fields may have, all in all."""
 _DEEPEST = 32
-_LONGEST_NUMBER = 400
+_LONGEST_NUMBER = 20_000
 """Characters; longer ones are text. PyYAML reads base 60 (`1:30`) in time that grows with the square of the length."""
 _LONGEST = 4096
 """Bits of an integer: Python prints those of up to 4,300 digits."""
