@@ -15,6 +15,10 @@ from paceline.catalog.gpus import all_hardware, find_hardware
 from paceline.catalog.nodes import GPUS_PER_NODE, inside_of, node_fields, nodes_of, nodes_of_device
 from paceline.catalog.rates import all_rates
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.prepare import prepare
+from paceline.forecast.request import Sweep
+from paceline.forecast.run import result_of
+from paceline.settings.table import SIMULATE
 
 verdict = partial(cli.said, "simulate", "--strategy", "native")
 
@@ -177,11 +181,11 @@ def test_a_rate_alone_is_of_one_rank_a_node_and_the_verdict_says_so():
 
 def test_what_is_assumed_is_said():
     result = verdict("gpt2-small", "--gpu", "l4", "--gpus", "8")
-    assert (
-        "Assumed up to 8 GPUs per node over PCI Express of 192 Gbps and 100 Gbps between nodes, as in g6.48xlarge: "
-        in result
+    several = "Assumed up to 8 GPUs per node over PCI Express of 192 Gbps"
+    assert f"{several} and 100 Gbps over TCP between nodes, as in g6.48xlarge: " in result
+    assert "instances have the L4 24 GB (--gpus-per-node, --bandwidth, --channel, --cluster g6.48xlarge, " in " ".join(
+        result.split()
     )
-    assert "instances have the L4 24 GB (--gpus-per-node, --bandwidth, --cluster g6.48xlarge, " in result
     assert "GPUs per node over NVLink" in verdict("gpt2-small", "--gpu", "h800", "--gpus", "8")
     assert "no built-in cluster" not in verdict(
         *("gpt2-small", "--gpu", "l4", "--gpus", "8", "--gpus-per-node", "4", "--bandwidth", "100Gbps")
@@ -303,9 +307,56 @@ def test_gpus_of_data_centers_have_the_networks_that_they_are_sold_with():
     words = ("llama-3-8b", "--sharding", "zero3", "--gpus", 16)
     [h20], [h800] = forecast(*words, "--gpu", "h20"), forecast(*words, "--gpu", "h800")
     assert min(one["scaling_efficiency"] for one in (h20, h800)) > 0.8
-    # A rate that is given replaces all of the assumed network.
-    hopper = nodes_of(find_hardware("h800"), between=False).cluster
-    assert (hopper.bandwidth_bps, hopper.channel, hopper.nics_per_node) == (25e9, "auto", 1)
+
+
+@pytest.mark.parametrize("gpu", [device.name for device in all_hardware()])
+def test_a_value_that_is_assumed_changes_nothing_when_it_is_given(gpu):
+    [scenario] = prepared(gpu).scenarios
+    assumed, base_s = scenario.cluster, result_of(scenario).iteration_s
+    for options in (
+        {"bandwidth": written_rate(assumed.bandwidth_bps)},
+        {"gpus_per_node": assumed.gpus_per_node},
+        {"latency": f"{assumed.latency_s!r}s"},
+        {"channel": assumed.channel},
+    ):
+        [own] = prepared(gpu, **options).scenarios
+        assert result_of(own).iteration_s == pytest.approx(base_s, rel=1e-9), options
+
+
+def prepared(gpu, **options):
+    words = {
+        "gpu": gpu,
+        "workers": 2 * nodes_of(find_hardware(gpu)).cluster.gpus_per_node,
+        "sharding": "zero3",
+        "seq": "512",
+        **options,
+    }
+    return prepare(Sweep.of("llama-3.2-1b", words, SIMULATE, "flag", one_strategy=True))
+
+
+def test_a_channel_that_is_not_usual_of_a_given_rate_is_said():
+    words = ("llama-3-8b", "--gpu", "l40s", "--gpus", 16, "--sharding", "zero3")
+    said = {
+        (): "400 Gbps over TCP between nodes, as in g6e.48xlarge: instances have the L40S 48 GB "
+        "(--gpus-per-node, --bandwidth, --channel, --cluster g6e.48xlarge, ",
+        ("--bandwidth", "400Gbps"): "TCP between nodes, as in g6e.48xlarge: instances have the L40S 48 GB "
+        "(--gpus-per-node, --channel, --cluster g6e.48xlarge, ",
+    }
+    for given, note in said.items():
+        answer = " ".join(verdict(*words, *given).split())
+        assert note in answer
+        assert f"(assumed {note.partition(',')[0]}: --cluster or --{'channel' if given else 'bandwidth'})" in answer
+    for given in (("--channel", "rdma"), ("--channel", "tcp")):
+        assert "TCP between" not in " ".join(verdict(*words, "--bandwidth", "400Gbps", *given).split())
+    # TCP is usual up to 25 Gbps, and RDMA above.
+    assert "TCP between nodes" not in verdict(*words, "--bandwidth", "25Gbps")
+    slow = verdict("gpt2-small", "--gpu", "h100", "--gpus", 16, "--bandwidth", "25Gbps")
+    assert "Assumed dgx-h100 nodes with RDMA between nodes (--channel); choose others" in " ".join(slow.split())
+    assert "RDMA between" not in verdict("gpt2-small", "--gpu", "h100", "--gpus", 16, "--bandwidth", "400Gbps")
+    # A library with one channel assumes none.
+    gloo = ("--library", "ddp-gloo", "--bandwidth", "100Gbps")
+    assert "RDMA between" not in verdict("gpt2-small", "--gpu", "h20", "--gpus", 16, *gloo[:2])
+    assert "TCP between" not in verdict("gpt2-small", "--gpu", "l40s", "--gpus", 16, *gloo)
 
 
 def test_instances_that_have_a_gpu_are_named():

@@ -7,13 +7,13 @@ models and of recordings, ask here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from paceline._core import Cluster
+from paceline._core import Cluster, parse_rate
 from paceline._internal import units
 from paceline.catalog import channels, nccl
 from paceline.catalog.builtin import fields_given, load_cluster
@@ -70,35 +70,55 @@ class Nodes:
         """The links between the GPUs of a node: rate, kind, and whether they are a mesh."""
         return self.cluster.intra_bandwidth_bps, self.cluster.intra_link, self.cluster.mesh is not None
 
-    def note(self, given: Collection[str] = (), spelling: dict[str, str] | None = None) -> str | None:
+    def between(self, given: Mapping[str, Any]) -> tuple[str, list[str]]:
+        """Return what is assumed between them, and the settings that replace it; empty if that is nothing.
+
+        A rate that is given replaces theirs alone. Their channel stays, which is said where another is usual of the
+        rate.
+
+        Args:
+            given: Settings of nodes that are given; of `bandwidth`, all rates.
+        """
+        rates, channel = given.get("bandwidth"), self.cluster.channel
+        is_assumed = channel != "auto" and "channel" not in given
+        if rates is None:
+            rate = units.rate(self.cluster.bandwidth_bps)
+            if not is_assumed:
+                return f"{rate} between nodes", ["bandwidth"]
+            return f"{rate} over {channel.upper()} between nodes", ["bandwidth", "channel"]
+        if not is_assumed or {channels.auto(parse_rate(rate)) for rate in rates} == {channel}:
+            return "", []
+        return f"{channel.upper()} between nodes", ["channel"]
+
+    def note(self, given: Mapping[str, Any], spelling: Mapping[str, str]) -> str | None:
         """Return what is assumed, beside the fields of the cluster that were given; None if that is nothing.
 
-        `spelling`: how the settings `gpus_per_node`, `bandwidth` and `cluster` are given here.
+        Args:
+            given: Settings of nodes that are given; of `bandwidth`, all rates.
+            spelling: How `gpus_per_node`, `bandwidth`, `channel` and `cluster` are given here, if they can be.
         """
-        names = {name: name for name in ("gpus_per_node", "bandwidth", "cluster")} | (spelling or {})
+        between, settings = self.between(given)
+        names = [spelling[name] for name in settings if name in spelling]
         if self.known is not None:
-            return f"Assumed {self.known} nodes; choose others with {names['cluster']}"
-        left = [name for name in ("gpus_per_node", "bandwidth") if name not in given]
-        if not left:
+            with_channel = f" with {between} ({names[0]})" if settings == ["channel"] and names else ""
+            return f"Assumed {self.known} nodes{with_channel}; choose others with {spelling['cluster']}"
+        assumed = []
+        if "gpus_per_node" not in given:
+            cluster, inside = self.cluster, _LINK_TITLES.get(self.cluster.intra_link or "", "NVLink")
+            if cluster.intra_link == "pcie":
+                through = "" if cluster.peer_access else " through the host's memory"
+                inside = f"PCI Express of {units.rate(cluster.intra_bandwidth_bps)}{through}"
+            several = f"up to {cluster.gpus_per_node} GPUs per node over {inside}"
+            assumed.append(several if cluster.gpus_per_node > 1 else "1 GPU per node")
+            names = [spelling["gpus_per_node"], *names]
+        if between:
+            assumed.append(between if self.like is None else f"{between}, as in {self.like}")
+        if not assumed:
             return None
-        cluster = self.cluster
-        inside = _LINK_TITLES.get(cluster.intra_link or "", "NVLink")
-        if cluster.intra_link == "pcie":
-            through = "" if cluster.peer_access else " through the host's memory"
-            inside = f"PCI Express of {units.rate(cluster.intra_bandwidth_bps)}{through}"
-        several = f"up to {cluster.gpus_per_node} GPUs per node over {inside}"
-        as_in = "" if self.like is None else f", as in {self.like}"
-        assumed = {
-            "gpus_per_node": several if cluster.gpus_per_node > 1 else "1 GPU per node",
-            "bandwidth": f"{units.rate(cluster.bandwidth_bps)} between nodes{as_in}",
-        }
         shown = f" {units.listed(self.instances[:_SHOWN], 'or')}" if self.instances else ""
-        others = f"{names['cluster']}{shown}"
         having = "instances have" if self.instances else "no built-in cluster has"
-        return (
-            f"Assumed {units.listed([assumed[name] for name in left])}: {having} the {self.title} "
-            f"({', '.join([*(names[name] for name in left), others])})"
-        )
+        names.append(f"{spelling['cluster']}{shown}")
+        return f"Assumed {units.listed(assumed)}: {having} the {self.title} ({', '.join(names)})"
 
 
 def with_inside(
@@ -154,21 +174,17 @@ def known_nodes(gpu: str) -> Nodes | None:
         return None
 
 
-def nodes_of(gpu: Hardware, *, between: bool = True) -> Nodes:
-    """Return the nodes of a GPU: of its cluster, or else those that its file tells, or 8 over NVLink or PCI Express.
-
-    `between`: whether the network that its file tells is assumed; otherwise the rate is given.
-    """
+def nodes_of(gpu: Hardware) -> Nodes:
+    """Return the nodes of a GPU: of its cluster, or else those that its file tells, or 8 over NVLink or PCI Express."""
     if gpu.node is not None:
         return Nodes(gpu.title, load_cluster(gpu.node), gpu.node)
     like = gpu.network.get("like")
     usual = None if like is None else load_cluster(like)
     per_node = gpu.network.get("gpus_per_node", GPUS_PER_NODE) if usual is None else usual.gpus_per_node
     inside = load_cluster(None, gpus_per_node=per_node, gpu=gpu.title, **inside_fields(gpu))
-    cluster = inside
-    if usual is not None and between:
+    if usual is not None:
         cluster = usual.replace(name=inside.name, **{field: getattr(inside, field) for field in _INSIDE.values()})
-    elif between:
+    else:
         cluster = load_cluster(inside, bandwidth=gpu.network.get("bandwidth"))
     return Nodes(gpu.title, cluster, None, like, instances_with(gpu))
 

@@ -351,15 +351,11 @@ class Sweep:
         """Return the nodes that are assumed of the GPU of a model, or of a recording."""
         workload = self.workload(self.trace)
         if workload is not None:
-            return nodes_of(workload.hardware, between=self.get("bandwidth") is None)
+            return nodes_of(workload.hardware)
         if (device := self._device(self.trace)) is not None:
             return nodes_of_device(device_rate(load_trace(_recording(self.trace)), device).device)
         hardware = self._computed_on(self.trace) or titled(load_trace(_recording(self.trace)).device)
-        return (
-            None
-            if hardware is None or self.get("samples_per_s") is not None
-            else nodes_of(hardware, between=self.get("bandwidth") is None)
-        )
+        return None if hardware is None or self.get("samples_per_s") is not None else nodes_of(hardware)
 
     @property
     def is_one_a_node(self) -> bool:
@@ -379,22 +375,34 @@ class Sweep:
         """Return which nodes are assumed if no cluster is given, or what is assumed inside those of one."""
         if self.get("cluster") is not None:
             return self._with_inside()[1]
-        settings = {name: self.spelling(name) for name in ("gpus_per_node", "bandwidth", "cluster")}
+        # A file of jobs has no channel of its own.
+        names = ("gpus_per_node", "bandwidth", *(() if self.given_by == "key" else ("channel",)), "cluster")
+        settings = {name: self.spelling(name) for name in names}
         if self.is_one_a_node:
             return [notes.one_rank_a_node(self.spelling("samples_per_s"), settings)]
         nodes = self.nodes()
-        note = None if nodes is None else nodes.note(self.values, settings)
+        note = None if nodes is None else nodes.note(self._given_of_nodes, settings)
         return [] if note is None else [note]
 
     @property
     def assumed_network(self) -> str:
-        """The rate between nodes that is assumed, and how to give one; empty unless no built-in cluster has the GPU."""
-        if self.get("cluster") is not None or self.get("bandwidth") is not None or self.is_one_a_node:
+        """What is assumed between nodes, and how to give it; empty unless no built-in cluster has the GPU."""
+        if self.get("cluster") is not None or self.is_one_a_node:
             return ""
         nodes = self.nodes()
         if nodes is None or nodes.known is not None:
             return ""
-        return notes.assumed_network(nodes.cluster.bandwidth_bps, self.spelling("cluster"), self.spelling("bandwidth"))
+        between, settings = nodes.between(self._given_of_nodes)
+        return f"{between}: {self.spelling('cluster')} or {self.spelling(settings[0])}" if between else ""
+
+    @property
+    def _given_of_nodes(self) -> Mapping[str, Any]:
+        """Settings of nodes that are given; a library may have a channel of its own."""
+        names = self.get("library") or [None]
+        if self.workload(self.trace) is None:
+            names = [self.library_of(load_trace(_recording(self.trace)), name).name for name in names]
+        own = [find_library(name).channel for name in names if name is not None]
+        return {**self.values, "channel": own[0]} if any(own) else self.values
 
     def other_gpus_note(self) -> list[str]:
         """Return a note if a model is computed by other GPUs than the cluster's nodes have."""
@@ -552,7 +560,7 @@ class Sweep:
 
     def _links(self, workload: Workload) -> Links:
         """Return over what tokens come to experts, and keys and values to queries. Raises InvalidArgumentError."""
-        assumed = nodes_of(workload.hardware, between=self.get("bandwidth") is None).cluster
+        assumed = nodes_of(workload.hardware).cluster
         source = self._in_groups(assumed if self.get("cluster") is None else self._loaded())
         rates = self.get("bandwidth") or [None]
         own = load_cluster(source, gpus_per_node=self.get("gpus_per_node"), bandwidth=rates[0])

@@ -93,11 +93,6 @@ def one_rank_a_node(rate: str, settings: Mapping[str, str]) -> str:
     return f"Assumed one rank per node: {rate} names no GPU ({more} says how many share one)"
 
 
-def assumed_network(bandwidth_bps: float, cluster: str, bandwidth: str) -> str:
-    """Return which rate between nodes is assumed; the settings give another."""
-    return f"{units.rate(bandwidth_bps)} between nodes: {cluster} or {bandwidth}"
-
-
 def other_gpus(computing: str, cluster: str, linked: str) -> str:
     """Return that a model is computed by other GPUs than the cluster's nodes have."""
     return f"Compute and memory are those of the {computing}, links those of {cluster}, which has the {linked}"
