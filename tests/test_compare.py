@@ -397,6 +397,52 @@ def test_a_lower_clock_is_a_rarer_power_limit():
     assert shares[1] < shares[0]
 
 
+def test_another_unit_is_tried_with_the_number_that_was_given():
+    actual = answer(*LLAMA[:4], 16, *LLAMA[5:], "--measured", "3,000 tokens/s")
+    assert actual["causes"][0]["try"] == "--measured 3000tokens/s/GPU (of each GPU), 3000tokens/s/all (of all)"
+    [mfu] = [one for one in answer(*LLAMA, "--measured", "20%MFU")["causes"] if one["cause"] == "unit"]
+    assert mfu["try"] == "--measured 10%MFU (of the dense peak)"
+    [part] = [
+        one for one in answer(*LLAMA, "--accumulate", 4, "--measured", "2.5s")["causes"] if one["cause"] == "unit"
+    ]
+    assert part["try"] == "--measured 10s (4 passes are a step)"
+
+
+def test_what_was_given_is_not_called_assumed():
+    words = ("llama-3.2-1b", "--gpus", 16, "--sharding", "zero3", "--measured", "20s")
+
+    def network(*options):
+        """Return what speaks for sockets, by title."""
+        causes = [one for one in answer(*words, *options)["causes"] if one["cause"] in ("sockets", "no-plugin")]
+        return {one["title"]: [fact for fact in one["for"] if "over sockets of" not in fact] for one in causes}
+
+    over_rdma, over_tcp = "NCCL over TCP sockets", "TCP sockets slower than forecast"
+    rate, rdma = "the network's rate is assumed, not given", "RDMA is assumed, not given"
+    assert network("--gpu", "h100") == {over_rdma: [rate]}
+    assert network("--gpu", "h100", "--bandwidth", "3200Gbps") == {over_rdma: [rdma]}
+    assert network("--gpu", "h100", "--bandwidth", "3200Gbps", "--channel", "rdma") == {over_rdma: []}
+    assert network("--gpu", "h100", "--cluster", "dgx-h100") == {over_rdma: []}
+    # A forecast over TCP has sockets already, whether the channel was given or not.
+    for options in (("l40s",), ("rtx-4090",), ("h100", "--channel", "tcp")):
+        assert network("--gpu", *options) == {over_tcp: [rate]}
+    for options in (
+        ("l40s", "--bandwidth", "400Gbps"),
+        ("rtx-4090", "--bandwidth", "25Gbps"),
+        ("l40s", "--cluster", "g6e.48xlarge"),
+    ):
+        assert network("--gpu", *options) == {over_tcp: []}
+    # Nothing of RDMA is lost there, and no cause is as the forecast.
+    over_tcp = answer(*words, "--gpu", "rtx-4090")
+    assert not {"gpudirect-off", "acs"} & {*names(over_tcp)}
+    assert all(one["forecast_s"] > 1.01 * over_tcp["forecast_s"] for one in over_tcp["causes"])
+
+
+def test_a_forecast_that_exceeds_the_memory_by_far_is_of_another_run():
+    words = ("--gpu", "t4", "--gpus", 1, "--measured")
+    assert "memory-pressure" not in names(answer("llama-3.2-1b", *words, "60s"))
+    assert "memory-pressure" in names(answer("gpt2-medium", *words, "3s", "--batch", 6))
+
+
 def test_of_which_gpus_a_rate_is_is_said():
     assert "of all 64 GPUs together" in cli.output("compare", *LLAMA, "--measured", "7000tokens/s")
     # A rate of each GPU that is 1.25 times as slow is likelier than one of all that is 80 times as slow.
@@ -522,9 +568,17 @@ def test_ranks_and_nodes_of_a_log_are_taken_or_compared(tmp_path):
     text = cli.output(*words)
     assert text.startswith("allreduce:1GiB, 4 GPUs: ") and "4 ranks on 2 nodes, as in nccl.log" in text
     assert cli.output(*words, "--gpus", 4, "--gpus-per-node", 2).splitlines()[0] == text.splitlines()[0]
-    for other in (("--gpus", 16), ("--gpus-per-node", 4)):
-        refused = cli.refused(*words, *other)
-        assert "has 4 ranks on 2 nodes, and the forecast" in refused and "--gpus 4 --gpus-per-node 2" in refused
+    # Without a cluster, each rank has a node, and nothing is taken.
+    alone = ("compare", "allreduce:1GiB", "--measured", log)
+    for refused, forecast in (
+        (cli.refused(*words, "--gpus", 16), "16 on 2 nodes"),
+        (cli.refused(*words, "--gpus-per-node", 4), "4 on 1 node"),
+        (cli.refused(*alone, "--gpus", 16), "16 on 16 nodes"),
+        (cli.refused(*alone, "--gpus", 4), "4 on 4 nodes"),
+    ):
+        assert f"has 4 ranks on 2 nodes, and the forecast {forecast}\n" in refused
+        assert "--gpus 4 --gpus-per-node 2" in refused
+    assert "4 GPUs: " in cli.output(*alone, "--gpus", 4, "--gpus-per-node", 2)
 
 
 def test_a_file_of_another_gpu_is_said(tmp_path):

@@ -211,7 +211,7 @@ def _log(path: Path, forecaster: Forecaster) -> Measured:
             setting="measured",
             remedy="nccl-tests compiled with MPI (make MPI=1 MPI_HOME=…), or all_reduce_perf -g 8 on one node",
         )
-    notes = _placed(path, known[-1], forecaster) if forecaster.is_of_nccl else []
+    notes = _placed(path, known[-1], forecaster)
     rows = tuple(Timed(size, wanted[size], forecaster.of_size(spec.kind, size)) for size in sorted(wanted))
     if spec.sizes != (largest,):
         forecaster.take(f"{spec.kind}:{_written(largest)}")
@@ -227,24 +227,32 @@ def _log(path: Path, forecaster: Forecaster) -> Measured:
 
 
 def _placed(path: Path, test: Read, forecaster: Forecaster) -> list[str]:
-    """Give a forecast the ranks and nodes of a log where none are given. Raises InvalidArgumentError if they differ."""
+    """Give a forecast of NCCL the ranks and nodes of a log where none are given.
+
+    Raises InvalidArgumentError if those of a forecast differ.
+    """
     if test.devices is None:
         return []
     options, taken = forecaster.options, False
-    if options.get("workers") is None and options.get("gpus") is None:
+    if forecaster.is_of_nccl and options.get("workers") is None and options.get("gpus") is None:
         forecaster.give(workers=str(test.devices))
         taken = True
-    if test.nodes is not None and options.get("gpus_per_node") is None and forecaster.places[1] != test.nodes:
-        forecaster.give(gpus_per_node=str(-(-test.devices // test.nodes)))
-        taken = True
-    ranks, nodes = forecaster.places
     on = "" if test.nodes is None else f" on {units.count(test.nodes, 'node')}"
-    if ranks != test.devices or test.nodes not in (None, nodes):
-        per_node = "" if test.nodes is None else f" {{gpus_per_node={-(-test.devices // test.nodes)}}}"
+    per_node = None if test.nodes is None else -(-test.devices // test.nodes)
+    ranks, nodes = forecaster.places
+    is_other = test.nodes not in (None, nodes)
+    if is_other and ranks == test.devices and forecaster.is_of_nccl and options.get("gpus_per_node") is None:
+        forecaster.give(gpus_per_node=str(per_node))
+        taken, is_other = True, forecaster.places[1] != test.nodes
+    if is_other or ranks != test.devices:
+        remedy = f"{{gpus={test.devices}}}{'' if per_node is None else f' {{gpus_per_node={per_node}}}'}"
+        if not forecaster.is_of_nccl and options.get("cluster") is None:
+            remedy += ", or {cluster=dgx-h100} with its GPUs (list: paceline list clusters)"
         raise InvalidArgumentError(
-            f"{path}: has {units.count(test.devices, 'rank')}{on}, and the forecast {ranks} on {nodes}",
+            f"{path}: has {units.count(test.devices, 'rank')}{on}, and the forecast {ranks} on "
+            f"{units.count(nodes, 'node')}",
             setting="measured",
-            remedy=f"{{gpus={test.devices}}}{per_node}",
+            remedy=remedy,
         )
     return [f"{units.count(ranks, 'rank')}{on}, as in {path.name}"] if taken else []
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline._core import Cluster
 from paceline.catalog.builtin_names import COLLECTIVES
+from paceline.catalog.channels import with_channel
 from paceline.catalog.gpus import Hardware, titled
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
@@ -90,9 +91,12 @@ class Forecaster:
 
     @property
     def places(self) -> tuple[int, int]:
-        """The ranks of a collective of NCCL, and their nodes."""
-        group = self._answer({}).group
-        return group.ranks, group.nodes
+        """The ranks of a collective, and their nodes."""
+        if self.is_of_nccl:
+            group = self._answer({}).group
+            return group.ranks, group.nodes
+        ranks = self.scenario.workers
+        return ranks, -(-ranks // self.scenario.cluster.gpus_per_node)
 
     def of_size(self, kind: str, size: int) -> float:
         """Return the time of the collective with another size."""
@@ -110,8 +114,11 @@ class Forecaster:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The nodes with their network, before tensor-parallel GPUs share them."""
-        return self.answer.nodes if self.is_of_nccl else self._sweep({}).undivided()
+        """The nodes with their network and its channel, before tensor-parallel GPUs share them."""
+        if self.is_of_nccl:
+            return self.answer.nodes
+        own, channel = self._sweep({}).undivided(), self.scenario.cluster.channel
+        return own if channel == "none" else with_channel(own, channel)
 
     @cached_property
     def networks(self) -> Mapping[FabricName, Alternative]:

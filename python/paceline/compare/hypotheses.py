@@ -50,7 +50,7 @@ _RETRIES = (1.05, 4.0)
 """Times that a step takes as long while the allocator frees and allocates memory anew."""
 _NEARLY_FULL = 0.85
 """Share of a GPU's memory from which that is possible: jobs' peaks vary, and blocks are in pieces
-(docs/explanation/memory.md)."""
+(docs/explanation/memory.md). A forecast that exceeds the memory by as much is of another run."""
 _HALF_FULL = 0.5
 """Share of a GPU's memory from which unsharded states may have been offloaded. Sharding libraries have an option for
 it, which recipes set whether memory is short or not."""
@@ -70,7 +70,8 @@ _PADDED = (0.2, 0.95)
 _BATCHES = (2, 4, 8)
 _FULL = "full"
 _MUCH = 1.2
-"""Times that a forecast over TCP takes as long as over RDMA, from which it is said."""
+"""Times that a forecast over TCP takes as long as over RDMA, from which it is said; and as the measured time, to which
+it speaks for sockets."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Question:
     def is_over_tcp(self) -> bool:
         """Whether the forecast sends over TCP between nodes."""
         if self.forecaster.is_of_nccl:
-            return self.forecaster.options.get("channel") == "tcp"
+            return self.forecaster.answer.nodes.channel == "tcp"
         result = self.forecast.result
         return result is not None and result.channel == "tcp" and self.several_nodes
 
@@ -269,26 +270,41 @@ def _networks(question: Question) -> Iterator[Hypothesis]:
 
 def _sockets(question: Question, instead: Alternative | None) -> Iterator[Hypothesis]:
     """Yield sockets in the place of another network, or slower ones than the forecast's."""
-    facts = []
+    high = min(_SOCKETS_BPS[1], 0.95 * question.rate_bps)
+    if high <= _SOCKETS_BPS[0]:
+        return
+    variable = Variable(min(_SOCKETS_BPS[0], high / 4), high, _instead(question))
+    facts = _assumed(question)
     if instead is None:
-        high, seconds = min(_SOCKETS_BPS[1], 0.95 * question.rate_bps), _with_rate(question)
-        if question.forecaster.options.get("channel") == "tcp":
-            facts.append("--channel tcp is given, and sockets often reach less than the forecast's share")
-        elif question.forecaster.options.get("bandwidth") is None:
-            facts.append("the network's rate is assumed, not given")
-    else:
-        high, seconds = min(_SOCKETS_BPS[1], 0.95 * question.rate_bps), _on_network(question, instead)
-        if question.forecaster.options.get("cluster") is None:
-            facts.append("the network is assumed, not given")
-        with suppress(InvalidArgumentError):
-            usual_s = question.forecaster.seconds_on(instead.cluster)
-            facts.append(f"over sockets of one interface the forecast is {units.duration(usual_s)}")
-        if instead.name == "no-plugin":
-            facts.append(f"NCCL uses the nodes' RDMA by the plugin {question.forecaster.cluster.nccl_plugin} only")
-    if high > _SOCKETS_BPS[0]:
-        cause = _cause("sockets" if instead is None else instead.name)
-        variable = Variable(min(_SOCKETS_BPS[0], high / 4), high, _instead(question))
-        yield Hypothesis(cause, seconds, variable, facts=tuple(facts))
+        cause = _slow_sockets() if question.is_over_tcp else _cause("sockets")
+        yield Hypothesis(cause, _with_rate(question), variable, facts=tuple(facts))
+        return
+    usual_s = None
+    with suppress(InvalidArgumentError):
+        usual_s = question.forecaster.seconds_on(instead.cluster)
+    if usual_s is not None and _NOTICED * question.forecast.seconds < usual_s < _MUCH * question.seconds:
+        facts.append(f"over sockets of one interface the forecast is {units.duration(usual_s)}")
+    if instead.name == "no-plugin":
+        facts.append(f"NCCL uses the nodes' RDMA by the plugin {question.forecaster.cluster.nccl_plugin} only")
+    yield Hypothesis(_cause(instead.name), _on_network(question, instead), variable, facts=tuple(facts))
+
+
+def _slow_sockets() -> Cause:
+    """Return that sockets are slower than the forecast's, which public issues do not tell from sockets at all."""
+    sockets = _cause("sockets")
+    return replace(_cause("slow-sockets"), name=sockets.name, issues=sockets.issues)
+
+
+def _assumed(question: Question) -> list[str]:
+    """Return what of the network between nodes nobody gave, if anything."""
+    options = question.forecaster.options
+    if options.get("cluster") is not None:
+        return []
+    if options.get("bandwidth") is None:
+        return ["the network's rate is assumed, not given"]
+    if options.get("channel") is None and not question.is_over_tcp:
+        return ["RDMA is assumed, not given"]
+    return []
 
 
 def _on_network(question: Question, network: Alternative) -> Callable[[float], float]:
@@ -370,7 +386,7 @@ def _of_ranks(question: Question) -> Iterator[Hypothesis]:
         Variable(*_CAPPED, lambda factor: f"a clock at {units.percent(1 / factor, 0)}", usual=_USUALLY_CAPPED),
         is_simulated=False,
     )
-    if (_memory_share(question) or 0.0) > _NEARLY_FULL:
+    if _NEARLY_FULL < (_memory_share(question) or 0.0) < 1 / _NEARLY_FULL:
         sharded = result.sharded
         assert sharded is not None and sharded.memory is not None and sharded.capacity_bytes is not None
         full = (
@@ -427,7 +443,7 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
         Variable(*_SLOW_HOST, lambda factor: f"launches that take {units.factor(factor)} as long as usual"),
         is_simulated=False,
     )
-    if question.forecaster.options.get("offload") is None:
+    if question.forecaster.options.get("offload") is None and workload.offload is None:
         yield from _offload(question)
     if workload.optimizer_impl != "loop":
         yield Hypothesis(_cause("optimizer-loop"), _of_options(question, optimizer_impl="loop"), words="a loop")
@@ -518,7 +534,7 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
 
             variable = Variable(*_OF_EACH, of_each)
         yield Hypothesis(
-            _cause("unit"),
+            _unit(_of_each_or_all(measured)),
             lambda factor: gpus * factor * seconds,
             variable,
             words=f"{measured.text} of each GPU, not of all",
@@ -557,7 +573,7 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
         yield Hypothesis(_cause("smaller-batch"), as_many, values)
     if measured.quantity is Quantity.MFU:
         yield Hypothesis(
-            _cause("unit"),
+            _unit(f"--measured {50 * measured.value:.4g}%MFU (of the dense peak)"),
             lambda _: 2 * seconds,
             words="MFU of the peak with sparsity, twice the dense one",
             is_simulated=False,
@@ -569,6 +585,17 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
             Variable(*_PADDED, lambda share: f"{units.percent(share, 0)} real tokens"),
             is_simulated=False,
         )
+
+
+def _unit(remedy: str) -> Cause:
+    """Return that a measurement is of another unit, with that measurement as it would be given."""
+    return replace(_cause("unit"), remedy=remedy)
+
+
+def _of_each_or_all(measured: Measured) -> str:
+    """Return how a rate is given of each GPU, and of all."""
+    rate = f"{measured.value:.10g}{measured.quantity.value}"
+    return f"--measured {rate}/GPU (of each GPU), {rate}/all (of all)"
 
 
 def evidence(question: Question, cause: Cause) -> float:
@@ -627,10 +654,11 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
     gpus = result.gpus
     if measured.quantity in RATES and measured.per_gpu and gpus > 1:
         yield Hypothesis(
-            _cause("unit"),
+            _unit(_of_each_or_all(measured)),
             lambda _: seconds / gpus,
             words=f"{measured.text} of all GPUs, not of each",
             is_simulated=False,
         )
     if measured.quantity in (Quantity.STEP, Quantity.STEPS) and (passes := _passes(question)) > 1:
-        yield Hypothesis(_cause("unit"), lambda _: seconds / passes, words="a pass, not a step", is_simulated=False)
+        unit = _unit(f"--measured {passes * question.seconds:.6g}s ({passes} passes are a step)")
+        yield Hypothesis(unit, lambda _: seconds / passes, words="a pass, not a step", is_simulated=False)

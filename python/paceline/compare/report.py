@@ -124,9 +124,8 @@ def _facts(explanation: Explanation) -> list[Fact]:
     low, high = units.durations(forecast.low_s, forecast.high_s), "80% of usual runs"
     if not forecast.has_interval:
         high = "80%, by forecasts of other conditions: this one has no interval of its own"
-    is_alone = question.forecaster.is_of_nccl or (forecast.result is not None and forecast.result.compute_s == 0)
     of = f" of all {_gpus(question):,} GPUs together" if _is_of_all(question) else ""
-    seconds = f"{units.duration(question.seconds)}{'' if is_alone else ' per step'}"
+    seconds = f"{units.duration(question.seconds)}{_per_step(question)}"
     facts = [Fact("Measured", f"{question.measured.text}{of}: {seconds}")]
     facts.append(Fact("Forecast", f"{units.duration(forecast.seconds)}, likely {low} ({high})"))
     if not question.measured.parts_s and forecast.result is not None and forecast.result.compute_s > 0:
@@ -138,6 +137,12 @@ def _facts(explanation: Explanation) -> list[Fact]:
         facts.append(Fact("Made of", ", ".join(made)))
     facts.append(Fact("Gap", _gap(gap)))
     return facts
+
+
+def _per_step(question: Question) -> str:
+    """Return what follows a time: that it is of a step, unless it is of a collective."""
+    result = question.forecast.result
+    return "" if result is None or result.compute_s == 0 else " per step"
 
 
 def _is_of_all(question: Question) -> bool:
@@ -252,12 +257,10 @@ def _explains(explanation: Explanation, one: Explained) -> list[str]:
         made.append(f"for: {_WORDS[one.part]} has {_gap(gap)}")
     if abs(one.share - 1) <= 1 - _MOST_OF_IT:
         return made
+    seconds = f"{units.duration(one.seconds)}{_per_step(explanation.question)}"
     if one.share > 1:
-        return [*made, f"against: a step would take more, {units.duration(one.seconds)}"]
-    return [
-        *made,
-        f"against: it explains {units.percent(one.share, 0)} of that, {units.duration(one.seconds)} per step",
-    ]
+        return [*made, f"against: it would take more, {seconds}"]
+    return [*made, f"against: it explains {units.percent(one.share, 0)} of that, {seconds}"]
 
 
 def _notes(explanation: Explanation) -> list[str]:

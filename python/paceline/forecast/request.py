@@ -482,11 +482,9 @@ class Sweep:
         return int(ways // per_node)
 
     def undivided(self) -> Cluster:
-        """Return the first cluster with its network, before tensor-parallel GPUs share it."""
+        """Return the first cluster with its network, before its channel is decided and it is shared."""
         rates = {name: (self.get(name) or (None,))[0] for name in ("bandwidth", "latency")}
-        own = load_cluster(self._cluster(), **{**self._own_fields(), **rates})
-        channel = self.get("channel")
-        return own if channel is None else with_channel(own, channel)
+        return load_cluster(self._cluster(), **{**self._own_fields(), **rates})
 
     def machines(self, machine: Cluster, library: Library) -> list[Cluster]:
         """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""

@@ -11,7 +11,7 @@ from typing import Any
 from paceline import _core
 from paceline._core import Cluster, Degraded
 from paceline._internal import units
-from paceline.catalog.builtin import as_nccl_tests, load_cluster
+from paceline.catalog.builtin import as_nccl_tests, fields_given, load_cluster
 from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.catalog.channels import with_channel
 from paceline.catalog.nccl import Kind
@@ -79,10 +79,12 @@ def answers(words: Sequence[str], options: Mapping[str, Any]) -> list[Answer]:
                 f"{words[0]} needs a cluster", remedy="{cluster=dgx-h100} (list: paceline list clusters)"
             )
         rates = sweep.get("bandwidth") or (None,)
-        channel = sweep.get("channel")
+        channel, given = sweep.get("channel"), fields_given(sweep.get("cluster"))
         clusters = [load_cluster(part.machine(), bandwidth=rate) for part in sweep.parts for rate in rates]
-        if channel is not None:
-            clusters = [with_channel(cluster, channel) for cluster in clusters]
+        clusters = [
+            with_channel(cluster, channel, given=given) if channel or cluster.channel == "auto" else cluster
+            for cluster in clusters
+        ]
         return [_answer(spec, cluster, workers) for spec in specs for cluster in clusters for workers in sweep.workers]
 
 
