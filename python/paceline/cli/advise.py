@@ -97,11 +97,11 @@ def advise(
         file = machines[0].file
         for slip in file.slips if file is not None else ():
             remark(slip)
-        if file is not None and global_batch is None:
-            global_batch = file.global_batch(machines[0].values["workers"][0], machines[0].values)
         compares = len(machines) > 1 or tokens is not None or objective == "cost"
         prices = Prices.of(price or {}, machines, compares=compares)
-        if objective == "cost" and not any(map(prices.price, machines)):
+        if objective == "cost" and not any(
+            prices.price(one, gpus) for one in machines for gpus in one.get("workers") or ()
+        ):
             raise UsageError("--objective cost needs a price", remedy="--price 2.50")
         question = comparison.Question(
             machines, global_batch, _OBJECTIVES[objective], prices, failures, tokens, top, options, typed

@@ -9,6 +9,7 @@ from typing import Literal
 
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Candidate
+from paceline.forecast.advisor.costs import Price
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Option, Outcome
@@ -22,14 +23,12 @@ Objective = Literal["throughput", "cost"]
 class Costs:
     """Prices and failure rates, which turn a rate into money and time."""
 
-    price: float | None = None
-    """Of a GPU for an hour, in any currency."""
+    prices: Mapping[int, Price] = field(default_factory=dict)
+    """By number of GPUs, where they are known."""
     failures: Failures | None = None
     tokens: float | None = None
     """Tokens to train on, for which costs are given; None: a billion."""
-    source: str = "currency of --price"
-    """Of the price: `--price`, or the list that has it."""
-    note: str = ""
+    notes: tuple[str, ...] = ()
     """Why no listed price is taken; empty if one is, or none was asked for."""
 
 
@@ -42,8 +41,7 @@ class Row:
     option: Option
     goodput: float
     """1 without failures."""
-    price: float | None
-    """Of a GPU for an hour."""
+    price: Price | None
     command: str
     """The command that forecasts it."""
 
@@ -68,7 +66,7 @@ class Row:
         """Return the price of so many samples, with failures."""
         if self.price is None or not self.kept_per_s:
             return None
-        return samples / self.kept_per_s / 3600 * self.gpus * self.price
+        return samples / self.kept_per_s / 3600 * self.price.of_hour(self.gpus)
 
     def seconds(self, samples: float) -> float:
         """Return how long so many samples take, with failures."""
@@ -85,6 +83,9 @@ class Answer:
     """The result of a search."""
 
     job: Job
+    """On all numbers of GPUs."""
+    jobs: Mapping[int, Job]
+    """By number of GPUs."""
     outcomes: tuple[Outcome, ...]
     rows: Mapping[int, Sequence[Row]]
     """By number of GPUs; those that leave room, fastest first, and then those that fit tightly."""
@@ -112,8 +113,16 @@ class Answer:
     def best(self) -> Row | None:
         """The best of all numbers of GPUs that leaves room: the most throughput, or the least cost."""
         firsts = [rows[0] for rows in self.rows.values() if rows]
-        per = (lambda row: row.gpus) if self.objective == "cost" else (lambda _: 1)
-        return max(firsts, key=lambda row: (not row.sharded.is_tight, row.kept_per_s / per(row)), default=None)
+
+        def merit(row: Row) -> float:
+            if self.objective != "cost":
+                return row.kept_per_s
+            # Where no price is known, a GPU costs as much on any number of them.
+            return row.kept_per_s / (row.gpus if row.price is None else row.price.of_hour(row.gpus))
+
+        if self.objective == "cost":
+            firsts = [row for row in firsts if row.price is not None] or firsts
+        return max(firsts, key=lambda row: (not row.sharded.is_tight, merit(row)), default=None)
 
     def faster(self, best: Row) -> Option | None:
         """Return the fastest option that is faster than the best and fits tightly."""

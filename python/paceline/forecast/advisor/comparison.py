@@ -130,30 +130,31 @@ def _answer(question: Question, sweep: Sweep, watch: Watch) -> Answer:
         raise InvalidArgumentError("has no effect on a model of images", setting="tokens", remedy="drop {this}")
     if job.is_long and job.divided is not None:
         job = job.divided
+    # What is searched on a number of GPUs does not depend on the others.
+    jobs = {gpus: job.alone(gpus) for gpus in job.gpus}
     every = search.start(job)
     finished = True
     try:
         for place, one in enumerate(every):
             if not one.refused:
                 with watch(f"searching for {one.gpus}x {job.whole.hardware.label}") as progress:
-                    every[place] = _searched(job, one, progress)
-                    search.explain(job, every[place], question.top)
+                    every[place] = _searched(jobs[one.gpus], one, progress)
+                    search.explain(jobs[one.gpus], every[place], question.top)
     except KeyboardInterrupt:
         finished = False
     if job.wider is not None and any(one.is_wide for one in every):
         job = job.wider
-    price = question.prices.price(sweep)
-    costs = Costs(failures=question.failures, tokens=question.tokens, note=question.prices.note(sweep))
-    if price is not None:
-        costs = replace(costs, price=price.amount, source=price.source)
+    prices = {one.gpus: price for one in every if (price := question.prices.price(sweep, one.gpus)) is not None}
+    notes = dict.fromkeys(question.prices.note(sweep, one.gpus) for one in every)
+    costs = Costs(prices, question.failures, question.tokens, tuple(filter(None, notes)))
     typed = {name: value for name, value in question.given.items() if value is not None and name in job.sweep.values}
     typed |= {name: sweep.get(name) for name in ("gpu", "cluster") if name in typed}
     rows = {
-        one.gpus: [report.row_of(job, one.gpus, it, costs, typed) for it in one.options[: question.top]]
+        one.gpus: [report.row_of(jobs[one.gpus], one.gpus, it, costs, typed) for it in one.options[: question.top]]
         for one in every
     }
     request = question.typed.changed({name: str(value) for name, value in typed.items() if name in ("gpu", "cluster")})
-    return report.completed(Answer(job, tuple(every), rows, question.objective, costs, finished), typed, request)
+    return report.completed(Answer(job, jobs, tuple(every), rows, question.objective, costs, finished), typed, request)
 
 
 def _searched(job: Job, outcome: Outcome, progress: search.Progress) -> Outcome:
@@ -180,13 +181,18 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
                 **(
                     {"error": str(one.error)}
                     if one.answer is None
-                    else {"price_per_gpu_hour": one.answer.costs.price, "answer": report.to_dict(one.answer)}
+                    else {"price_per_gpu_hour": _price(one.answer), "answer": report.to_dict(one.answer)}
                 ),
             }
             for one in comparison.machines
         ],
         **({} if comparison.finished else {"incomplete": True}),
     }
+
+
+def _price(answer: Answer) -> float | None:
+    """Return the price on which the best is; None if it is not known."""
+    return None if answer.best is None or answer.best.price is None else answer.best.price.amount
 
 
 def _named(machine: Machine) -> dict[str, str | None]:
@@ -257,9 +263,9 @@ def _facts(comparison: Comparison) -> list[Fact]:
     if best is not None and best.row is not None:
         made.append(Fact("Throughput", f"{units.digits(best.rate)} {_what(best.answer)}/s in all" + _finish(best)))
         made.append(Fact("Memory", advise.fit(best.row)))
-    if cheapest is not None and cheapest.cost is not None:
+    if cheapest is not None and cheapest.cost is not None and cheapest.row is not None and cheapest.row.price:
         name = _costed(cheapest.answer)[0]
-        source = cheapest.answer.costs.source
+        source = cheapest.row.price.source
         made.append(Fact("Cheapest", f"{cheapest.label}: {units.digits(cheapest.cost)} per {name} ({source})"))
     efficient = max(some, key=lambda one: one.rate / one.gpus, default=None)
     if efficient is not None and efficient is not best:
@@ -353,13 +359,13 @@ def _notes(comparison: Comparison) -> list[str]:
     for note, names in by_note.items():
         who = "" if len(names) == several else f"{', '.join(dict.fromkeys(names))}: "
         made.append(f"{who}{note}")
-    priced = {one.costs.source for one in comparison.answered if one.costs.price is not None}
+    priced = {price.source for one in comparison.answered for price in one.costs.prices.values()}
     if len(priced) > 1 or any("GPU-hour" in source for source in priced):
         made.append("Prices are on demand, as listed on their day (paceline list instances); yours: --price")
     unpriced = [
         one.gpu
         for one in comparison.machines
-        if one.answer is not None and one.answer.costs.price is None and not one.answer.costs.note
+        if one.answer is not None and not one.answer.costs.prices and not one.answer.costs.notes
     ]
     if priced and unpriced:
         made.append(

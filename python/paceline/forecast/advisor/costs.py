@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline._core import parse_rate
 from paceline._internal import units
@@ -25,6 +25,16 @@ class Price:
     amount: float
     source: str
     """Where it is from, with its currency."""
+    together: int = 1
+    """GPUs that are rented together, those of an instance."""
+
+    def rented(self, gpus: int) -> int:
+        """Return how many GPUs are paid for where a job has so many: those of whole instances."""
+        return -(-gpus // self.together) * self.together
+
+    def of_hour(self, gpus: int) -> float:
+        """Return what an hour of a job with so many GPUs costs."""
+        return self.rented(gpus) * self.amount
 
 
 @dataclass(frozen=True)
@@ -49,43 +59,46 @@ class Prices:
                 )
         return cls({_priced(name, known): amount for name, amount in given.items()}, compares)
 
-    def price(self, machine: Sweep) -> Price | None:
-        """Return the price on a machine; None if it is not known."""
+    def price(self, machine: Sweep, gpus: int) -> Price | None:
+        """Return the price on so many GPUs of a machine; None if it is not known."""
         for name in (*_names(machine), ""):
             if name in self.given:
                 return Price(self.given[name], GIVEN)
         cluster = machine.get("cluster")
         if cluster is not None:
             instance = find_instance(cluster) if isinstance(cluster, str) else None
-            return None if instance is None else _listed(instance)
+            return None if instance is None else _listed(instance, gpus)
         if not self.compares or not machine.get("gpu"):
             return None
-        suitable = _suitable(machine)
-        best = suitable[0] if suitable else None
-        price = None if best is None else _listed(best)
-        return None if price is None or best is None else Price(price.amount, f"{price.source}: {best.name}")
+        prices = [_listed(one, gpus, named=True) for one in _suitable(machine, gpus)]
+        return min(filter(None, prices), key=lambda price: price.of_hour(gpus), default=None)
 
-    def note(self, machine: Sweep) -> str:
+    def note(self, machine: Sweep, gpus: int) -> str:
         """Return why no listed price is that of the nodes that are assumed, and the cheapest instance; or nothing."""
-        if not self.compares or machine.get("cluster") is not None or self.price(machine) is not None:
+        if not self.compares or machine.get("cluster") is not None or self.price(machine, gpus) is not None:
             return ""
         gpu = find_hardware(machine.get("gpu"))
         if (cheapest := min(_priced_instances(gpu.name), key=_amount, default=None)) is None:
             return ""
         rate = units.rate(load_cluster(cheapest.name).bandwidth_bps)
         has = f"has {rate}" if cheapest.states_network else f"states no network ({rate} is assumed)"
-        nodes = f"{_gpus_per_node(machine)} {gpu.label} and {units.rate(_bandwidth_bps(machine))}"
+        nodes = f"{min(gpus, _gpus_per_node(machine))} {gpu.label}"
+        nodes += f" and {units.rate(_bandwidth_bps(machine))}" if gpus > _gpus_per_node(machine) else ""
         return (
             f"No instance with {nodes} has a listed price; the cheapest, {cheapest.name}, {has}: "
             f"--cluster {cheapest.name}"
         )
 
 
-def _listed(instance: Instance) -> Price | None:
+def _listed(instance: Instance, gpus: int, *, named: bool = False) -> Price | None:
     own = instance.price
     if own is None:
         return None
-    return Price(own.usd_per_gpu_hour, f"${own.usd_per_gpu_hour:.2f} a GPU-hour, {instance.cloud}, {own.date}")
+    price = Price(own.usd_per_gpu_hour, "", instance.gpus)
+    source = f"${own.usd_per_gpu_hour:.2f} a GPU-hour, {instance.cloud}, {own.date}"
+    source += f": {instance.name}" if named else ""
+    rented = price.rented(gpus)
+    return replace(price, source=source if rented == gpus else f"{source}, rented whole: {rented} GPUs")
 
 
 def _priced_instances(gpu: str) -> list[Instance]:
@@ -96,15 +109,14 @@ def _amount(instance: Instance) -> float:
     return math.inf if instance.price is None else instance.price.usd_per_gpu_hour
 
 
-def _suitable(machine: Sweep) -> list[Instance]:
-    """Return the instances whose nodes are those that are assumed, or better: the cheapest of whole ones first."""
+def _suitable(machine: Sweep, gpus: int) -> Iterator[Instance]:
+    """Return the instances whose nodes are those that are assumed for so many GPUs, or better."""
     try:
         own, rate_bps = machine.machine(), _bandwidth_bps(machine)
     except InvalidArgumentError:
         # The search raises it, too.
-        return []
-    counts = machine.get("workers")
-    shared, is_alone = min(_gpus_per_node(machine), max(counts)), max(counts) <= _gpus_per_node(machine)
+        return iter(())
+    shared, is_alone = min(_gpus_per_node(machine), gpus), gpus <= _gpus_per_node(machine)
 
     def suits(instance: Instance) -> bool:
         cluster = load_cluster(instance.name)
@@ -115,11 +127,7 @@ def _suitable(machine: Sweep) -> list[Instance]:
         between = cluster.bandwidth_bps >= rate_bps and (cluster.channel != "tcp" or own.channel == "tcp")
         return instance.gpus >= shared and inside and (is_alone or between)
 
-    def is_in_parts(instance: Instance) -> bool:
-        return any(count % instance.gpus for count in counts)
-
-    suitable = filter(suits, _priced_instances(find_hardware(machine.get("gpu")).name))
-    return sorted(suitable, key=lambda one: (is_in_parts(one), _amount(one)))
+    return filter(suits, _priced_instances(find_hardware(machine.get("gpu")).name))
 
 
 def _gpus_per_node(machine: Sweep) -> int:

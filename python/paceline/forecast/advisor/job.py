@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
@@ -58,6 +59,8 @@ class Job:
     """With the settings that do not vary."""
     space: Space
     gpus: tuple[int, ...]
+    batches: Mapping[int, int] = field(default_factory=dict)
+    """Global batches of a trainer's file by number of GPUs; empty if one holds for all, or none is given."""
     known: dict[Candidate, Result] = field(default_factory=dict, compare=False)
     """Forecasts made so far."""
     _fits: dict[Candidate, Fit] = field(default_factory=dict, compare=False)
@@ -73,12 +76,13 @@ class Job:
         values = sweep.values
         if "workers" not in values:
             raise InvalidArgumentError("advise needs the number of GPUs", remedy="--gpus 16")
+        batches = {} if global_batch is not None else _batches(sweep)
         space = Space(
             **({"shardings": values["sharding"]} if "sharding" in values else {}),
             checkpointings=values.get("checkpointing", CHECKPOINTINGS),
             batch=values.get("batch"),
             accumulate=values.get("accumulate"),
-            global_batch=global_batch,
+            global_batch=global_batch or next(iter(batches.values()), None),
             may_offload="checkpointing" not in values,
             is_divisible=not values.keys() & set(_PARALLEL),
         )
@@ -93,7 +97,7 @@ class Job:
             )
         if sweep.file is not None:
             space = space.without(sweep.file.lacks, values)
-        job = cls(fixed, space, tuple(values["workers"])).accepted()
+        job = cls(fixed, space, tuple(values["workers"]), batches).accepted()
         return replace(job, space=replace(job.space, parallel=_parallel(job, values)))
 
     def accepted(self) -> Job:
@@ -109,6 +113,11 @@ class Job:
         """Return the job on other numbers of GPUs, with another space or request where one is given."""
         own = replace(self, gpus=gpus, space=space or self.space, _scenarios={}, _requests={}, _per_node={})
         return own if sweep is None else replace(own, sweep=sweep, known={}, _fits={}, _workloads={})
+
+    def alone(self, gpus: int) -> Job:
+        """Return the job on one of its numbers of GPUs, as if no other had been given."""
+        own = self.on((gpus,), replace(self.space, global_batch=self.batches.get(gpus, self.space.global_batch)))
+        return replace(own, known={}, _fits={}, _workloads={})
 
     @cached_property
     def whole(self) -> Workload:
@@ -326,6 +335,17 @@ class Job:
         prepared = prepare(self._with(key, shardings))
         order = product(self._suited(key.parallel), shardings)
         return dict(zip(order, prepared.scenarios, strict=True)), prepared.notes
+
+
+def _batches(sweep: Sweep) -> dict[int, int]:
+    """Return the samples of an iteration that a trainer's file has on each number of GPUs, where it says them."""
+    batches: dict[int, int] = {}
+    for gpus in () if sweep.file is None else sweep.values["workers"]:
+        with suppress(InvalidArgumentError):
+            own = sweep.changed({"workers": [gpus]})
+            if own.file is not None and (size := own.file.global_batch(gpus, own.values)) is not None:
+                batches[gpus] = size
+    return batches
 
 
 def _refused(check: Callable[[], None]) -> InvalidArgumentError | None:

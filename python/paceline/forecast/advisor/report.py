@@ -58,7 +58,7 @@ def to_dict(answer: Answer) -> dict[str, Any]:
             }
             for one in answer.outcomes
         ],
-        "notes": [*filter(None, [answer.costs.note]), *answer.job.notes],
+        "notes": [*answer.costs.notes, *answer.job.notes],
     }
     return fields if answer.finished else fields | {"incomplete": True}
 
@@ -96,6 +96,7 @@ def _of_row(row: Row, tokens: int | None, total: float | None) -> dict[str, Any]
     if total is not None:
         fields["time_s"] = row.seconds(advise.costed(tokens, total)[1])
     if row.price is not None:
+        fields["price_per_gpu_hour"], fields["rented_gpus"] = row.price.amount, row.price.rented(row.gpus)
         name, size = advise.costed(tokens, total)
         fields["cost_of_tokens" if total else f"cost_per_{name.replace(' ', '_')}"] = row.cost(size)
     return fields
@@ -152,7 +153,7 @@ def table(answer: Answer) -> list[str]:
         Column("iter s", spare=1),
         *([] if alone else [Column("exp. s", spare=6)]),
         Column("GB"),
-        *([Column(f"cost per {name}")] if answer.costs.price is not None else []),
+        *([Column(f"cost per {name}")] if answer.costs.prices else []),
         *([] if alone else [Column("2x helps", left=True, spare=4)]),
     ]
     cells = [
@@ -201,7 +202,7 @@ def _cells(
         units.digits(result.iteration_s),
         *([] if alone else [units.digits(result.exposed_communication_s, 3)]),
         units.gigabytes(own.memory.total_bytes) + (" ~" if own.is_tight else ""),
-        *([] if answer.costs.price is None else ["-" if cost is None else units.digits(cost)]),
+        *([] if not answer.costs.prices else ["-" if cost is None else units.digits(cost)]),
         *([] if alone else [advise.helps(answer, row.option.help)]),
     ]
 
@@ -216,10 +217,11 @@ def completed(answer: Answer, given: Mapping[str, object], typed: Typed) -> Answ
     """
     if not answer.finished:
         return answer
-    job, best = answer.job, answer.best
+    best = answer.best
     if best is not None:
         if not best.sharded.is_tight:
             return answer
+        job = answer.jobs[best.gpus]
         roomy = search.safer(job, next(one for one in answer.outcomes if one.gpus == best.gpus))
         if roomy is not None:
             return replace(answer, safer=row_of(job, best.gpus, roomy, answer.costs, given))
@@ -229,13 +231,14 @@ def completed(answer: Answer, given: Mapping[str, object], typed: Typed) -> Answ
     never = [one for one in answer.outcomes if one.never_fit]
     if never:
         most = max(never, key=lambda one: one.gpus)
-        proposals = fixes.fixes(job.undivided, most)
+        proposals = fixes.fixes(answer.jobs[most.gpus].undivided, most)
         if not proposals.fitting:
             return replace(answer, fixes=proposals)
         settings = {"workers": most.gpus, **proposals.fitting[0].settings}
         return replace(answer, fixes=proposals, remedy=typed.changed(settings).line)
     for one in answer.outcomes:
         for setup in one.left_out:
+            job = answer.jobs[one.gpus]
             candidate = search.candidates(job, setup, one.gpus)[0].candidate
             return replace(answer, untried=command(job, given, one.gpus, candidate))
     return answer
@@ -244,7 +247,8 @@ def completed(answer: Answer, given: Mapping[str, object], typed: Typed) -> Answ
 def row_of(job: Job, gpus: int, option: Option, costs: Costs, given: Mapping[str, object]) -> Row:
     """Return a row of the table; `given` are the options that were typed and do not vary."""
     goodput = 1.0 if costs.failures is None else costs.failures.goodput
-    return Row(gpus, option.candidate, option, goodput, costs.price, command(job, given, gpus, option.candidate))
+    line, price = command(job, given, gpus, option.candidate), costs.prices.get(gpus)
+    return Row(gpus, option.candidate, option, goodput, price, line)
 
 
 def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) -> str:

@@ -196,7 +196,7 @@ def start(job: Job) -> list[Outcome]:
     for gpus in job.gpus:
         outcome = empty(job, gpus)
         try:
-            _check(job, gpus)
+            _check(job.alone(gpus), gpus)
         except InvalidArgumentError as error:
             outcome.refused = f"{error.reason} (try: {error.remedy_as('flag')})"
             errors.append(error)

@@ -82,7 +82,7 @@ def notes(answer: Answer) -> list[str]:
     lines = []
     if answer.best is not None and answer.job.space.global_batch is None and answer.job.space.batch is None:
         lines.append("Batch size was free and large ones win; fix it with --global-batch")
-    lines += [*filter(None, [answer.costs.note]), *answer.job.notes]
+    lines += [*answer.costs.notes, *answer.job.notes]
     for outcome in answer.outcomes:
         for setup in outcome.left_out:
             where = units.count(outcome.gpus, "GPU")
@@ -96,14 +96,14 @@ def notes(answer: Answer) -> list[str]:
 
 def _of_best(answer: Answer, row: Row) -> list[Fact]:
     result, own = row.option.result, row.sharded
-    workload = answer.job.workload(row.candidate)
+    workload = answer.jobs[row.gpus].workload(row.candidate)
     per = f"{units.duration(result.iteration_s)} per {units.count(row.global_batch, 'sample')}"
     made = [Fact("Throughput", f"{_rate(row, answer.tokens)}, {per}")]
     name, size = costed(answer.tokens, answer.costs.tokens)
     if answer.costs.tokens is not None:
         made.append(Fact("Time", f"{how_long(row.seconds(size))} for {name}"))
-    if (cost := row.cost(size)) is not None:
-        made.append(Fact("Cost", f"{units.digits(cost)} per {name} ({answer.costs.source})"))
+    if row.price is not None and (cost := row.cost(size)) is not None:
+        made.append(Fact("Cost", f"{units.digits(cost)} per {name} ({row.price.source})"))
     made += [*_goodput(answer.costs.failures), Fact("Likely", rows.interval(result))]
     assumed = answer.job.sweep.assumed_network
     if assumed and row.gpus > answer.job.sweep.machine().gpus_per_node and rows.is_waiting(result):
@@ -121,7 +121,7 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
         made.append(Fact("Bottleneck", bottleneck.path(result, workload=workload), tone="limit"))
     network = [] if rows.is_alone(result) else [rows.network(result, workload)]
     setup = Fact("Setup", ", ".join(rows.computation(workload)), *network)
-    name = terms.collectives(answer.job.scenario(row.candidate).cluster, workload)
+    name = terms.collectives(answer.jobs[row.gpus].scenario(row.candidate).cluster, workload)
     return terms.renamed([*made, *_communication(answer, row), setup], name)
 
 
@@ -223,8 +223,9 @@ def _smallest(answer: Answer) -> list[Fact]:
         made.append(Fact("No search", *unsearched))
     most = max(never, key=lambda outcome: outcome.gpus)
     one = most.never_fit[0].candidate
-    state = least_gpus(answer.job.workload(one), answer.job.capacity_bytes)
-    known = answer.job.known.get(one)
+    job = answer.jobs[most.gpus]
+    state = least_gpus(job.workload(one), job.capacity_bytes)
+    known = job.known.get(one)
     if state > most.gpus:
         made.append(Fact("Model state", f"alone fills {state:,} GPUs"))
     elif known is not None and known.sharded is not None:
