@@ -319,8 +319,9 @@ def test_each_remedy_makes_something_fit(model, gpus, more):
     [remedy] = [line.removeprefix("try: ") for line in answer["verdict"] if line.startswith("try: ")]
     [ways] = [line for line in answer["verdict"] if line.startswith("Fits with: ")]
     assert advice(*shlex.split(remedy)[2:])["best"] is not None
-    for way in re.findall(r"GB allocated ((?:--[a-z-]+ [^ ,]+ ?)+)", ways):
-        assert advice(*words, *way.split())["best"] is not None, way
+    for size, way in re.findall(r"([\d.]+ GB) allocated ((?:--[a-z-]+ [^ ,:]+ ?)+)", ways):
+        best = advice(*words, *way.split())["best"]
+        assert best is not None and units.memory(best["memory"]["peak_bytes"]) == size, way
 
 
 def test_text_says_what_is_best_and_why():
@@ -733,3 +734,35 @@ def test_a_price_is_of_a_gpu_by_any_of_its_names():
     ]
     assert costs[0] == costs[1] == costs[2]
     assert "'5090' is none of the machines" in call(*words, "5090:0.4", code=2)
+
+
+def test_a_row_of_a_list_is_that_of_a_command_of_its_own():
+    words = ("gpt2-medium", "--seq", 512, "--global-batch", 64, "--checkpointing", "none", "--tokens", "1e9")
+    several = advice(*words, "--gpu", "h100,rtx-a6000,b200", "--gpus", "1,4,16")
+    for machine in several["machines"]:
+        for outcome in machine["answer"]["gpus"]:
+            alone = advice(*words, "--gpu", machine["gpu"], "--gpus", outcome["gpus"])
+            assert alone["gpus"] == [outcome]
+    prices = [row["price_per_gpu_hour"] for row in (one["rows"][0] for one in several["machines"][0]["answer"]["gpus"])]
+    assert len({*prices}) == 3
+
+
+def test_instances_are_paid_for_whole():
+    words = ("gpt2-xl", "--batch", 1, "--tokens", "1e9", "--gpu", "b200", "--gpus")
+    one, eight = advice(*words, 1)["best"], advice(*words, 8)["best"]
+    assert (one["rented_gpus"], eight["rented_gpus"]) == (8, 8)
+    hours = 1e9 / one["tokens_per_s_per_gpu"] / 3600
+    assert one["cost_of_tokens"] == pytest.approx(8 * one["price_per_gpu_hour"] * hours)
+    assert "gpu_8x_b200_sxm6, rented whole: 8 GPUs)" in " ".join(call(*words, 1).split())
+    given = advice(*words, 1, "--price", 2)["best"]
+    assert given["cost_of_tokens"] == pytest.approx(2 * hours)
+    both = advice(*words, "1,8", "--objective", "cost")
+    assert both["best"]["gpus"] == 8
+
+
+def test_where_all_fit_tightly_checkpoints_are_offloaded():
+    words = ("llama-3-70b", "--lora", 16, "--quantize", "nf4", "--gpu", "a6000", "--gpus", 4)
+    full, best = advice(*words, "--checkpointing", "full"), advice(*words)["best"]
+    assert full["best"]["tight"] and full["safer"]["checkpointing"] == "offload"
+    assert best["checkpointing"] == "offload" and not best["tight"]
+    assert "Host memory" in call(*words)

@@ -5,6 +5,7 @@ import shlex
 
 import cli
 import pytest
+from paceline.forecast.advisor.job import Job
 from paceline.forecast.request import Sweep
 from test_trainer_files import FILES, MODEL, written
 
@@ -86,6 +87,27 @@ def test_a_table_of_the_file_says_what_follows_the_sharding(tmp_path):
     assert {"assumption": "under zero1 and zero2: --precision o2", "remedy": ""} in made
 
 
-def test_shardings_that_a_trainer_lacks_are_not_searched(tmp_path):
-    [made] = json.loads(cli.printed("advise", written(tmp_path, "titan.toml"), *ON, "--top", "9", "--json"))["gpus"]
-    assert {row["sharding"].partition(":")[0] for row in made["rows"]} <= {"none", "zero3", "hsdp"}
+@pytest.mark.parametrize(
+    ("name", "has", "keeps"),
+    [
+        ("titan.toml", {"none", "zero3", "hsdp"}, True),
+        ("fsdp.yaml", {"none", "zero3", "hsdp"}, True),
+        ("sft.yaml", {"none", "zero1", "zero2", "zero3"}, False),
+        ("smol.yaml", {"none", "zero1"}, False),
+        ("bf16.yaml", {"none", "zero1", "zero2", "zero3", "hsdp"}, True),
+    ],
+)
+def test_values_that_a_trainer_or_what_shards_lacks_are_not_searched(tmp_path, name, has, keeps):
+    values = {"gpu": "h100", "workers": 32}
+    space = Job.of(Sweep.of(written(tmp_path, name, TEXTS[name]), values, "advise")).space
+    setups = space.setups(32, 8)
+    assert {one.sharding for one in setups} == has
+    assert any(one.kept for one in setups) == any(one.local for one in setups) == keeps
+
+
+def test_a_file_is_forecast_on_the_machine_of_the_headline(tmp_path):
+    path = written(tmp_path, "titan.toml")
+    made = json.loads(cli.printed("advise", path, "--gpu", "a100,h100", "--gpus", "16,32", "--top", "1", "--json"))
+    assert (made["best"]["gpu"], made["best"]["gpus"]) == ("h100", 32) and made["as_in_file"]["where"] == "32x H100"
+    shown = cli.printed("advise", path, "--gpu", "a100,h100", "--gpus", "16,32", "--top", "1")
+    assert "As in file   32x H100, batch " in shown

@@ -116,11 +116,11 @@ def advise(
             from paceline.forecast.advisor import as_in_file
             from paceline.forecast.wording import trainer_file
 
-            own = as_in_file.forecast(file, machines[0], options)
-            file = machines[0].described_file(compared.answered[0].job.space.shardings) or file
+            best = compared.leading
+            own = as_in_file.forecast(file, best.machine.sweep, best.gpus, best.label, options)
+            file = best.machine.sweep.described_file(best.answer.job.space.shardings) or file
             made |= {"file": file.to_dict(), "as_in_file": own.to_dict()}
-            answer = compared.answered[0] if len(compared.answered) == 1 else None
-            lines += ["", *own.lines(answer), "", *trainer_file.lines(file)]
+            lines += ["", *own.lines(best.answer), "", *trainer_file.lines(file)]
         if as_json:
             put(json.dumps(made, indent=1, allow_nan=False))
         else:

@@ -69,6 +69,10 @@ class Proposals:
     least: Trial | None = None
     """Where nothing fits, what needs least of all that was tried; None: nothing could be tried."""
 
+    def answered(self, answer: Callable[[Trial], Trial]) -> Proposals:
+        """Return them with what is forecast under each change."""
+        return replace(self, fitting=tuple(sorted(map(answer, self.fitting), key=_preference)))
+
 
 @dataclass(frozen=True)
 class _Tried:

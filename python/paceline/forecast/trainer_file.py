@@ -50,7 +50,7 @@ class TrainerFile:
     model: str = ""
     """The model that was given beside it."""
     lacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Values by setting that the trainer does not have; empty: all but the default."""
+    """Values by setting that the trainer, or what shards under it, does not have; empty: all but the default."""
 
     def under(self, values: Mapping[str, Any]) -> tuple[Workload, TrainerFile, Given]:
         """Read the file again, with other values given beside it.
@@ -265,7 +265,7 @@ def merge(path: Path, gpu: str, given: Given) -> tuple[Workload, TrainerFile] | 
         if not {name} & {*given.values, *given.each, *_FREE.get(given.place, ())}
     ]
     assumptions = (*reading.assumptions, *assumed)
-    options, lacks = dict(reading.options), reading.trainer.lacks
+    options, lacks = dict(reading.options), reading.lacks
     return model, TrainerFile(path, reading.trainer.name, rows, assumptions, options, before, gpu, named, lacks)
 
 

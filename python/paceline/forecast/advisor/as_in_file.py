@@ -1,4 +1,4 @@
-"""The forecast of a trainer's file as it is, beside what `advise` found for the same GPUs."""
+"""The forecast of a trainer's file as it is, beside the best of what `advise` searched, on the same GPUs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class AsInFile:
     """A file's own configuration."""
 
     result: Result | None
+    where: str
+    """The GPUs: `16x B300`."""
     gpus: int
     batch: int | None
     problem: str = ""
@@ -37,8 +39,9 @@ class AsInFile:
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
         if self.result is None:
-            return {"gpus": self.gpus, "problem": self.problem}
+            return {"where": self.where, "gpus": self.gpus, "problem": self.problem}
         return {
+            "where": self.where,
             "gpus": self.gpus,
             "batch": self.batch,
             "iteration_s": self.result.iteration_s,
@@ -48,11 +51,11 @@ class AsInFile:
         }
 
     def lines(self, answer: Answer | None) -> list[str]:
-        """Return what the file's own configuration comes to, beside the best that was found."""
+        """Return what the file's own configuration comes to, beside the best of an answer for its GPUs."""
         if self.result is None:
-            return block([Fact("As in file", f"cannot be forecast: {self.problem}")])
+            return block([Fact("As in file", f"on {self.where}, cannot be forecast: {self.problem}")])
         rate = self.result.tokens_per_s_per_gpu
-        own = f"{units.count(self.gpus, 'GPU')}, batch {self.batch or 1}"
+        own = f"{self.where}, batch {self.batch or 1}"
         if not self.fits:
             return block([Fact("As in file", f"{own}: does not fit")])
         shown = "" if rate is None else f", {units.digits(rate)} tokens/s per GPU"
@@ -65,16 +68,18 @@ class AsInFile:
             return ""
         times = rows[0].option.result.samples_per_s
         if times is None or times <= self.result.samples_per_s * 1.005:
-            return "; nothing that was found is faster"
+            return "; nothing that was searched is faster"
         return f"; batch {rows[0].candidate.batch} as above is {times / self.result.samples_per_s:.2f}x as fast"
 
 
-def forecast(file: TrainerFile, machine: Sweep, given: Mapping[str, object]) -> AsInFile:
-    """Forecast a file's configuration on the first number of GPUs.
+def forecast(file: TrainerFile, machine: Sweep, gpus: int, where: str, given: Mapping[str, object]) -> AsInFile:
+    """Forecast a file's configuration.
 
     Args:
         file: The file.
         machine: The request of `advise` for one machine.
+        gpus: How many.
+        where: The GPUs, for people.
         given: Options as typed; None where they were not.
     """
     values = {
@@ -82,13 +87,12 @@ def forecast(file: TrainerFile, machine: Sweep, given: Mapping[str, object]) -> 
         for name, value in given.items()
         if value is not None and name in machine.values and SIMULATE in SETTINGS[name].uses
     }
-    gpus = int(_first(machine.values["workers"]))
     values |= {"workers": gpus, **({"model": file.model} if file.model else {})}
     try:
         sweep = Sweep.of(file.path, values, SIMULATE, one_strategy=True)
-        return AsInFile(result_of(prepare(sweep).scenarios[0]), gpus, sweep.get("batch"))
+        return AsInFile(result_of(prepare(sweep).scenarios[0]), where, gpus, sweep.get("batch"))
     except InvalidArgumentError as error:
-        return AsInFile(None, gpus, None, str(error))
+        return AsInFile(None, where, gpus, None, str(error))
 
 
 def _first(value: Any) -> Any:  # noqa: ANN401 - the value of any setting

@@ -11,6 +11,7 @@ from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
 from paceline.forecast.footprint import floor_bytes
+from paceline.forecast.remedies import has
 
 CHECKPOINTINGS = ("none", "selective", "full")
 OFFLOADED = "offload"
@@ -141,20 +142,25 @@ class Space:
     parallel: Sequence[ModelParallel] = (ModelParallel(),)
     gathers: bool = False
     """Whether even one rank gathers its units, as for parameters on the host: simulated as zero3."""
+    keeps: bool = True
+    """Whether units may stay gathered between the passes."""
+    puts_off: bool = True
+    """Whether gradients may be exchanged after the last pass only."""
     may_offload: bool = False
     """Whether no checkpointing was given, so that offloaded checkpoints may be searched, too."""
     is_divisible: bool = False
     """Whether no way to divide the model was given, so that others may be searched."""
 
     def without(self, lacks: Mapping[str, tuple[str, ...]], given: Mapping[str, object]) -> Space:
-        """Return the space without values that a trainer lacks, but for those that were given."""
+        """Return the space without values that a trainer lacks, but for shardings and checkpointing that were given."""
         searched = {"sharding": "shardings", "checkpointing": "checkpointings"}
         left: dict[str, Any] = {
             name: [one for one in getattr(self, name) if one not in lacks.get(setting, ())]
             for setting, name in searched.items()
             if setting not in given
         }
-        return replace(self, **left)
+        keeps, puts_off = (has(lacks, one) for one in ({"reshard_after_forward": "no"}, {"accumulate_sync": False}))
+        return replace(self, **left, keeps=keeps, puts_off=puts_off)
 
     def setups(self, workers: int, per_node: int, parallel: ModelParallel = ModelParallel()) -> list[Setup]:
         """Return the shardings that differ on so many ranks.
@@ -170,10 +176,10 @@ class Space:
                 continue
             if shardings.in_groups(name) and (parallel.experts > 1 or ranks in (1, workers) or workers % ranks):
                 continue
-            gathered = shardings.kind(name) in shardings.GATHERED
-            kept = (False, True) if gathered and parallel.stages == 1 and workers > 1 else (gathered and workers > 1,)
+            may_keep = shardings.kind(name) in shardings.GATHERED and workers > 1
+            kept = (may_keep,) if parallel.stages > 1 else (False, *([True] if may_keep and self.keeps else []))
             setups += [Setup(name, one) for one in kept]
-        if parallel.stages > 1:
+        if parallel.stages > 1 or not self.puts_off:
             return setups
         gathering = [one for one in setups if shardings.kind(one.sharding) in shardings.GATHERED]
         return [*setups, *(replace(one, local=True) for one in gathering)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from paceline._internal import block, units
@@ -16,7 +16,6 @@ from paceline.forecast.advisor.answer import Answer, Costs, Objective, Row
 from paceline.forecast.advisor.costs import Prices
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
-from paceline.forecast.advisor.search import Outcome
 from paceline.forecast.request import Sweep
 from paceline.forecast.typed import Typed
 from paceline.forecast.wording import advise
@@ -76,6 +75,11 @@ class Comparison:
     def answered(self) -> list[Answer]:
         """Answers of the machines that have one."""
         return [one.answer for one in self.machines if one.answer is not None]
+
+    @property
+    def leading(self) -> Line:
+        """The machine and the number of GPUs of the headline; of what fits nowhere, the first."""
+        return _best(self) or next(_lines(self))
 
 
 @dataclass(frozen=True)
@@ -138,12 +142,13 @@ def _answer(question: Question, sweep: Sweep, watch: Watch) -> Answer:
         for place, one in enumerate(every):
             if not one.refused:
                 with watch(f"searching for {one.gpus}x {job.whole.hardware.label}") as progress:
-                    every[place] = _searched(jobs[one.gpus], one, progress)
+                    jobs[one.gpus], every[place] = search.searched(jobs[one.gpus], one, progress)
                     search.explain(jobs[one.gpus], every[place], question.top)
     except KeyboardInterrupt:
         finished = False
-    if job.wider is not None and any(one.is_wide for one in every):
-        job = job.wider
+    ways = {way for own in jobs.values() for way in own.space.parallel}
+    if job.divided is not None and not ways <= {*job.space.parallel}:
+        job = job.divided
     prices = {one.gpus: price for one in every if (price := question.prices.price(sweep, one.gpus)) is not None}
     notes = dict.fromkeys(question.prices.note(sweep, one.gpus) for one in every)
     costs = Costs(prices, question.failures, question.tokens, tuple(filter(None, notes)))
@@ -155,16 +160,6 @@ def _answer(question: Question, sweep: Sweep, watch: Watch) -> Answer:
     }
     request = question.typed.changed({name: str(value) for name, value in typed.items() if name in ("gpu", "cluster")})
     return report.completed(Answer(job, jobs, tuple(every), rows, question.objective, costs, finished), typed, request)
-
-
-def _searched(job: Job, outcome: Outcome, progress: search.Progress) -> Outcome:
-    """Search; where nothing fits, the model is divided and checkpoints are offloaded, too."""
-    search.search(job, outcome, progress)
-    if outcome.options or outcome.left_out or job.wider is None:
-        return outcome
-    wide = replace(search.empty(job, outcome.gpus), is_wide=True)
-    search.search(job.wider, wide, progress)
-    return wide
 
 
 def to_dict(comparison: Comparison) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from paceline._core import parse_rate
+from paceline._core import Cluster, parse_rate
 from paceline._internal import units
 from paceline.catalog.builtin import load_cluster
 from paceline.catalog.gpus import find_hardware
 from paceline.catalog.instances import Instance, all_instances, find_instance
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.advisor.job import fixed_values
 from paceline.forecast.request import Sweep
 
 GIVEN = "currency of --price"
@@ -109,10 +110,15 @@ def _amount(instance: Instance) -> float:
     return math.inf if instance.price is None else instance.price.usd_per_gpu_hour
 
 
+def _nodes(machine: Sweep) -> Cluster:
+    """Return the nodes that are assumed. Raises InvalidArgumentError."""
+    return replace(machine, values=fixed_values(machine)).machine()
+
+
 def _suitable(machine: Sweep, gpus: int) -> Iterator[Instance]:
     """Return the instances whose nodes are those that are assumed for so many GPUs, or better."""
     try:
-        own, rate_bps = machine.machine(), _bandwidth_bps(machine)
+        own, rate_bps = _nodes(machine), _bandwidth_bps(machine)
     except InvalidArgumentError:
         # The search raises it, too.
         return iter(())
@@ -132,13 +138,13 @@ def _suitable(machine: Sweep, gpus: int) -> Iterator[Instance]:
 
 def _gpus_per_node(machine: Sweep) -> int:
     given: int | None = machine.get("gpus_per_node")
-    return given or machine.machine().gpus_per_node
+    return given or _nodes(machine).gpus_per_node
 
 
 def _bandwidth_bps(machine: Sweep) -> float:
     """Return the rate of a node, each way."""
     given = machine.get("bandwidth")
-    return parse_rate(given[0]) if given else machine.machine().bandwidth_bps
+    return parse_rate(given[0]) if given else _nodes(machine).bandwidth_bps
 
 
 def _names(machine: Sweep) -> list[str]:

@@ -11,25 +11,45 @@ from paceline.forecast.advisor.candidates import OFFLOADED, ModelParallel
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Outcome, TooLarge
 from paceline.forecast.remedies import Families, Proposals, Settings, Trial
-from paceline.settings.table import EACH, SETTINGS
+from paceline.forecast.typed import Typed
+from paceline.settings.table import EACH, SETTINGS, SIMULATE
 
 _PARALLEL = {"tensor_parallel": "tensor", "expert_parallel": "experts"}
 
 
-def fixes(job: Job, outcome: Outcome) -> Proposals:
+def fixes(job: Job, outcome: Outcome, typed: Typed) -> Proposals:
     """Return changes of what was asked for with each of which something fits, where nothing does.
 
     Args:
         job: What was searched.
         outcome: The result of the search on a number of GPUs.
+        typed: The request.
     """
     least = outcome.never_fit[0]
     scenario = job.scenario(least.candidate)
     lacks = job.sweep.file.lacks if job.sweep.file is not None else {}
     families = remedies.families(scenario, divisible=job.space.parallel == (ModelParallel(),), lacks=lacks)
     shortage = least.least_bytes / max(1, job.allocatable_bytes)
-    return remedies.proposals(
+    proposals = remedies.proposals(
         _left(job, families, outcome.gpus), lambda settings: _attempt(job, settings, outcome.gpus), shortage
+    )
+    return proposals.answered(lambda trial: _answered(trial, typed.changed({"workers": outcome.gpus})))
+
+
+def _answered(trial: Trial, typed: Typed) -> Trial:
+    """Return a trial with the answer of its command, which is about the fastest that fits, and not about the least."""
+    request = typed.changed(trial.settings)
+    options = {name: value for name, value in request.options.items() if SIMULATE in SETTINGS[name].uses}
+    try:
+        job = Job.of(replace(request, options=options).request(), request.options.get("global_batch"))
+        [gpus] = job.gpus
+        _, outcome = search.searched(job, search.empty(job, gpus))
+    except InvalidArgumentError:
+        return trial
+    if not outcome.options or (own := (best := outcome.options[0]).result.sharded) is None:
+        return trial
+    return replace(
+        trial, need_bytes=own.memory.peak_bytes, shortage=own.shortage, is_tight=own.is_tight, result=best.result
     )
 
 

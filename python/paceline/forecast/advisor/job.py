@@ -86,10 +86,7 @@ class Job:
             may_offload="checkpointing" not in values,
             is_divisible=not values.keys() & set(_PARALLEL),
         )
-        if "sharding" not in values and sweep.file is not None:
-            able = [one for one in space.shardings if has(sweep.file.lacks, {"sharding": one})]
-            space = replace(space, shardings=able)
-        fixed = replace(sweep, values={name: value for name, value in values.items() if name not in SEARCHED})
+        fixed = replace(sweep, values=fixed_values(sweep))
         workload = fixed.workload(fixed.trace)
         if workload is None:
             raise InvalidArgumentError(
@@ -196,11 +193,21 @@ class Job:
     def wider(self) -> Job | None:
         """The job with ways to divide the model and offloaded checkpoints searched, too; None if all is given."""
         divided = self.divided or self
+        return divided.offloading or self.divided
+
+    @property
+    def offloading(self) -> Job | None:
+        """The job with offloaded checkpoints searched, too; None if checkpointing is given, or the trainer has none."""
+        if not self.space.may_offload or OFFLOADED not in self.every_checkpointing:
+            return None
+        space = replace(self.space, checkpointings=(*self.space.checkpointings, OFFLOADED), may_offload=False)
+        return replace(self, space=space)
+
+    @property
+    def every_checkpointing(self) -> tuple[str, ...]:
+        """All ways of checkpointing that the trainer has, whatever was given."""
         lacks = {} if self.sweep.file is None else self.sweep.file.lacks
-        if not self.space.may_offload or not has(lacks, {"checkpointing": OFFLOADED}):
-            return self.divided
-        checkpointings = (*self.space.checkpointings, OFFLOADED)
-        return replace(divided, space=replace(divided.space, checkpointings=checkpointings, may_offload=False))
+        return tuple(one for one in (*CHECKPOINTINGS, OFFLOADED) if has(lacks, {"checkpointing": one}))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -335,6 +342,11 @@ class Job:
         prepared = prepare(self._with(key, shardings))
         order = product(self._suited(key.parallel), shardings)
         return dict(zip(order, prepared.scenarios, strict=True)), prepared.notes
+
+
+def fixed_values(sweep: Sweep) -> dict[str, Any]:
+    """Return the values of a request that are not searched."""
+    return {name: value for name, value in sweep.values.items() if name not in SEARCHED}
 
 
 def _batches(sweep: Sweep) -> dict[int, int]:

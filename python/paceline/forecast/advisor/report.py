@@ -231,7 +231,7 @@ def completed(answer: Answer, given: Mapping[str, object], typed: Typed) -> Answ
     never = [one for one in answer.outcomes if one.never_fit]
     if never:
         most = max(never, key=lambda one: one.gpus)
-        proposals = fixes.fixes(answer.jobs[most.gpus].undivided, most)
+        proposals = fixes.fixes(answer.jobs[most.gpus].undivided, most, typed)
         if not proposals.fitting:
             return replace(answer, fixes=proposals)
         settings = {"workers": most.gpus, **proposals.fitting[0].settings}

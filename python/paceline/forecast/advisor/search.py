@@ -20,7 +20,6 @@ from typing import NamedTuple
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
 from paceline.forecast.advisor.candidates import (
-    CHECKPOINTINGS,
     Candidate,
     ModelParallel,
     Setup,
@@ -30,6 +29,7 @@ from paceline.forecast.advisor.candidates import (
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.kinds import Resource
 from paceline.forecast.lowering import is_long
+from paceline.forecast.remedies import has_host
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.bottleneck import Relief, reliefs
 
@@ -75,8 +75,6 @@ class Outcome:
     """Shardings that do not fit in any configuration, least memory first."""
     left_out: list[Setup] = field(default_factory=list)
     """Shardings that would take long to simulate."""
-    is_wide: bool = False
-    """Whether ways to divide the model, and offloaded checkpoints, were searched, because nothing fits without."""
     refused: str = ""
     """Why there is nothing to search; empty if there is."""
 
@@ -92,6 +90,20 @@ def search(job: Job, outcome: Outcome, progress: Progress | None = None) -> None
     outcome.never_fit.sort(key=lambda one: one.least_bytes)
 
 
+def searched(job: Job, outcome: Outcome, progress: Progress | None = None) -> tuple[Job, Outcome]:
+    """Search, and search more where that leaves no room; return what was searched, with its result.
+
+    Where all fits tightly, checkpoints are offloaded, too; where nothing fits, the model is also divided.
+    """
+    search(job, outcome, progress)
+    more = job.offloading if outcome.options else job.wider
+    if more is None or outcome.left_out or not all(map(_is_tight, outcome.options)):
+        return job, outcome
+    wide = empty(job, outcome.gpus)
+    search(more, wide, progress)
+    return (job, outcome) if outcome.options and all(map(_is_tight, wide.options)) else (more, wide)
+
+
 def _fastest_first(
     job: Job, outcome: Outcome, bounded: Sequence[Bounded], is_enough: Callable[[float], bool]
 ) -> Iterator[Option]:
@@ -104,7 +116,8 @@ def _fastest_first(
 
 
 def _fits(option: Option) -> bool:
-    return option.result.sharded is not None and option.result.sharded.fits is not False
+    own = option.result.sharded
+    return own is not None and own.fits is not False and has_host(own.fit)
 
 
 def _is_tight(option: Option) -> bool:
@@ -146,14 +159,15 @@ def least_unsimulated(job: Job, setup: Setup, gpus: int) -> TooLarge | None:
 def safer(job: Job, outcome: Outcome) -> Option | None:
     """Return the fastest configuration on these GPUs that leaves room, where all that were searched fit tightly.
 
-    Batch and checkpointing are free, even if they were given, and tensor-parallel GPUs of a node are tried. None if
-    there is none, or if something that was searched leaves room.
+    Batch and checkpointing are free, even if they were given; checkpoints are offloaded, and tensor-parallel GPUs of a
+    node tried, too. None if there is none, or if something that was searched leaves room.
     """
     if not outcome.options or not all(map(_is_tight, outcome.options)):
         return None
     tensors = (ModelParallel(tensor) for tensor in (2, 4, 8))
     more = [one for one in tensors if one not in job.space.parallel and job.divides(one)]
-    space = replace(job.space, batch=None, checkpointings=CHECKPOINTINGS, parallel=(*job.space.parallel, *more))
+    ways = (*job.space.parallel, *more)
+    space = replace(job.space, batch=None, checkpointings=job.every_checkpointing, parallel=ways)
     freer = job.on((outcome.gpus,), space)
     try:
         tried = Outcome(outcome.gpus, outcome.capacity_bytes)

@@ -109,6 +109,7 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
     if assumed and row.gpus > answer.job.sweep.machine().gpus_per_node and rows.is_waiting(result):
         made.append(Fact("Assumed", assumed))
     made.append(Fact("Memory", sharding.fit(own)))
+    made += [] if own.host is None else [sharding.host_memory(own.host)]
     if own.is_tight:
         made.append(Fact("Roomier", _roomier(answer, row)))
     elif faster := answer.faster(row):

@@ -78,6 +78,8 @@ def _deepspeed(reading: Reading, dtype: str | None) -> None:
     reading.passes(reading.whole(f"{_DS}gradient_accumulation_steps"), f"{_DS}gradient_accumulation_steps")
     deepspeed.offload(reading, f"{_DS}offload_param_device", f"{_DS}offload_optimizer_device")
     deepspeed.include(reading, f"{_DS}deepspeed_config_file")
+    if not reading.included:
+        reading.lack(deepspeed.LACKS)
     if "precision" not in reading.options:
         reading.take("precision", "o2" if dtype in AUTOCAST else None, "mixed_precision")
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.interop.trainers.document import beside, document
@@ -13,6 +14,14 @@ from paceline.interop.trainers.reading import AUTO, Reading, Trainer
 from paceline.interop.trainers.words import eager_kernels, take_optimizer
 
 STAGES = {0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}
+LACKS: Mapping[str, tuple[str, ...]] = {
+    "sharding": ("hsdp",),
+    "reshard_after_forward": ("no",),
+    "accumulate_sync": (),
+}
+"""ZeRO has groups only as MiCS, which transformers' integration does not initialize (`deepspeed.zero.MiCS_Init`).
+Stage 3 partitions after each use, and `no_sync` is refused beside partitioned gradients (deepspeed/runtime/engine.py).
+"""
 _BY_NAME = re.compile(r"(?:z(?:ero)?[-_]?(?:stage)?|stage)[-_]?([0-3])(?!\d)", re.IGNORECASE)
 """The stage in the name of a file: `ds_z3_config.json`, `zero2.json`, `stage3_no_offloading.conf`."""
 ON_CPU = "all that is offloaded is on the CPU, although some is on NVMe"
@@ -109,6 +118,8 @@ def _groups(reading: Reading) -> None:
     group = reading.whole("zero_optimization.mics_shard_size", least=-1)
     if group is not None and group > 0:
         reading.take("sharding", f"hsdp:{group}", "zero_optimization.mics_shard_size")
+    is_mics = str(reading.effective("sharding")).startswith("hsdp")
+    reading.lack({name: values for name, values in LACKS.items() if not (is_mics and name == "sharding")})
     second = reading.whole("zero_optimization.zero_hpz_partition_size")
     if second is not None and second > 1 and reading.effective("sharding") == "zero3":
         reading.take("reshard_after_forward", second, "zero_optimization.zero_hpz_partition_size")
@@ -160,6 +171,7 @@ def include(reading: Reading, *names: str) -> None:
     if stage is None:
         reading.leave(name, "there is no such file; --sharding says what it does")
         return
+    reading.lack(LACKS)
     reading.take("sharding", STAGES[int(stage[1])], name)
     reading.take("precision", "o2", name)
     reading.assume(

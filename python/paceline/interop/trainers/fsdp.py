@@ -23,6 +23,8 @@ WORDS = (
     *("auto_wrap", "offload", "true", "false"),
 )
 """Of transformers' `fsdp`: transformers/training_args.py, trainer_utils.py (`FSDPOption`)."""
+LACKS: Mapping[str, tuple[str, ...]] = {"sharding": ("zero1", "zero2")}
+"""It shards parameters, too, or nothing."""
 PREFETCH: Mapping[object, bool] = {
     "backward_pre": True,
     "backward_post": False,
@@ -50,6 +52,7 @@ def take(reading: Reading, words: Sequence[str] = ()) -> None:
         if word.lower() in SHARDINGS:
             strategy, cited = SHARDINGS[word.lower()], ("fsdp",)
     sharding, reshard = strategy or ("zero3", None)
+    reading.lack(LACKS)
     fields = (*cited, "fsdp", "distributed_type", "fsdp_version", *names("version"))
     if not any(reading.values.get(one) for one in fields):
         # Version 2 has no strategy: what stands in `fsdp_config` says that there is FSDP.

@@ -129,6 +129,7 @@ def sharding(reading: Reading) -> None:
     if "sharding" not in reading.options and stage is not None:
         # Of DeepSpeed's own examples, which write their configuration themselves.
         reading.take("sharding", stage, "zero_stage", "deepspeed_stage")
+        reading.lack(deepspeed.LACKS)
     if "sharding" not in reading.options:
         reading.default("sharding", "none", "DDP, as neither FSDP nor DeepSpeed is named", "--sharding zero3")
 

@@ -122,5 +122,10 @@ NANOTRON = Trainer(
     direct={"tokens.micro_batch_size": Direct("batch"), "tokens.sequence_length": Direct("seq")},
     tables=("nanotron",),
     # nanotron/config/config.py (`OptimizerArgs.zero_stage`): 0 or 1.
-    lacks={**NO_BITSANDBYTES, "sharding": ("zero2", "zero3"), "checkpointing": ("selective", "offload"), "offload": ()},
+    lacks={
+        **NO_BITSANDBYTES,
+        "sharding": ("zero2", "zero3", "hsdp"),
+        "checkpointing": ("selective", "offload"),
+        "offload": (),
+    },
 )

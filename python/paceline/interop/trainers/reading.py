@@ -137,6 +137,8 @@ class Reading:
         """Fields that this trainer's reader asks for."""
         self._unforecast: dict[str, str] = {}
         self._idle: dict[str, str] = {}
+        self.lacks: dict[str, tuple[str, ...]] = dict(trainer.lacks)
+        """The trainer's, and those of what shards under it."""
 
     def run(self) -> Reading:
         """Read all fields. Raises InvalidArgumentError, which names file and field."""
@@ -443,6 +445,13 @@ class Reading:
         for one in other._assumptions.values():
             self.assume(one.words, one.remedy, *one.settings)
         self.included.append(other)
+        self.lack(other.lacks)
+
+    def lack(self, values: Mapping[str, tuple[str, ...]]) -> None:
+        """Record values by setting that what shards does not have, as `Trainer.lacks`."""
+        for setting, lacked in values.items():
+            known = self.lacks.get(setting)
+            self.lacks[setting] = () if () in (known, lacked) else tuple(dict.fromkeys((*(known or ()), *lacked)))
 
     def drop(self, setting: str) -> None:
         """Drop an option that what was given contradicts; its fields say so."""
