@@ -61,13 +61,12 @@ def say(lines: Sequence[str], *, err: bool = False) -> None:
 
 
 _STYLES = re.compile(r"(\x1b\[(?:0|1|3[0-7])m)")
-_WORDS = re.compile(r"[^\n\t]+")
 
 
 def _safe(line: str) -> str:
-    """Return a line without other escape sequences than those of styles; line feeds and tabs stay."""
+    """Return a line without other escape sequences than those of styles."""
     parts = _STYLES.split(line)
-    parts[::2] = [_WORDS.sub(lambda text: printable(text[0]), part) for part in parts[::2]]
+    parts[::2] = ["\n".join(map(printable, part.split("\n"))) for part in parts[::2]]
     return "".join(parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline._internal.console import say
+from paceline._internal.console import put, say
 
 from paceline_lab.bench.engines import Engine
 from paceline_lab.bench.plan import Plan
@@ -53,13 +53,13 @@ class Steps(Watcher):
         if "seconds" not in event:
             return
         if not self._seconds:
-            say(["Done warm up", "Step\tImg/sec\ttotal_loss"])
+            put("Done warm up\nStep\tImg/sec\ttotal_loss")
         self._seconds.append(event["seconds"])
         step = len(self._seconds)
         if step == 1 or step % self._every == 0:
             timed = timing(self._images, self._seconds)
             rate = f"images/sec: {timed.images_per_s:.1f} +/- {timed.uncertainty:.1f} (jitter = {timed.jitter:.1f})"
-            say([f"{step}\t{rate}\t{event['loss']:.3f}"])
+            put(f"{step}\t{rate}\t{event['loss']:.3f}")
 
 
 def closing(row: Row) -> list[str]:
