@@ -141,6 +141,29 @@ def test_what_one_connection_carries_can_be_what_bounds(strategy, is_limited):
     assert not any("connections" in relief(one) for one in reliefs(alone, result_of(alone)))
 
 
+@pytest.mark.parametrize(
+    ("batch", "named", "first"),
+    [
+        (1, "network, ", "RDMA instead of TCP"),
+        (2, "TCP between nodes largest share: compute, ", "RDMA instead of TCP"),
+        (4, "compute, ", "2x faster compute"),
+    ],
+)
+def test_tcp_is_relieved_where_twice_of_its_network_gains_nothing(batch, named, first):
+    """Threads of NCCL's sockets limit: neither the rate, nor the library's connections."""
+    words = ("simulate", "llama-3-8b", "--gpu", "l40s", "--gpus", 16, "--sharding", "zero3", "--strategy", "native")
+    words += ("--batch", batch, "--checkpointing", "full" if batch > 1 else "none")
+    answer = cli.facts(cli.printed(*words))
+    assert answer["Bottleneck"].startswith(named)
+    assert re.match(rf"[\d.]+x {first} ", answer["Would help"]) and "RDMA instead of TCP" in answer["Would help"]
+    # What helps most stands first in both answers.
+    [rows] = [one["explanation"]["changes"] for one in cli.answer(*words, "--explain")]
+    assert [row["what"] for row in rows].count("RDMA instead of TCP") == 1
+    assert (rows[0]["what"] == "RDMA instead of TCP") == (first == "RDMA instead of TCP")
+    over_rdma = cli.facts(cli.printed(*words, "--channel", "rdma"))
+    assert not any("RDMA" in over_rdma[label] for label in ("Bottleneck", "Would help"))
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_one_worker_is_bound_by_computation(workers):
     result = paceline.simulate("resnet-50", workers=workers, bandwidth="100Gbps")

@@ -36,6 +36,8 @@ class Resource(Enum):
     """NCCL's kernels, beside which computation is slower."""
     STREAMS = auto()
     """The library's connections between two nodes."""
+    CHANNEL = auto()
+    """TCP between nodes, in place of RDMA."""
     INSIDE_AND_NICS = auto()
     NICS_AND_LINKS = auto()
     """Of the nodes and between switches at once."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline._core import Cluster, Fabric, Racks, Trace
-from paceline.catalog.channels import auto
+from paceline.catalog.channels import auto, with_channel
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.execute import execute
 from paceline.forecast.kinds import About, Exchange, Measure, Part, Remark, Resource
@@ -115,8 +115,13 @@ class Bound:
 
     @property
     def is_largest(self) -> bool:
-        """Whether what gains most is also the largest part of the path."""
-        return self.relief is not None and self.largest.resource in (self.relief.resource, Resource.CALLS)
+        """Whether what gains most is also the largest part of the path: of TCP, anything of the network."""
+        if self.relief is None:
+            return False
+        own = self.largest.resource
+        if self.relief.resource is Resource.CHANNEL and _where(own, spans_nodes=True) is Resource.NICS:
+            return True
+        return own in (self.relief.resource, Resource.CALLS)
 
 
 def bound_by(result: Result, spans_nodes: bool, iteration_s: float | None = None) -> Resource:
@@ -183,26 +188,47 @@ def bound(result: Result, relieved: Sequence[Relief]) -> Bound:
 
 
 def _best(result: Result, relieved: Sequence[Relief]) -> Relief | None:
-    """Return the relief that gains most, that of the largest part if another gains hardly more."""
+    """Return the relief that gains most, that of the largest part if another gains hardly more.
+
+    What TCP lacks has a name of its own where twice as much of it gains most of the rest: a rate, or connections.
+    """
     if not relieved:
         return None
-    best = max(relieved, key=lambda one: one.gain)
+    ordered = sorted(relieved, key=lambda one: -one.gain)
+    best = ordered[0]
+    if best.resource is Resource.CHANNEL and len(ordered) > 1 and ordered[1].gain >= _LITTLE:
+        of_network = ordered[1].resource is Resource.STREAMS
+        of_network |= _where(ordered[1].resource, spans_nodes=True) is Resource.NICS
+        best = ordered[1] if of_network else best
     own = next((one for one in relieved if one.resource is bottleneck(result)), None)
     return own if own is not None and best.gain <= own.gain * MIN_GAIN else best
 
 
 def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
-    """Simulate twice as much of each resource that the scenario has, the bottleneck's first."""
+    """Simulate twice as much of each resource that the scenario has, the bottleneck's first, and RDMA for TCP."""
     first = bottleneck(result) if result.critical_path else None
     changes = sorted(_possible_changes(scenario, result), key=lambda one: one.resource is not first)
     relieved = [relief for one in changes for relief in _relief(scenario, result, one)]
-    return [*relieved, *_paired_reliefs(scenario, result, changes, relieved)]
+    return [*relieved, *_paired_reliefs(scenario, result, changes, relieved), *_over_rdma(scenario, result)]
 
 
 def _relief(scenario: Scenario, result: Result, change: _Change) -> list[Relief]:
-    """Simulate it; none if the cluster can not be changed so: twice the rate may exceed the maximum of a cluster."""
+    """Simulate it; none if the cluster can not be changed so."""
+    return _simulated(_with(scenario, result, change.resource, change.changes), result, change)
+
+
+def _over_rdma(scenario: Scenario, result: Result) -> list[Relief]:
+    """Simulate RDMA, with its latency and cost of messages, instead of TCP between nodes, if that is what they have."""
+    if result.channel != "tcp" or not uses_the_network(scenario, result):
+        return []
+    other = with_channel(scenario.cluster, "rdma", bare=scenario.library.is_bare)
+    return _simulated(scenario.changed(cluster=other), result, _Change(Resource.CHANNEL, Measure.RDMA, {}))
+
+
+def _simulated(changed: Scenario, result: Result, change: _Change) -> list[Relief]:
+    """Return the gain of a changed scenario; none if it is impossible: a rate may exceed the maximum of a cluster."""
     try:
-        [relieved] = execute([_with(scenario, result, change.resource, change.changes)])
+        [relieved] = execute([changed])
     except InvalidArgumentError:
         return []
     gain = result.iteration_s / relieved.iteration_s if relieved.iteration_s > 0 else 1.0

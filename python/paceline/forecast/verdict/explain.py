@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paceline._core import Cluster, Worker
-from paceline.catalog.channels import with_channel
 from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible, with_switch
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
@@ -18,7 +17,7 @@ from paceline.forecast.lowering import is_long, lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.verdict.advice import Details, details
-from paceline.forecast.verdict.bottleneck import MIN_GAIN, Bound, Relief, bound, reliefs, uses_the_network
+from paceline.forecast.verdict.bottleneck import MIN_GAIN, Bound, Relief, bound, reliefs
 from paceline.forecast.verdict.groups import Group
 
 ENOUGH = 0.5
@@ -195,7 +194,6 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
     if is_sharded or has_groups or compression.changes_row(result):
         return _changes_of_a_plan(scenario, result, able)
     candidates: list[_Tried] = [
-        *_over_rdma(scenario, result),
         *_helps_of_the_switch(scenario),
         (Measure.STRATEGY, [scenario.under(strategy) for strategy in able], None),
         *([(Measure.BUCKET_SIZE, _bucket_sizes(scenario), None)] if costs_messages else []),
@@ -211,7 +209,6 @@ def _changes_of_a_plan(scenario: Scenario, result: Result, able: Sequence[Strate
         able = [one for one in able if sharding.able(one) and one.name != sharding.IN_STEP]
     slowest = _without_the_slowest(scenario)
     candidates: list[_Tried] = [
-        *_over_rdma(scenario, result),
         (Measure.STRATEGY, [scenario.under(strategy) for strategy in able], None),
         *([slowest] if slowest[1] else []),
     ]
@@ -256,14 +253,6 @@ def _help_of_both(scenario: Scenario) -> list[_Tried]:
     if not using:
         return []
     return [(Measure.MULTICAST_AND_AGGREGATION, [changed.under(strategy) for strategy in using], None)]
-
-
-def _over_rdma(scenario: Scenario, result: Result) -> list[_Tried]:
-    """Return the same over RDMA, with its latency and cost of messages, instead of TCP between nodes."""
-    if result.channel != "tcp" or not uses_the_network(scenario, result):
-        return []
-    other = with_channel(scenario.cluster, "rdma", bare=scenario.library.is_bare)
-    return [(Measure.RDMA, [scenario.changed(cluster=other)], None)]
 
 
 def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
@@ -325,6 +314,6 @@ def _by(measure: Measure, scenario: Scenario, result: Result) -> About | None:
     """Return what the fastest scenario of a change is, beside the change."""
     if measure is Measure.BUCKET_SIZE:
         return About(Remark.BUCKETS, size=lowered(scenario).bucket_size, count=result.buckets)
-    if measure in (Measure.WITHOUT_SLOWEST, Measure.RDMA):
+    if measure is Measure.WITHOUT_SLOWEST:
         return None
     return About(Remark.BY, strategy=result.strategy)

@@ -25,6 +25,7 @@ _SHORT = {
     Resource.NICS_AND_LINKS: "all links",
     Resource.LATENCY: "1/2 latency",
     Resource.STREAMS: "connections",
+    Resource.CHANNEL: "RDMA",
 }
 """Words for changes that help, in a column of a table."""
 _CHECKPOINTING = {"none": "no", "offload": "offloaded"}

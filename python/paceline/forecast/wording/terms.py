@@ -69,6 +69,7 @@ LIMITS = {
     Resource.UPLINKS: "rack uplinks",
     Resource.INSIDE_AND_NICS: "links inside and between nodes together",
     Resource.NICS_AND_LINKS: "links of nodes and between switches together",
+    Resource.CHANNEL: "TCP between nodes",
 }
 """Words for the shortage of a resource that another one exceeds on the critical path."""
 _MEASURES = {
