@@ -254,8 +254,11 @@ def test_intervals_hold_what_was_not_calibrated_on():
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--workers", 288], "NCCL between nodes: published up to 128 GPUs, intervals up to 256"),
-        (["--workers", 64, "--bandwidth", "1Gbps"], "published at 25-400 Gbps, intervals at 12.5-800 Gbps"),
+        (["--workers", 288], "288 GPUs are too far beyond published runs, of up to 128 (NCCL between nodes)"),
+        (
+            ["--workers", 64, "--bandwidth", "1Gbps"],
+            "1 Gbps is too far from published runs, at 25-400 Gbps (",
+        ),
         (["--workers", 64, "--strategy", "ps"], "nobody has published DDP with ps"),
         (["--workers", 64, "--library", "ray-sgd"], "constants were fitted to the only source, RAYSGD"),
         (["--workers", 16, "--library", "byteps", "--strategy", "ps"], "nobody has published byteps with ps"),

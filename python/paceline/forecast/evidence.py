@@ -329,12 +329,12 @@ def _grounds(
         return about.on(Ground.NOTHING_PUBLISHED)
     if len(sources) < _FEWEST_SOURCES:
         return about.on(Ground.ONE_SOURCE, sources=sources)
-    most = max(case.gpus for case in cases)
-    if (question.workers if gpus is None else gpus) > FURTHER * most:
-        return about.on(Ground.GPUS, most=most)
+    most, own = max(case.gpus for case in cases), question.workers if gpus is None else gpus
+    if own > FURTHER * most:
+        return about.on(Ground.GPUS, own=own, most=most)
     links = [case.link_bps for case in cases if case.nodes > 1]
     if question.nodes > 1 and not min(links) / FURTHER <= question.link_bps <= max(links) * FURTHER:
-        return about.on(Ground.LINKS, least=min(links), most=max(links))
+        return about.on(Ground.LINKS, own=question.link_bps, least=min(links), most=max(links))
     return about.on(Ground.PUBLISHED)
 
 

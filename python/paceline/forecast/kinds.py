@@ -234,9 +234,9 @@ class Ground(Enum):
     NOTHING_PUBLISHED = auto()
     ONE_SOURCE = auto()
     GPUS = auto()
-    """Measurements end at `most` GPUs."""
+    """Measurements end at `most` GPUs, and the forecast has `own`."""
     LINKS = auto()
-    """Measurements have links of `least` to `most` bits per second."""
+    """Measurements have links of `least` to `most` bits per second, and the forecast of `own`."""
     UNMEASURED = auto()
     """Fewer than two sources have measured the `value` of a `condition`."""
     TOO_FEW = auto()
@@ -268,6 +268,8 @@ class Evidence:
     family: str = ""
     channel: str = ""
     sources: tuple[str, ...] = ()
+    own: float = 0.0
+    """The forecast's, where that is less than `least` or more than `most` by too much."""
     least: float = 0.0
     most: float = 0.0
 

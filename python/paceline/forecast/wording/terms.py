@@ -11,7 +11,6 @@ from paceline.catalog.gpus import architecture_title
 from paceline.catalog.libraries import NONE
 from paceline.catalog.models.workload import Workload
 from paceline.forecast.kinds import (
-    FURTHER,
     About,
     Comparable,
     Evidence,
@@ -150,8 +149,8 @@ _EVIDENCE = {
     Ground.ALL_REDUCES: "too few all-reduces alone have been published",
     Ground.NOTHING_PUBLISHED: "{comparable}: nothing has been published",
     Ground.ONE_SOURCE: "{comparable}: constants were fitted to the only source, {sources}",
-    Ground.GPUS: "{comparable}: published up to {most:,g} GPUs, intervals up to {further:,g}",
-    Ground.LINKS: "{comparable}: published at {slowest:,g}-{fastest:,g} Gbps, intervals at {half:,g}-{twice:,g} Gbps",
+    Ground.GPUS: "{own:,.4g} GPUs are too far beyond published runs, of up to {most:,g} ({comparable})",
+    Ground.LINKS: "{rate:,.4g} Gbps is too far from published runs, at {slowest:,g}-{fastest:,g} Gbps ({comparable})",
     Ground.UNMEASURED: "fewer than two sources have measured {condition} in such conditions",
     Ground.TOO_FEW: "{setting}: too few published runs have it",
     Ground.NONE_OF_IT: "{setting}: no published run has it",
@@ -368,11 +367,10 @@ def reason(given: Evidence) -> str:
         sources=_sources(given.sources),
         most=given.most,
         duration=units.duration(given.most),
-        further=FURTHER * given.most,
+        own=given.own,
+        rate=given.own / 1e9,
         slowest=least,
         fastest=most,
-        half=least / FURTHER,
-        twice=most * FURTHER,
     )
 
 
