@@ -11,7 +11,7 @@ from browser import CHROMIUM, FLAGS, needs_chromium
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.wording import explanation
 from paceline_lab.report.chapters import simulated
-from paceline_lab.report.spec import read
+from paceline_lab.report.spec import of_trace, read
 
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parent.parent
@@ -241,3 +241,14 @@ def test_a_trainers_file_is_a_workload_on_the_gpu_after_its_name(tmp_path):
     path = tmp_path / "axolotl.yml"
     path.write_text("base_model: meta-llama/Llama-3.2-1B\nadapter: lora\nlora_r: 8\nsequence_len: 1024\n")
     assert "axolotl.yml@h100" in cli.refused("report", path, "-o", tmp_path / "report.html")
+
+
+def test_a_trainers_file_is_reported_where_its_batch_and_degrees_permit(tmp_path):
+    path = tmp_path / "train.sh"
+    size = "--num-layers 2 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --max-position-embeddings 512"
+    parallel = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --num-microbatches 4"
+    batch = "--micro-batch-size 2 --global-batch-size 4 --vocab-size 32000 --bf16"
+    path.write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {size} {parallel} {batch}\n")
+    of = of_trace(f"{path}@h100")
+    assert {one.workers * 16 for one in of.chapters[0].prepared.scenarios} == {16, 32}
+    assert "hsdp" not in {one.options.get("sharding") for one in of.chapters[0].prepared.scenarios}

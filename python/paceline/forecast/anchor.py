@@ -78,12 +78,22 @@ def anchored(sweep: Sweep) -> Anchored:
     scale = geometric_mean(scales)
     scenarios = [_scaled(scenario, scale) for scenario in prepared.scenarios]
     counts = tuple(one.gpus for one in anchors)
-    said = [notes.scaled(scale, counts, text), *(note for one in anchors for note in one.notes)]
+    said = [
+        notes.scaled(scale, counts, text, _first_of_several(sweep)),
+        *(note for one in anchors for note in one.notes),
+    ]
     if not _is_plausible(scale):
         command = _comparison(sweep, counts[0], anchors[0].number)
         said.append(notes.implausible_scale(scale, command))
     spread = stdev(map(math.log, scales)) if len(scales) > 1 else 0.0
     return Anchored(replace(prepared, scenarios=scenarios, notes=[*said, *prepared.notes]), scale, counts, spread)
+
+
+def _first_of_several(sweep: Sweep) -> list[str]:
+    """Return the values that a measurement is of, of settings with several."""
+    first = [str(sweep.get(name)) for name in sweep.each]
+    shardings = sweep.get("sharding") or ()
+    return [*first, *(shardings[:1] if len(shardings) > 1 else ())]
 
 
 def _words(text: str) -> list[str]:

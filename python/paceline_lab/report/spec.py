@@ -16,6 +16,7 @@ from paceline.catalog.models.names import resolve
 from paceline.catalog.models.spec import is_recorded, split_word
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
+from paceline.forecast import sharding
 from paceline.forecast.prepare import Prepared, prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.typed import Typed
@@ -27,6 +28,7 @@ _MOST_BYTES = 1 << 20
 _MOST_CHAPTERS = 20
 # Fields of a chapter, in addition to the settings of a forecast.
 _OWN = ("title", "text", "trace", "explain", "timeline")
+_GPUS = (8, 16, 32, 64)
 _TIMELINE = ("strategy", "workers")
 
 
@@ -92,21 +94,39 @@ def of_trace(trace: str) -> Spec:
     `trace` is a file or a model's name, as for `paceline simulate`.
     """
     entry = {"trace": trace, "workers": [2, 4, 8, 16, 32, 64], "explain": True}
-    if _is_model(trace):
+    if of_model := _of_model(trace):
         del entry["workers"]
-        entry |= {"gpus": [8, 16, 32, 64], "sharding": list(SHARDINGS), "strategy": ["native"]}
-    title = Path(trace).stem if trace.endswith(".json") else trace
+        is_alone = of_model[max(of_model)].machine().gpus_per_node == 1
+        shardings = [name for name in SHARDINGS if not (is_alone and sharding.in_groups(name))]
+        entry |= {"gpus": list(of_model), "sharding": shardings, "strategy": ["native"]}
+    title = Path(trace).stem if trace.endswith(".json") else Path(trace).name if "/" in trace else trace
     return Spec(title, "", (_chapter("report", {**entry, "title": "Scaling"}),))
 
 
-def _is_model(trace: str) -> bool:
-    """Whether it is a model on GPUs. Raises InvalidArgumentError for a model without."""
+def _of_model(trace: str) -> dict[int, Sweep]:
+    """Return the requests of a model by the numbers of GPUs to compare; none for a recording.
+
+    Of a trainer's file, those that its global batch and degrees divide. Raises InvalidArgumentError for a model without
+    GPUs, and for a file that fits none of them.
+    """
     named, options = split_word(trace)
     if not options and not is_recorded(named) and (config := resolve(named)) is not None:
         raise InvalidArgumentError(f"{config.name} needs a GPU type", remedy=f"{trace}@h100 (list: paceline list gpus)")
-    sweep = Sweep.of(trace, {"gpus": [8]}, "report", "key")
+    suitable: dict[int, Sweep] = {}
+    unsuitable: list[InvalidArgumentError] = []
+    for count in _GPUS:
+        try:
+            sweep = Sweep.of(trace, {"gpus": [count]}, "report", "key")
+            assert sweep.workers
+        except InvalidArgumentError as error:
+            unsuitable.append(error)
+        else:
+            suitable[count] = sweep
+    if not suitable:
+        raise unsuitable[0]
+    sweep = next(iter(suitable.values()))
     try:
-        return sweep.workload(sweep.trace) is not None
+        return {} if sweep.workload(sweep.trace) is None else suitable
     except InvalidArgumentError as error:
         if sweep.file is None or sweep.get("gpu") is not None:
             raise

@@ -161,10 +161,11 @@ def contention(share: float, *, is_published: bool) -> str:
     )
 
 
-def scaled(scale: float, gpus: Sequence[int], text: str) -> str:
-    """Return that computation was scaled to what was measured."""
+def scaled(scale: float, gpus: Sequence[int], text: str, of: Sequence[str]) -> str:
+    """Return that computation was scaled to what was measured; `of`: values of which several are forecast."""
     counts = units.listed([f"{count:,}" for count in dict.fromkeys(gpus)])
     number = "GPU" if len(gpus) == 1 and gpus[0] == 1 else "GPUs"
+    number += f" ({', '.join(of)})" if of else ""
     return (
         f"Compute takes {units.factor(scale)} as long as forecast, so that {counts} {number} are as measured ({text})"
     )
