@@ -81,6 +81,39 @@ def test_the_command_lists_and_shows():
     assert result[0]["bandwidth_bps"] == 1.6e12 if isinstance(result, list) else result["bandwidth_bps"] == 1.6e12
 
 
+@pytest.mark.parametrize(
+    ("kind", "words", "has", "has_not"),
+    [
+        ("instances", "h100", {"p5.48xlarge", "gpu_1x_h100_pcie"}, {"p4d.24xlarge"}),
+        ("instances", "LAMBDA gh200", {"gpu_1x_gh200"}, {"gpu_8x_h100_sxm5"}),
+        ("gpus", "Hopper", {"h100", "h200", "gh200"}, {"a100-80gb"}),
+        ("gpus", "rtx 40", {"rtx-4090"}, {"rtx-3090"}),
+        ("clusters", "H100", {"dgx-h100", "p5.48xlarge"}, {"dgx-a100"}),
+        ("models", "llama 8b", {"llama-3-8b", "llama-3.1-8b"}, {"llama-7b", "qwen3-8b"}),
+        ("traces", "resnet", {"resnet-50", "netop-resnet-101"}, {"vgg-16"}),
+        ("strategies", "multicast", {"ps-multicast", "ring-multicast"}, {"ring"}),
+        ("strategies", "butterfly", {"recursive-doubling"}, {"ring"}),
+        ("libraries", "horovod-mp", {"horovod-mpi", "horovod-mpich"}, {"horovod", "ddp"}),
+    ],
+)
+def test_words_filter_a_list(kind, words, has, has_not):
+    document = cli.answer("list", kind, *words.split())
+    names = {one["name"] for one in (document["libraries"] if kind == "libraries" else document)}
+    assert has <= names and not names & has_not
+    text = cli.output("list", kind, *words.split())
+    assert all(name in text for name in has)
+
+
+def test_a_name_is_shown_and_other_words_are_refused():
+    assert cli.output("list", "gpus", "RTX", "4090").startswith("rtx-4090: ")
+    assert cli.output("list", "traces", "resnet50").startswith("resnet-50: ")
+    for kind in ("instances", "gpus", "clusters", "models", "traces", "strategies", "libraries"):
+        assert "unknown " in cli.refused("list", kind, "nosuchthing", "h100")
+    # Options of one model, and a copy, need its name.
+    assert "unknown model 'llama-3.1'" in cli.refused("list", "models", "llama-3.1", "--gpu", "h100")
+    assert "unknown cluster 'h100'" in cli.refused("list", "clusters", "h100", "--export", "mine.json")
+
+
 def test_a_file_that_is_wrong_says_where(tmp_path):
     path = tmp_path / "mine.json"
 

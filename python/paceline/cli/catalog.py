@@ -28,10 +28,10 @@ from paceline.catalog.characteristics import BANDWIDTH_BPS, Characteristics
 from paceline.catalog.libraries import ALL_AT_ONCE, UNLIMITED
 from paceline.catalog.models.config import find_config
 from paceline.catalog.rates import rates_of
-from paceline.catalog.strategies import KNOBS, registered_strategies
+from paceline.catalog.strategies import KNOBS, find_strategy, registered_strategies
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
-from paceline.cli.completion import complete
+from paceline.cli.listed import chosen, having, words
 from paceline.cli.usage import UsageError
 from paceline.settings.table import SETTINGS, SIMULATE
 
@@ -47,7 +47,7 @@ _export = click.option(
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False, shell_complete=complete)
+@words
 @click.option(
     "--bandwidth",
     type=types.Value("RATE", SETTINGS["bandwidth"].kind_of(SIMULATE).check),
@@ -57,11 +57,14 @@ _export = click.option(
 @_json
 @_verbose
 @_export
-def traces(name: str | None, bandwidth: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
+def traces(name: tuple[str, ...], bandwidth: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
     """List the built-in traces, or show one: NAME, a file or allreduce:SIZE.
+
+    Other words filter the list by parts of names.
 
     \b
     paceline list traces resnet-50
+    paceline list traces resnet
     paceline list traces resnet-50 --export mine.json
     """
     if export is not None and bandwidth is not None:
@@ -69,12 +72,12 @@ def traces(name: str | None, bandwidth: str | None, as_json: bool, verbose: bool
     if _exported(name, export, lambda source: load_trace(source).to_json()):
         return
     rate = BANDWIDTH_BPS if bandwidth is None else parse_rate(bandwidth)
-    listed = [load_trace(source) for source in ([name] if name else trace_names())]
+    listed, is_one = chosen(name, load_trace, lambda: map(load_trace, trace_names()), lambda one: (one.name,))
     entries = [totals(trace) | Characteristics.of(trace, rate).to_dict() for trace in listed]
     if as_json:
         put(json.dumps(entries, indent=1))
         return
-    if name:
+    if is_one:
         _show_trace(entries[0])
         return
     columns = [
@@ -155,27 +158,31 @@ def _show_trace(entry: dict[str, Any]) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False, shell_complete=complete)
+@words
 @_json
 @_verbose
 @_export
-def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
+def clusters(name: tuple[str, ...], as_json: bool, verbose: bool, export: Path | None) -> None:
     """List the built-in clusters, or show one: NAME or a file.
 
-    Instances of clouds, which --cluster takes too, are in paceline list instances.
+    Other words filter the list by parts of names and GPUs. Instances of clouds, which --cluster takes too, are in
+    paceline list instances.
 
     \b
     paceline list clusters dgx-h100
+    paceline list clusters h100
     paceline list clusters dgx-h100 --export mine.json
     """
     if _exported(name, export, cluster_text):
         return
-    listed = [load_cluster(source) for source in ([name] if name else cluster_names())]
+    listed, is_one = chosen(
+        name, load_cluster, lambda: map(load_cluster, cluster_names()), lambda one: (one.name, one.gpu or "")
+    )
     entries = [cluster_document(cluster) for cluster in listed]
     if as_json:
         put(json.dumps(entries, indent=1))
         return
-    if name:
+    if is_one:
         _show_cluster(listed[0], entries[0])
         return
     columns = [
@@ -237,9 +244,17 @@ def _latency(cluster: Cluster) -> str:
 
 
 @click.command(cls=Command)
+@words
 @_json
-def strategies(as_json: bool) -> None:
-    """List the strategies, and the options that each uses."""
+def strategies(name: tuple[str, ...], as_json: bool) -> None:
+    """List the strategies, or those whose names have all words, and the options that each uses.
+
+    \b
+    paceline list strategies ring
+    """
+    shown = having(name, registered_strategies(), lambda one: (one.name, *one.aliases))
+    if not shown:
+        find_strategy(" ".join(name))  # raises
     entries = [
         {
             "name": strategy.name,
@@ -249,32 +264,33 @@ def strategies(as_json: bool) -> None:
             "needs": sorted({"multicast", "aggregation"} & strategy.knobs),
             "collectives": list(strategy.collectives),
         }
-        for strategy in registered_strategies()
+        for strategy in shown
     ]
     if as_json:
         put(json.dumps(entries, indent=1))
         return
     rows = [[str(entry["name"]), str(entry["summary"])] for entry in entries]
     say(render([Column("name", left=True), Column("how it works", left=True)], [rows]))
-    aliases = [f"{alias} = {strategy.name}" for strategy in registered_strategies() for alias in strategy.aliases]
-    say(_paragraph(f"Aliases: {', '.join(aliases)}."))
-    facts = []
-    for knob in KNOBS:
-        users = [strategy.name for strategy in registered_strategies() if knob in strategy.knobs]
-        facts.append((f"--{knob}", "all" if len(users) == len(registered_strategies()) else ", ".join(users)))
+    aliases = [f"{alias} = {strategy.name}" for strategy in shown for alias in strategy.aliases]
+    if aliases:
+        say(_paragraph(f"Aliases: {', '.join(aliases)}."))
+    users = {f"--{knob}": [strategy.name for strategy in shown if knob in strategy.knobs] for knob in KNOBS}
     for need in ("multicast", "aggregation"):
-        users = [strategy.name for strategy in registered_strategies() if need in strategy.knobs]
-        facts.append((f"{need} switches", ", ".join(users)))
-    halves = [strategy.name for strategy in registered_strategies() if "all-gather" in strategy.collectives]
-    facts.append(("--sharding", ", ".join(halves)))
+        users[f"{need} switches"] = [strategy.name for strategy in shown if need in strategy.knobs]
+    users["--sharding"] = [strategy.name for strategy in shown if "all-gather" in strategy.collectives]
+    facts = [
+        (what, "all" if len(names) == len(shown) > 1 else ", ".join(names)) for what, names in users.items() if names
+    ]
     say(["", "Used by", *pairs(facts)])
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False, shell_complete=complete)
+@words
 @_json
-def libraries(name: str | None, as_json: bool) -> None:
+def libraries(name: tuple[str, ...], as_json: bool) -> None:
     """List the frameworks that --library models, or show the constants of one, or of channels.
+
+    Other words filter the list by parts of names and strategies.
 
     \b
     paceline list libraries horovod
@@ -283,23 +299,28 @@ def libraries(name: str | None, as_json: bool) -> None:
     from paceline.catalog import channels as links
     from paceline.catalog.libraries import all_libraries, find_library
 
-    shown = [] if name == "channels" else [find_library(name)] if name else list(all_libraries())
+    is_of_channels = name == ("channels",)
+    shown, is_one = (
+        ([], False)
+        if is_of_channels
+        else chosen(name, find_library, all_libraries, lambda one: (one.name, one.strategy))
+    )
     constants = list(links.all_constants().values())
     if as_json:
         document: dict[str, Any] = {"libraries": [_library(library) for library in shown]}
-        if name in (None, "channels"):
+        if is_of_channels or not name:
             document["channels"] = [vars(constant) for constant in constants]
         put(json.dumps(document, indent=1))
-    elif name == "channels":
+    elif is_of_channels:
         say(constants_table(constants))
-    elif name:
+    elif is_one:
         entry = _library(shown[0])
         words = {key: entry[key] for key in ("strategy", "coordinator", "channel", "servers") if entry[key]}
         words |= entry["options"]
         if shown[0].small is not None:
             words[f"to {units.size(shown[0].small.to)}"] = shown[0].small.strategy
         habits = [(key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in words.items()]
-        say([*headline(f"{name}: {entry['summary']}"), *(["", *pairs(habits)] if habits else [])])
+        say([*headline(f"{' '.join(name)}: {entry['summary']}"), *(["", *pairs(habits)] if habits else [])])
         if shown[0].constants:
             say(["", *constants_table(list(shown[0].constants.values()))])
     else:
@@ -340,14 +361,14 @@ def _value(constant: Constant) -> tuple[str, str]:
     return f"{constant.value:g}", constant.unit
 
 
-def _exported(name: str | None, export: Path | None, text: Callable[[str], str]) -> bool:
+def _exported(name: Sequence[str], export: Path | None, text: Callable[[str], str]) -> bool:
     if export is None:
         return False
-    if name is None:
+    if not name:
         raise UsageError("--export needs a name", remedy="paceline list clusters dgx-h100 --export mine.json")
     check_writable("--export", export)
     with replaced(export) as path:
-        path.write_text(text(name) + "\n", encoding="utf-8")
+        path.write_text(text(" ".join(name)) + "\n", encoding="utf-8")
     return True
 
 

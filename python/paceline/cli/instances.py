@@ -11,7 +11,7 @@ from paceline._internal import units
 from paceline._internal.block import Fact, block, headline
 from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline.cli.command import Command
-from paceline.cli.completion import complete
+from paceline.cli.listed import chosen, words
 
 if TYPE_CHECKING:
     from paceline._core import Cluster
@@ -19,24 +19,32 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False, shell_complete=complete)
+@words
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def instances(*, name: str | None, as_json: bool) -> None:
+def instances(*, name: tuple[str, ...], as_json: bool) -> None:
     """List clouds' instances for --cluster, or show NAME, with the price of a GPU-hour.
+
+    Other words filter the list by parts of names, clouds and GPUs.
 
     \b
     paceline list instances p5
+    paceline list instances aws h100
     """
     from paceline.catalog.builtin import load_cluster
     from paceline.catalog.instances import all_instances, named_instance
 
-    shown = [named_instance(name)] if name else list(all_instances())
+    shown, is_one = chosen(
+        name,
+        named_instance,
+        all_instances,
+        lambda one: (one.name, *one.aliases, one.cloud, one.hardware.name, one.hardware.title),
+    )
     clusters = [load_cluster(one.name) for one in shown]
     if as_json:
         entries = [entry(one, cluster) for one, cluster in zip(shown, clusters, strict=True)]
-        put(json.dumps(entries[0] if name else entries, indent=1))
+        put(json.dumps(entries[0] if is_one else entries, indent=1))
         return
-    if name:
+    if is_one:
         _show(shown[0], clusters[0])
         return
     columns = [

@@ -280,7 +280,12 @@ def _group(name: str, table: Table, about: str) -> Lazy:
     )
 
 
-list_ = _group("list", LISTS, "List what is built in, or with a name, show one.\n\n\b\npaceline list models llama-3-8b")
+list_ = _group(
+    "list",
+    LISTS,
+    "List what is built in, show one by its name, or filter the list by parts of names.\n\n"
+    "\b\npaceline list models llama-3-8b\npaceline list instances h100",
+)
 import_ = _group("import", IMPORTS, "Make a trace from what other tools recorded.")
 export = _group("export", EXPORTS, "Write a trace for other tools.")
 

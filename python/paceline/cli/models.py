@@ -13,12 +13,14 @@ from paceline._internal.block import Fact, block, headline, notes
 from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
-from paceline.cli.completion import complete
+from paceline.cli.listed import chosen, words
 from paceline.cli.usage import UsageError
 from paceline.errors import naming
 from paceline.settings.table import SETTINGS, of_place
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from paceline.catalog.calibration import Calibration
     from paceline.catalog.gpus import Hardware
     from paceline.catalog.models.config import Config
@@ -39,40 +41,49 @@ _SECTIONS = {
 
 
 @click.command(cls=Command, sections=_SECTIONS)
-@click.argument("name", required=False, shell_complete=complete)
+@words
 @types.options("models", *(one.name for one in of_place("models")))
 @click.option("--gpus", type=types.COUNT, metavar="N", help="GPUs to shard over, for the memory of each sharding.")
 @click.option("--constants", is_flag=True, help="Print the efficiencies by operator class, with sources.")
 @_json
-def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def models(*, name: tuple[str, ...], gpus: int | None, constants: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """List the built-in models, or show NAME: a built-in model or a Hugging Face config.json.
 
-    With --gpu, also its time and memory on that GPU, without communication, as in paceline simulate. Options
-    marked * take lists.
+    Other words filter the list by parts of names and families. With --gpu, also its time and memory on that GPU,
+    without communication, as in paceline simulate. Options marked * take lists.
 
     \b
     paceline list models llama-3-8b
+    paceline list models llama 8b
     paceline list models llama-3-8b --gpu h100 --seq 8192 --batch 2 --gpus 64
     """
     given = {key: value for key, value in options.items() if value is not None}
-    if constants and (name is not None or given or gpus is not None):
+    if constants and (name or given or gpus is not None):
         raise UsageError(
             "--constants takes no model and no option but --json", remedy="paceline list models --constants"
         )
     if constants:
         _print_constants(as_json=as_json)
         return
-    if name is None:
-        if given or gpus is not None:
-            raise UsageError("list models needs a model", remedy="paceline list models llama-3-8b --gpu h100")
-        _print_list(as_json=as_json)
-        return
+    from paceline.catalog.models.config import built_in_configs
     from paceline.catalog.models.families import model_of
     from paceline.catalog.models.spec import config_named, find_workload
 
+    if not name and (given or gpus is not None):
+        raise UsageError("list models needs a model", remedy="paceline list models llama-3-8b --gpu h100")
+    spec = " ".join(name)
     with naming(types.flags("models", given)):
-        config = config_named(name)
-        workload = find_workload(name, **given) if "gpu" in given or "@" in name else None
+        if given or gpus is not None:
+            shown, is_one = [config_named(spec)], True
+        else:
+            shown, is_one = chosen(
+                name, config_named, lambda: built_in_configs().values(), lambda one: (one.name, one.kind)
+            )
+        if not is_one:
+            _print_list(shown, as_json=as_json)
+            return
+        config = shown[0]
+        workload = find_workload(spec, **given) if "gpu" in given or "@" in spec else None
         if workload is None and set(given) - {"seq"}:
             flag = SETTINGS[min(set(given) - {"seq"})].spelling()
             raise UsageError(f"{flag} needs a GPU type", remedy="--gpu h100 (list: paceline list gpus)")
@@ -125,11 +136,10 @@ def _entry(config: Config) -> dict[str, Any]:
     }
 
 
-def _print_list(*, as_json: bool) -> None:
-    from paceline.catalog.models.config import built_in_configs
+def _print_list(configs: Sequence[Config], *, as_json: bool) -> None:
     from paceline.catalog.models.families import MODEL_TYPES
 
-    entries = [_entry(config) for config in built_in_configs().values()]
+    entries = [_entry(config) for config in configs]
     if as_json:
         put(json.dumps(entries, indent=1))
         return
@@ -283,22 +293,27 @@ def _count(parameters: int) -> str:
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False, shell_complete=complete)
+@words
 @_json
-def gpus(*, name: str | None, as_json: bool) -> None:
+def gpus(*, name: tuple[str, ...], as_json: bool) -> None:
     """List the GPU types for --gpu, or show NAME: a GPU type or a device file.
+
+    Other words filter the list by parts of names and architectures.
 
     \b
     paceline list gpus h100
+    paceline list gpus hopper
     """
     from paceline.catalog.gpus import PRECISIONS, all_hardware, find_hardware
 
-    shown = [find_hardware(name)] if name else list(all_hardware())
+    shown, is_one = chosen(
+        name, find_hardware, all_hardware, lambda one: (one.name, *one.aliases, one.title, one.architecture)
+    )
     if as_json:
         documents = [device.document() for device in shown]
-        put(json.dumps(documents[0] if name else documents, indent=1))
+        put(json.dumps(documents[0] if is_one else documents, indent=1))
         return
-    if name:
+    if is_one:
         _show_gpu(shown[0])
         return
     spare = {"fp8": 3, "tf32": 3, "fp32": 3}
@@ -319,7 +334,7 @@ def gpus(*, name: str | None, as_json: bool) -> None:
     for text in (
         "TFLOPS are dense. Memory is what CUDA gives programs (84.9 GB = 79.1 GiB on an 80 GB H100). Links are NVLink "
         "or Infinity Fabric, per GPU and direction, or with * what NCCL gets of a PCI Express slot.",
-        f"Aliases: {aliases}.",
+        *([f"Aliases: {aliases}."] if aliases else []),
         "Sources: paceline list gpus NAME",
     ):
         say(["", *wrapped(text, width())])
