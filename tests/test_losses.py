@@ -56,7 +56,9 @@ def test_real_tokens_are_a_share_of_all(share):
     ("options", "message"),
     [
         ({"loss": "dpo", "batch": 3}, "dpo compares 2 sequences, of which a batch of 3 is no multiple"),
-        ({"loss": "ppo"}, "unknown value 'ppo'"),
+        ({"loss": "PPO"}, "'PPO' generates samples in each step, which is not forecast"),
+        ({"loss": "online_dpo"}, r"generates samples .*\n.*lm.*one of lm, dpo, kto"),
+        ({"loss": "sft"}, "unknown value 'sft'"),
         ({"loss": "dpo", "pipeline_parallel": 2, "microbatches": 8}, "is not modeled with stages"),
         ({"real_tokens": 1.5}, "must be a share of the tokens"),
         ({"real_tokens": 0}, "must be a share of the tokens"),

@@ -13,7 +13,7 @@ from pathlib import Path
 import cli
 import paceline
 import pytest
-from paceline.cli.record import _print_summary
+from paceline.cli.record import _print_summary, _started
 from test_record_format import check_trace, layers
 
 run = partial(cli.call, "record")
@@ -84,13 +84,33 @@ def test_an_unknown_model_is_answered_with_the_nearest(tmp_path):
         (["-o", ".", "--model", "resnet18"], "is a folder"),
         (["-o", "T.json", "--threads", "2", "--", "python", "x.py"], "--threads needs --model"),
         (["-o", "T.json", "--stop-when-recorded", "--model", "resnet18"], "--stop-when-recorded needs a script"),
-        (["-o", "T.json", "--", "train.py"], "try: -- python train.py"),
+        (["-o", "T.json", "--", "nosuchcommand"], "try: -- python train.py"),
+        (["-o", "T.json", "trian.py"], "trian.py: no such file try: -- train.py"),
+        (["-o", "T.json", "--", "python", "-u", "trian.py"], "trian.py: no such file try: -- python -u train.py"),
+        (["-o", "T.json", "--", "torchrun", "trian.py", "--lr", "1"], "try: -- torchrun train.py --lr 1"),
+        (["-o", "T.json", "--", "python", "folder/x.py"], "folder/x.py: no such file try: another path (list: ls)"),
         (["--model", "resnet18"], "--output is missing"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(arguments, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     assert words in " ".join(cli.refused("record", *arguments).split())
+
+
+def test_a_file_of_python_is_started_by_python(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    for words in (("python", "-c", "x.py"), ("python", "-m", "pkg", "x.py"), ("bash", "x.py"), ("python", "train.py")):
+        assert _started(words) == words
+    # As the remedy for a missing --output has it.
+    refused = cli.refused("record", "train.py", "--lr", "1")
+    assert "try: paceline record -o mine.json train.py --lr 1" in refused
+    assert _started(("train.py", "--lr", "1")) == ("python", "train.py", "--lr", "1")
+    own = Path("own.py")
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    assert _started(("./own.py",)) == ("./own.py",)
 
 
 def test_an_unknown_gpu_is_answered_with_the_option_and_the_nearest(tmp_path):

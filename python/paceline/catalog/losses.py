@@ -42,3 +42,5 @@ LOSSES: Mapping[names.Loss, Loss] = {
     "cpo": Loss("CPO", 2),
     "simpo": Loss("SimPO", 2),
 }
+GENERATING = ("grpo", "ppo", "rloo", "gkd", "dapo", "gspo", "reinforce", "online-dpo", "nash-md", "xpo")
+"""Methods whose step generates samples before it updates the model, as trl and open-instruct call them."""

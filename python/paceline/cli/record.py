@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from paceline._internal import block, units
 from paceline._internal.block import Fact
 from paceline._internal.console import Bar, put, say
 from paceline._internal.extras import need
-from paceline._internal.files import check_distinct, check_writable
+from paceline._internal.files import NO_SUCH_FILE, check_distinct, check_writable, list_of
+from paceline._internal.nearest import nearest
 from paceline._internal.parameters import not_trained
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
@@ -107,7 +110,7 @@ def record(*, output: Path, as_json: bool, script: tuple[str, ...], **options: A
                 flag = SETTINGS[name].flag
                 raise UsageError(f"{flag} needs --model: a script sets it itself", remedy=f"drop {flag}")
         options.pop("model")
-        _record_script(script, output, gpu=gpu, stop=stop or gpu is not None, as_json=as_json, **options)
+        _record_script(_started(script), output, gpu=gpu, stop=stop or gpu is not None, as_json=as_json, **options)
         return
     if stop:
         raise UsageError("--stop-when-recorded needs a script", remedy="drop --stop-when-recorded")
@@ -213,6 +216,29 @@ def _record_script(
     sys.exit(code)
 
 
+def _started(script: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command that starts a script: a file of Python needs `python`. Raises UsageError if there is none."""
+    file = _file_of(script)
+    if file is not None and not Path(file).exists():
+        path = Path(file)
+        near = nearest(path.name, [one.name for one in path.parent.glob("*.py")])
+        words = [str(path.with_name(near)) if near and word == file else word for word in script]
+        raise UsageError(f"{file:.200}: {NO_SUCH_FILE}", remedy=f"-- {shlex.join(words)}" if near else list_of(path))
+    is_alone = file == script[0] and shutil.which(file) is None
+    return ("python", *script) if is_alone else script
+
+
+def _file_of(script: tuple[str, ...]) -> str | None:
+    """Return the file of Python that a command runs; None if it is of another kind."""
+    program = Path(script[0]).name
+    if program.endswith(".py"):
+        return script[0]
+    if not program.startswith(("python", "torchrun")):
+        return None
+    options = takewhile(lambda word: word not in ("-c", "-m", "--module"), script[1:])
+    return next((word for word in options if word.endswith(".py")), None)
+
+
 def _without_launcher(command: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command of a rank in a command of torchrun; other commands as they are."""
     launched = Path(command[0]).name == "torchrun" or "torch.distributed.run" in command[1:3]
@@ -231,8 +257,7 @@ def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:
     try:
         process = subprocess.Popen(command, env=environment)
     except FileNotFoundError as error:
-        remedy = f"-- python {shlex.join(command)}" if command[0].endswith(".py") else "-- python train.py"
-        raise UsageError(f"there is no command {command[0]!r}", remedy=remedy) from error
+        raise UsageError(f"there is no command {command[0]!r}", remedy="-- python train.py") from error
     except PermissionError as error:
         raise UsageError(f"{command[0]} cannot be executed", remedy=f"-- python {shlex.join(command)}") from error
     # A signal that ends this process (from a batch system or `timeout`) is meant for the script, which would otherwise

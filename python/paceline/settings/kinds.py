@@ -196,6 +196,7 @@ def choice(
     aliases: Mapping[str, str] = MappingProxyType({}),
     *,
     meant: Mapping[str, str] = MappingProxyType({}),
+    why: Mapping[str, str] = MappingProxyType({}),
     literal: str = "",
     rust: str = "",
 ) -> Kind:
@@ -205,6 +206,7 @@ def choice(
         choices: The names.
         aliases: Names by alias.
         meant: Names to propose by words of trainers that are refused, as they mean something else, or more than that.
+        why: By some of these words, why they are refused.
         literal: What their type is called in `paceline.catalog.names`.
         rust: The enum of the core, with a variant for each.
     """
@@ -218,7 +220,8 @@ def choice(
         word = shown(value).lower().replace("_", "-")
         near = meant.get(word) or nearest(shown(value), [*choices, *aliases])
         known = "" if near and len(choices) > _FEW else f" (one of {', '.join(choices)})"
-        raise InvalidArgumentError(f"unknown value '{shown(value)}'", remedy=f"{{this={near or choices[0]}}}{known}")
+        reason = f"'{shown(value)}' {why[word]}" if word in why else f"unknown value '{shown(value)}'"
+        raise InvalidArgumentError(reason, remedy=f"{{this={near or choices[0]}}}{known}")
 
     python = f"names.{literal}" if literal else "str"
     return Kind("|".join(choices), check, choices, literal=literal, python=python, rust=rust)
@@ -941,7 +944,14 @@ QUANTIZATION = choice(
     },
     literal="Quantization",
 )
-LOSS = choice(tuple(losses.LOSSES), meant={"sft": "lm", "grpo": "lm", "ppo": "lm"}, literal="Loss")
+LOSS = choice(
+    tuple(losses.LOSSES),
+    meant={"sft": "lm", **dict.fromkeys(losses.GENERATING, "lm")},
+    why=dict.fromkeys(
+        losses.GENERATING, "generates samples in each step, which is not forecast; lm is the update alone"
+    ),
+    literal="Loss",
+)
 OFFLOAD = Kind("none|cpu|nvme[:PART,…]", _offload, short="cpu|nvme")
 ADAPTER = Kind("none|RANK[:MODULES]", _adapter, python="str | int", short="RANK[:MODULES]")
 LOSS_CHUNKS = or_word(NONE, whole(1, 4096))
