@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cli
+import paceline
 import pytest
 from paceline.forecast.remedies import Families, Trial, proposals
 
@@ -148,11 +149,48 @@ def test_json_has_what_the_text_proposes() -> None:
 )
 def test_the_longest_sequence_fits_and_a_longer_one_does_not(more: tuple[str, ...]) -> None:
     [result] = data("simulate", *more, "--strategy", "native", "--seq", "max")
-    longest = result["longest_seq"]
-    assert longest % 256 == 0 and longest > 1024 and result["sharded"]["fits"] is True
-    assert f"{longest:,} tokens" in cli.output("simulate", *more, "--seq", "MAX").splitlines()[0]
-    [longer] = data("simulate", *more, "--strategy", "native", "--seq", str(longest + 256))
-    assert longer["sharded"]["fits"] is False and "longest_seq" not in longer
+    longest, first = result["longest_seq"], cli.output("simulate", *more, "--seq", "MAX").splitlines()[0]
+    assert longest % 256 == 0 and longest > 1024 and result["sharded"]["verdict"] == "fits"
+    [may] = re.findall(r"up to ([\d,]+) may fit", first) or [f"{longest:,}"]
+    assert f"{longest:,} tokens" in first
+    for length, verdict in ((longest + 256, "may not fit"), (int(may.replace(",", "")) + 256, "does not fit")):
+        [longer] = data("simulate", *more, "--strategy", "native", "--seq", str(length))
+        assert longer["sharded"]["verdict"] in (verdict, f"probably {verdict}") and "longest_seq" not in longer
+    model, options = more[0], dict(zip((one.lstrip("-") for one in more[1::2]), more[2::2], strict=True))
+    options["gpus"] = int(options["gpus"])
+    assert paceline.simulate(model, **options, seq="max").longest_seq == longest
+
+
+def test_what_lengthens_sequences_is_tried() -> None:
+    words = (
+        "simulate",
+        "llama-3.2-1b",
+        "--gpu",
+        "rtx-4090",
+        "--gpus",
+        "1",
+        "--seq",
+        "max",
+        "--memory",
+        "3GB",
+        "--lora",
+        "8",
+    )
+    words = (*words, "--strategy", "native")
+    [result] = data(*words)
+    ways = result["fits_with"]
+    lengths = [way["longest_seq"] for way in ways]
+    assert result["longest_seq"] == 0 and lengths == sorted(lengths, reverse=True) and lengths[0] > 1024
+    assert any("offload" in way["settings"] for way in ways) and any("offload" not in way["settings"] for way in ways)
+    for way in ways:
+        [one] = data(*shlex.split(way["command"])[1:])
+        assert one["longest_seq"] == way["longest_seq"]
+        assert one["tokens_per_s_per_gpu"] == way["tokens_per_s_per_gpu"]
+    text = cli.output(*words)
+    assert (
+        cli.facts(text)["Longer with"].startswith(f"{lengths[0]:,} tokens")
+        and typed(text)[1:] == shlex.split(ways[0]["command"])[1:]
+    )
 
 
 def test_the_longest_sequence_may_be_the_context_or_none() -> None:
@@ -167,6 +205,10 @@ def test_the_longest_sequence_may_be_the_context_or_none() -> None:
 def test_the_longest_sequence_is_of_one_text_model() -> None:
     words = ("simulate", "llama-3.2-1b", "--gpu", "h100", "--seq")
     assert "one configuration" in cli.said(*words, "max", "--gpus", "1,2", code=2)
+    assert cli.said(*words, "max", code=2).endswith("try: --gpus 1, or --seq 4096")
+    assert "for paceline simulate" in cli.said(
+        "advise", "llama-3.2-1b", "--gpu", "h100", "--gpus", 1, "--seq", "max", code=2
+    )
     assert "needs a model" in cli.said("simulate", "vit-huge", "--gpu", "h100", "--gpus", 1, "--seq", "max", code=2)
     assert "a command for each" in cli.said(*words, "1024,2048", "--gpus", 1, code=2)
 

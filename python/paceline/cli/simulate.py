@@ -30,6 +30,7 @@ from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
     from paceline.forecast.longest import Longest
+    from paceline.forecast.remedies import Trial
     from paceline.forecast.verdict.explain import Explanation
     from paceline.forecast.verdict.groups import Group
     from paceline.forecast.verdict.remedy import Proposed
@@ -136,6 +137,7 @@ def simulate(
             f"--all has no effect with {'--json' if as_json else '--csv'}, which has all", remedy="drop --all"
         )
     named = _named(traces, configs)
+    requested = options
     options, longest = _with_longest(named, options)
     sweep = Sweep.of(named, options, "simulate", "flag", timeline=timeline, plot=plot)
     baseline = None if sweep.get("baseline") is None else _baseline(sweep)
@@ -170,18 +172,27 @@ def simulate(
         write(results, plot, prepared.noun)
     explanation = _explained(prepared, results) if explain else None
     file = sweep.described_file()
+    from paceline.forecast.remedies import Proposals
     from paceline.forecast.typed import Typed
     from paceline.forecast.verdict import remedy
 
+    longer: tuple[Trial, ...] = ()
+    whole = Typed.of("simulate", named[0], requested, "flag")
+    if longest is not None:
+        from paceline.forecast.longest import longer as lengthened
+
+        longer = () if longest.tokens else lengthened(whole, longest.context)
+        results = [replace(result, longest_seq=longest.tokens) for result in results]
+
     def proposed(group: Group, result: Result) -> Proposed | None:
+        if longer:
+            return remedy.Proposed(whole, Proposals(longer))
         scenario = group.scenario(result)
         return remedy.proposed(Typed.of("simulate", named[scenario.base], options, "flag"), sweep, scenario, result)
 
     if as_json:
         made = _as_data(results, explanation, prepared.notes)
         _add_proposals(made, prepared, results, proposed)
-        if longest is not None:
-            made = [one | {"longest_seq": longest.tokens} for one in made]
         if file is not None:
             made = [one | {"file": file.to_dict()} for one in made]
         put(json.dumps(made, indent=1, allow_nan=False))
@@ -191,8 +202,10 @@ def simulate(
         click.echo(to_csv(results), nl=False)
     else:
         if longest is not None:
-            say([longest.words, ""])
-        _print(prepared, results, explanation, most, proposed)
+            from paceline.forecast.wording import remedies
+
+            say([longest.words, "", *([*remedies.longer(whole, longer), ""] if longer else [])])
+        _print(prepared, results, explanation, most, (lambda *_: None) if longer else proposed)
         if file is not None:
             from paceline.forecast.wording import trainer_file
 
@@ -210,7 +223,8 @@ def _with_longest(named: list[str], options: dict[str, Any]) -> tuple[dict[str, 
     if len(named) > 1:
         raise UsageError("--seq max is of one model", remedy="one model, or --seq 4096")
     with naming(types.flags("simulate", options)):
-        most = longest(Typed.of("simulate", named[0], options, "flag"))
+        typed = Typed.of("simulate", named[0], options, "flag")
+        most = longest(lambda tokens: typed.changed({"seq": tokens}).request())
     return {**options, "seq": str(most.tried)}, most
 
 

@@ -54,6 +54,8 @@ class Trial:
     """Whether it fits, but leaves no room, or its interval reaches beyond what there is."""
     result: Result | None = None
     """Its forecast; None if only its memory is known."""
+    seq: int = 0
+    """Tokens of the longest sequence with which it fits, where that is asked for."""
 
 
 Attempt = Callable[[Settings], Trial | None]

@@ -42,7 +42,7 @@ MODELED = (
 
 REQUESTED = (
     *("chunk", "placement", "distribution", "add_module", "modules", "send_order"),
-    *("gpu", "power_limit_w", "baseline", "speedup", "measured_scale"),
+    *("gpu", "power_limit_w", "baseline", "speedup", "measured_scale", "longest_seq"),
 )
 """Fields of a result that it has if they were asked for, or if its strategy has the choice."""
 
@@ -236,6 +236,8 @@ class Result:
     """Its iteration time over this one."""
     measured_scale: float | None = None
     """Times that computation takes as long as forecast, so that it is as measured, if it was asked for."""
+    longest_seq: int | None = None
+    """Tokens of the longest sequence with which it fits, if that was asked for; 0: not even the shortest does."""
     staggering: Staggering | None = None
     """How far apart workers come to the parts of an iteration; None: a plan, a coordinator, or no computation."""
     sharded: Sharded | None = None

@@ -10,6 +10,7 @@ from typing import Unpack
 from paceline._core import Cluster, Trace
 from paceline.catalog import names
 from paceline.errors import InvalidArgumentError
+from paceline.forecast import longest
 from paceline.forecast.anchor import anchored
 from paceline.forecast.output import html  # noqa: F401 -- what notebooks show of a result
 from paceline.forecast.request import Sweep
@@ -58,6 +59,10 @@ def simulate(
         (8, True)
     """
     given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy, "workers": workers, "gpus": gpus}
+    if longest.asks(options):
+        most = longest.longest(lambda tokens: Sweep.of(trace, {**given, "seq": tokens}, SIMULATE, one_strategy=True))
+        own = simulate(trace, **{**given, "seq": most.tried, "timeline": timeline})  # type: ignore[arg-type]
+        return replace(own, longest_seq=most.tokens)
     sweep = Sweep.of(trace, given, SIMULATE, one_strategy=True)
     if sweep.get("workers") is None:
         raise InvalidArgumentError("needs the number of ranks", setting="workers", remedy="{workers=8}")

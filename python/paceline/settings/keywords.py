@@ -126,7 +126,7 @@ class TraceChanges(TypedDict, total=False):
     dtype: names.Dtype | names.Precision | None
     gpu: str | None
     power_limit: str | None
-    seq: int | None
+    seq: int | str | None
     checkpointing: names.Checkpointing | None
     attention: names.Attention | None
     kernels: names.Kernels | None

@@ -299,6 +299,15 @@ def typed(kind: Kind) -> Kind:
     return replace(kind, check=check)
 
 
+def _sequence(value: object) -> int:
+    if _lower(value) == "max":
+        raise InvalidArgumentError(
+            "max is for paceline simulate, which finds the longest sequence that fits",
+            remedy="{this=4096}, or paceline simulate",
+        )
+    return int(_LENGTH.check(value))
+
+
 def or_word(word: str, kind: Kind) -> Kind:
     """A word that stands for itself, or a value of another kind."""
     return replace(
@@ -388,17 +397,26 @@ def _prices(value: object) -> dict[str, float]:
 
 
 _TOKENS = re.compile(r"([\d.]+(?:[eE]\+?\d+)?)\s*([kKMBT]?)", re.ASCII)
-_THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_COUNT_OF_TOKENS = number(1, 1e18, "a number of tokens, at most 1e18", "N", example="1e9 and 1B are the same")
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_MOST_TOKENS = 1e15
+"""Published runs train on some 1e13."""
+_COUNT_OF_TOKENS = number(1, _MOST_TOKENS, "a number of tokens", "N")
 
 
 def _tokens(value: object) -> float:
     """A number of tokens, also as people write them: `1e9`, `1B`, `15T`."""
     match = _TOKENS.fullmatch(value.strip()) if isinstance(value, str) else None
     with suppress(ValueError):
-        value = value if match is None else float(match[1]) * _THOUSANDS[match[2].replace("K", "k")]
-    count: float = _COUNT_OF_TOKENS.check(value)
-    return count
+        plain = math.nan if match is None else float(match[1])
+        count: float = _COUNT_OF_TOKENS.check(value if match is None else plain * _UNITS[match[2].replace("K", "k")])
+        return count
+    # `1e9B` has its unit twice.
+    is_whole = match is not None and bool(match[2]) and 1e6 <= plain <= _MOST_TOKENS
+    near = match[1] if match is not None and is_whole else "1e9"
+    raise InvalidArgumentError(
+        f"must be a number of tokens, at most {_MOST_TOKENS / 1e12:,.0f}T, not '{shown(value)}'",
+        remedy=f"{{this={near}}} (1e9 and 1B are the same)",
+    )
 
 
 def _degraded(value: object) -> dict[str, Any]:
@@ -965,7 +983,8 @@ WORKERS = count(1, MOST_WORKERS)
 SEVERAL_WORKERS = several(WORKERS)
 BATCH = count(1, 2**32 - 1)
 GLOBAL_BATCH = count(1, 2**31)
-SEQUENCE = count(1, 2**24)
+_LENGTH = count(1, 2**24)
+SEQUENCE = replace(_LENGTH, check=_sequence)
 SERVERS = whole(1, MOST_SERVERS)
 SEVERAL_SERVERS = several(SERVERS)
 _BYTES = "int | str"

@@ -463,10 +463,13 @@ _ALL: tuple[Setting, ...] = (
         default_words="the model's, at most 8192",
         part="trace",
         uses=_in(
-            *("advise", "report", SIMULATE, SWEEP, "models"),
-            simulate=Use(
-                kind=kinds.or_word("max", kinds.SEQUENCE),
-                help="Sequence length in tokens: 8192, or 8k; max: the longest that fits.",
+            *("advise", "report", SWEEP, "models"),
+            **dict.fromkeys(
+                ("simulate", SIMULATE),
+                Use(
+                    kind=kinds.or_word("max", kinds.SEQUENCE),
+                    help="Sequence length in tokens: 8192, or 8k; max: the longest that fits.",
+                ),
             ),
         ),
     ),

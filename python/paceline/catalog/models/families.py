@@ -639,9 +639,12 @@ def _made(whole: Config, sequence: int | None) -> Model:
                 raise config.wrong(field, f"{context} leaves no position for a token, as the first 2 are not used")
             context -= 2
         tokens = sequence or min(context, LONGEST_DEFAULT)
+        if tokens > context:
+            assumed = (f"Sequences of {tokens:,} tokens are longer than {config.name}'s context, {context:,} tokens",)
     layers, head = tuple(_FAMILIES[config.kind](config, tokens)), head_of(config)
     if config.kind == "whisper":
-        assumed = (f"Assumed that the encoder sees {config.whole('max_source_positions', 1500):,} positions (30 s)",)
+        seen = config.whole("max_source_positions", 1500)
+        assumed = (*assumed, f"Assumed that the encoder sees {seen:,} positions (30 s)")
     if (tower := tower_of(whole, tokens)) is not None:
         layers, assumed = (*tower.layers, *layers), (*assumed, tower.note)
     notes = (*whole.notes, *part.notes, *assumed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from paceline.errors import InvalidArgumentError
@@ -48,8 +49,13 @@ def proposed(typed: Typed, sweep: Sweep, scenario: Scenario, result: Result) -> 
 
 def attempt(typed: Typed, settings: Settings) -> Trial | None:
     """Forecast a request with other settings; None if they contradict what was given."""
+    return tried(settings, typed.changed(settings).request)
+
+
+def tried(settings: Settings, request: Callable[[], Sweep]) -> Trial | None:
+    """Forecast a request that has changed settings; None if they contradict what was given."""
     try:
-        sweep = typed.changed(settings).request()
+        sweep = request()
         if (needed := _floor(sweep)) is not None and needed[0] > needed[1]:
             return Trial(settings, False, needed[0], needed[0] / needed[1])
         scenario = prepare(sweep).scenarios[0]
