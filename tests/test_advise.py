@@ -287,7 +287,8 @@ def test_what_does_not_fit_is_counted_and_named():
     assert (least["sharding"], least["checkpointing"], least["batch"]) == ("zero3", "offload", 1)
     words = ("llama-3-70b", "--gpu", "h100", "--gpus", 8, "--tensor-parallel", 1, "--checkpointing", "none,full")
     lines = call(*words).splitlines()
-    assert lines[0] == "llama-3-70b does not fit on 8x H100: needs at least 156.2 of 84.9 GB per GPU"
+    assert lines[0].startswith("llama-3-70b does not fit on 8x H100: at least 156.2 GB to allocate per GPU, and 80.")
+    lines = [lines[0], *lines[lines.index("") :]]
     assert lines[2].startswith("  Smallest     zero3 (FSDP), batch 1, full checkpointing (")
     assert lines[3] == "  Model state  alone fills 14 GPUs" and lines[4].startswith("  Fits with    ")
     text = call("llama-3-8b", "--gpu", "h100", "--gpus", 8, "--seq", 2048)
@@ -766,3 +767,28 @@ def test_where_all_fit_tightly_checkpoints_are_offloaded():
     assert full["best"]["tight"] and full["safer"]["checkpointing"] == "offload"
     assert best["checkpointing"] == "offload" and not best["tight"]
     assert "Host memory" in call(*words)
+
+
+@pytest.mark.parametrize(("typed", "remedy"), [("1e9B", "1e9"), ("1e20", "1e9"), ("0", "1e9"), ("3x", "1e9")])
+def test_absurd_numbers_of_tokens_are_refused(typed, remedy):
+    words = ("gpt2-small", "--gpu", "h100", "--gpus", 8, "--tokens", typed)
+    assert f"try: --tokens {remedy} (" in call(*words, code=2)
+
+
+def test_sequences_beyond_the_context_are_noted():
+    words = ("llama-3.2-1b", "--gpu", "h100", "--gpus", 8, "--batch", 1, "--sharding", "zero3", "--seq")
+    beyond = "Sequences of 262,144 tokens are longer than llama-3.2-1b's context, 131,072 tokens"
+    assert beyond in advice(*words, "256k")["notes"]
+    assert not any("context" in note for note in advice(*words, "8k")["notes"])
+
+
+def test_what_is_needed_and_what_can_be_allocated_are_compared_and_summed():
+    words = ("llama-3.2-1b", "--gpu", "rtx-4090", "--gpus", 1, "--lora", 8, "--memory", "5GB", "--seq", 8192)
+    words = (*words, "--checkpointing", "none")
+    text = call(*words)
+    said = re.search(r"at least ([\d.]+) GB to allocate per GPU, and ([\d.]+) of 5.0 GB can be", " ".join(text.split()))
+    assert float(said[1]) > float(said[2])
+    parts = re.findall(r"([\d.]+) GB +(besides: )?\w", text.split("Memory", 1)[1].split("Fits with")[0])
+    assert sum(float(size) for size, besides in parts if not besides) == pytest.approx(float(said[1]), abs=0.15)
+    alone = " ".join(cli.output("simulate", *words).split())
+    assert re.search(r"does not fit, [\d.]+ GB to allocate per GPU, and ([\d.]+) of 5.0 GB can be", alone)[1] == said[2]

@@ -98,11 +98,11 @@ def test_accumulation_counts_all_samples(model: str) -> None:
 
 def test_a_job_that_does_not_fit_names_the_remedy(model: str) -> None:
     text = run(model, "--gpus", "8", "--sharding", "none", "--memory", "580MB")
-    said = "blocks, DDP (NCCL), 8 GPUs: does not fit, 660 MB of 580 MB per GPU (0.21 GB allocated)"
+    said = "blocks, DDP (NCCL), 8 GPUs: does not fit, 210 MB to allocate per GPU, and 124 MB of 580 MB can be"
     assert " ".join(text.split()).startswith(said)
     assert "--sharding zero3" in cli.facts(text)["Fits with"] and "\nIf it fit: " in text
     parts = "83.9 MB gradients 83.9 MB optimizer states 41.9 MB parameters 4 kB activations"
-    assert cli.facts(text)["Memory"] == f"0.45 GB CUDA context {parts}"
+    assert cli.facts(text)["Memory"] == f"{parts} 0.45 GB besides: CUDA context"
     answer = json.loads(run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "580MB", "--json"))
     assert [one["sharded"]["fits"] for one in answer] == [False, True]
     text = " ".join(run(model, "--gpus", "8", "--sharding", "zero1,zero3", "--memory", "1GB").split())
@@ -251,7 +251,7 @@ def test_no_sharding_is_called_ddp(model: str) -> None:
     text = cli.printed("simulate", model, "--gpus", "8", "--sharding", "none,zero1", "--memory", "100MB")
     assert "\nnone (DDP)  native (NCCL) " in text
     # Its mark in the table is explained, and it is said once that nothing is faster.
-    assert "! does not fit: a GPU has 0.10 GB" in text
+    assert "! does not fit: of a GPU's 0.10 GB, 95.5% can be allocated" in text
     assert text.count("is faster") <= 1
     assert "ring," in run(model, "--gpus", "8", "--sharding", "zero3", "--strategy", "ps", code=2)
 

@@ -44,11 +44,9 @@ def headline(answer: Answer) -> tuple[str, Tone]:
     never = _never(answer)
     if never:
         least, where = min(one.never_fit[0].least_bytes for one in never), _numbers(answer, never)
-        each = " per GPU" if len(never) == 1 else ""
-        return (
-            f"{name} does not fit on {where}: needs at least {_of(answer, least)}{each}{_usable(answer, least)}",
-            "bad",
-        )
+        job = answer.job
+        lack = sharding.lack(least, job.allocatable_bytes, job.capacity_bytes)
+        return f"{name} does not fit on {where}: at least {lack}", "bad"
     where = _numbers(answer, list(answer.outcomes))
     if not answer.finished:
         return f"Interrupted: no fit for {name} on {where} yet", ""
@@ -261,19 +259,6 @@ def _degrees(way: ModelParallel) -> dict[str, int]:
 def _numbers(answer: Answer, some: list[Outcome]) -> str:
     numbers = [f"{outcome.gpus:,}" for outcome in some]
     return f"{units.listed(numbers, 'or')}x {answer.job.whole.hardware.label}"
-
-
-def _of(answer: Answer, size_bytes: int) -> str:
-    """Return `56.3 of 84.9 GB`."""
-    return f"{units.gigabytes(size_bytes)} of {units.memory(answer.job.capacity_bytes)}"
-
-
-def _usable(answer: Answer, size_bytes: int) -> str:
-    """Return how much of a GPU's memory can be allocated, where that is why it does not fit."""
-    job = answer.job
-    return (
-        f", of which {units.memory(job.allocatable_bytes)} can be allocated" if size_bytes <= job.capacity_bytes else ""
-    )
 
 
 def _rate(row: Row, tokens: int | None) -> str:

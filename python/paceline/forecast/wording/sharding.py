@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline._internal import units
 from paceline._internal.block import Fact, Pair
-from paceline.forecast.footprint import allocatable_bytes
+from paceline.forecast.footprint import FULLEST, allocatable_bytes
 from paceline.forecast.likeness import VERDICT_LEVEL
 from paceline.forecast.lowering import lowered
 from paceline.forecast.result import Result
@@ -30,7 +30,7 @@ def legend(results: Sequence[Result]) -> list[str]:
     sizes = {own.capacity_bytes for own in every if own.fits is False and own.capacity_bytes}
     known = units.listed([units.memory(size) for size in sorted(sizes)], "or") if sizes else ""
     return [
-        *([f"! does not fit: a GPU has {known}"] if known else []),
+        *([f"! does not fit: of a GPU's {known}, {FULLEST:.1%} can be allocated"] if known else []),
         *([f"~ {TIGHT_LEGEND}"] if any(own.is_tight for own in every) else []),
     ]
 
@@ -69,13 +69,24 @@ def _spread(scenario: Scenario) -> str:
     return f" (assumed: times vary by {units.percent(assumed)})" if assumed else ""
 
 
+def lack(allocated_bytes: int, can_be_bytes: int, capacity_bytes: int) -> str:
+    """Return `56.4 GB to allocate per GPU, and 48.3 of 51.0 GB can be`, where a GPU's memory is too small."""
+    if capacity_bytes < 1e9:
+        most = f"{units.size(can_be_bytes)} of {units.size(capacity_bytes)}"
+        return f"{units.size(allocated_bytes)} to allocate per GPU, and {most} can be"
+    most = f"{units.gigabytes(can_be_bytes)} of {units.memory(capacity_bytes)}"
+    return f"{units.memory(allocated_bytes)} to allocate per GPU, and {most} can be"
+
+
 def need(own: Sharded) -> str:
-    """Return `172.5 of 84.9 GB per GPU (171.0 GB allocated)`, or without the GPU's memory where it is not known."""
+    """Return `48.1 of 84.9 GB per GPU (46.0 GB allocated)`, or without the GPU's memory where it is not known.
+
+    Where that is too small, return what `lack` does: what is allocated and what can be, which decide it.
+    """
     total, allocated = own.memory.total_bytes, f"({units.memory(own.memory.peak_bytes)} allocated)"
-    if own.capacity_bytes is not None and own.fits is False and total <= own.capacity_bytes:
-        # The allocator gives back what it does not use, so that no more than all is reserved.
-        most = units.memory(allocatable_bytes(own.capacity_bytes, own.memory.beside_bytes))
-        allocated = f"({units.memory(own.memory.peak_bytes)} allocated, of {most} that can be)"
+    if own.capacity_bytes is not None and not own.memory.fits_into(own.capacity_bytes):
+        most = allocatable_bytes(own.capacity_bytes, own.memory.beside_bytes)
+        return lack(own.memory.peak_bytes, most, own.capacity_bytes)
     if own.capacity_bytes is None:
         return f"{units.memory(total)} per GPU {allocated}"
     if own.capacity_bytes < 1e9:
@@ -146,13 +157,13 @@ def held_bytes(own: Sharded) -> dict[str, int]:
 
 
 def memory_parts(own: Sharded) -> list[Pair]:
-    """Return what a process takes at the peak, largest first."""
+    """Return what a process takes at the peak, largest first: what is allocated, and then what it takes besides."""
     besides = {
-        "reserved besides": own.memory.reserved_bytes - own.memory.peak_bytes,
-        "CUDA context": own.memory.context_bytes,
-        "NCCL buffers": own.memory.nccl_bytes,
+        "besides: reserved, not allocated": own.memory.reserved_bytes - own.memory.peak_bytes,
+        "besides: CUDA context": own.memory.context_bytes,
+        "besides: NCCL buffers": own.memory.nccl_bytes,
     }
-    ordered = sorted((held_bytes(own) | besides).items(), key=lambda part: -part[1])
+    ordered = [part for kind in (held_bytes(own), besides) for part in sorted(kind.items(), key=lambda one: -one[1])]
     return [(units.memory(size), name) for name, size in ordered if size]
 
 
