@@ -4,9 +4,11 @@
 """
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
+import cli
 import pytest
 from test_examples import run
 
@@ -79,6 +81,32 @@ def test_a_page_begins_with_its_answer(page: Path):
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+FIGURES = {
+    "paceline advise llama-3.1-8b --lora 16 --quantize nf4 --gpu rtx-4090 --gpus 1 --seq 2048": ["2,194", "2,744"],
+    "paceline advise llama-3-70b --lora 16 --gpu a6000 --gpus 4 --seq 4096": [
+        *("50.0", "48.3 of", "51.0 GB", "--quantize nf4", "--offload cpu", "--loss-chunks 8"),
+    ],
+    "paceline advise llama-3-70b --lora 16 --quantize nf4 --gpu a6000 --gpus 4 --seq 4096": [
+        "37.4",
+        "28.3 GB",
+        "23.7 s",
+    ],
+}
+"""Of commands in docs/how-to/fine-tune.md: figures of the text around them."""
+COMMENTED = re.compile(r"^(paceline simulate [^#\n]*)   # ([\d.]+) GB, ([\d.]+ s)$", re.MULTILINE)
+
+
+def test_figures_in_text_are_those_of_the_output():
+    page = (ROOT / "docs/how-to/fine-tune.md").read_text(encoding="utf-8")
+    figures = FIGURES | {command: [size, time] for command, size, time in COMMENTED.findall(page)}
+    assert len(figures) > len(FIGURES)
+    for command, every in figures.items():
+        output = cli.output(*shlex.split(command)[1:])
+        assert command in page
+        for figure in every:
+            assert figure in page and figure in output, (command, figure)
 
 
 if __name__ == "__main__":
