@@ -23,7 +23,8 @@ python -m paceline.forecast.output.machines docs/reference/machines.md
 
 `paceline list gpus NAME` has the source of every figure of a GPU. `paceline list instances NAME` has that of an
 instance and of its price, and `--json` prints all of them. Names are accepted in any case, with or without hyphens, and
-as `nvidia-smi` prints them. A GPU that is missing is a file: `paceline list gpus h100 --json > mine.json`, edited.
+as `nvidia-smi` prints them. Other words filter a list: `paceline list instances aws h100`. A GPU that is missing is a
+file: `paceline list gpus h100 --json > mine.json`, edited.
 
 ## GPUs
 
