@@ -38,10 +38,24 @@ class Offload:
         return tuple(part for part in wanted if part != PARAMETERS or gathers)
 
     @property
+    def text(self) -> str:
+        """As it is given: `cpu:states,activations`."""
+        return f"{self.target}:{','.join(self.named)}" if self.named else self.target
+
+    @property
     def words(self) -> str:
         """For prose."""
         where = "CPU" if self.target == "cpu" else "NVMe"
         return f"{' and '.join(self.named)} on the {where}" if self.named else f"offloaded to the {where}"
+
+
+@dataclass(frozen=True)
+class Faster:
+    """Factors by which a host is faster than its rates: the link to a GPU, the CPUs' step, and the drives."""
+
+    link: float = 1.0
+    cpu: float = 1.0
+    drive: float = 1.0
 
 
 def parse_offload(text: str) -> Offload:

@@ -15,11 +15,14 @@ from typing import Any
 from paceline._internal import units
 from paceline.catalog.causes import Cause, all_causes
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.offload import STATES
 from paceline.compare.forecaster import Forecast, Forecaster
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.kinds import Part
 from paceline.forecast.measured import RATES, Measured, Quantity
 from paceline.forecast.nccl import Machine
 from paceline.forecast.nccl.fabrics import Alternative
+from paceline.forecast.offload import computed_s
 
 _SOCKETS_BPS = (1e9, 100e9)
 """Rates of a node over TCP sockets in public reports: 1.9 Gbps (transformers#3274) to 40 Gbps (nccl#450, AReaL#639);
@@ -317,7 +320,7 @@ def _inside(question: Question) -> Iterator[Hypothesis]:
     if question.forecaster.is_of_nccl:
         answer = question.forecaster.answer
         several, rate = answer.group.per_node_used > 1, 8 * answer.machine.link
-        within_s = 0.0
+        within_s, result = 0.0, None
     else:
         scenario, result = question.forecaster.scenario, question.forecast.result
         assert result is not None
@@ -330,10 +333,14 @@ def _inside(question: Question) -> Iterator[Hypothesis]:
         return
 
     def seconds(share: float) -> float:
-        longer = (1 / share - 1) * within_s
+        longer_s = (1 / share - 1) * within_s
+        if within_s and result is not None and result.offload_s:
+            # Copies to the host hide some of it.
+            factor = 1 + longer_s / result.gpu_s
+            longer_s = _computing(question, forward=factor, backward=factor) - question.forecast.seconds
         if not several:
-            return question.forecast.seconds + longer
-        return question.forecaster.seconds({"intra_bandwidth": f"{share * rate / 1e9:.9g}Gbps"}) + longer
+            return question.forecast.seconds + longer_s
+        return question.forecaster.seconds({"intra_bandwidth": f"{share * rate / 1e9:.9g}Gbps"}) + longer_s
 
     def words(share: float) -> str:
         return f"{units.rate(float(f'{share * rate:.3g}'))} per GPU inside the node"
@@ -356,6 +363,23 @@ def _lengthened(question: Question, part_s: float) -> Callable[[float], float]:
     return lambda factor: question.forecast.seconds + (factor - 1) * part_s
 
 
+def _on_slower_gpu(question: Question) -> Callable[[float], float]:
+    """Return the forecast on a GPU that takes a factor as long; the host takes as long as before."""
+    return lambda factor: _computing(question, forward=factor, backward=factor, step=factor)
+
+
+def _on_slower_host(question: Question) -> Callable[[float], float]:
+    """Return the forecast on a host that takes a factor as long for what is offloaded."""
+    return lambda factor: _computing(question, host=factor)
+
+
+def _computing(question: Question, **factors: float) -> float:
+    """Return the forecast whose GPU takes factors as long for a part, by the names of `computed_s`."""
+    scenario, result = question.forecaster.scenario, question.forecast.result
+    assert result is not None
+    return question.forecast.seconds + computed_s(scenario, result, **factors) - result.compute_s
+
+
 def _of_ranks(question: Question) -> Iterator[Hypothesis]:
     """Yield what lengthens a step of any workload that computes."""
     forecast, result = question.forecast, question.forecast.result
@@ -365,7 +389,7 @@ def _of_ranks(question: Question) -> Iterator[Hypothesis]:
     if result.workers > 1:
         yield Hypothesis(
             _cause("straggler"),
-            _lengthened(question, result.compute_s),
+            _on_slower_gpu(question),
             Variable(*_SLOW_RANK, lambda factor: f"a rank that computes {units.factor(factor)} as long"),
             is_simulated=False,
         )
@@ -382,7 +406,7 @@ def _of_ranks(question: Question) -> Iterator[Hypothesis]:
             )
     yield Hypothesis(
         _cause("power-cap"),
-        _lengthened(question, result.compute_s),
+        _on_slower_gpu(question),
         Variable(*_CAPPED, lambda factor: f"a clock at {units.percent(1 / factor, 0)}", usual=_USUALLY_CAPPED),
         is_simulated=False,
     )
@@ -428,9 +452,9 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
         words = f"full checkpointing instead of {workload.checkpointing}"
         yield Hypothesis(_cause("recomputation"), _of_options(question, checkpointing=_FULL), words=words)
     else:
-        again = _lengthened(question, _passes(question) * workload.forward_s)
+        again_s = _computing(question, backward=1 + workload.forward_s / workload.backward_s)
         yield Hypothesis(
-            _cause("recomputation"), lambda _: again(2.0), words="blocks computed twice again", is_simulated=False
+            _cause("recomputation"), lambda _: again_s, words="blocks computed twice again", is_simulated=False
         )
     if workload.kernels != "eager":
         words = f"eager instead of {workload.kernels}"
@@ -443,21 +467,44 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
         Variable(*_SLOW_HOST, lambda factor: f"launches that take {units.factor(factor)} as long as usual"),
         is_simulated=False,
     )
-    if question.forecaster.options.get("offload") is None and workload.offload is None:
-        yield from _offload(question)
+    yield from _offload(question, workload)
     if workload.optimizer_impl != "loop":
         yield Hypothesis(_cause("optimizer-loop"), _of_options(question, optimizer_impl="loop"), words="a loop")
 
 
-def _offload(question: Question) -> Iterator[Hypothesis]:
-    """Yield states in the memory of hosts that are as fast as the forecast assumes, or slower."""
+def _slow_offload(workload: Workload) -> Cause:
+    """Return that offloading is slower than the forecast's, which public issues do not tell from offloading at all."""
+    offload, own = _cause("offload"), workload.offload
+    of_step = own is not None and (not own.named or STATES in own.named)
+    part = offload.part if of_step else "computation"
+    return replace(_cause("slow-offload"), name=offload.name, issues=offload.issues, part=part)
+
+
+def _offload(question: Question, workload: Workload) -> Iterator[Hypothesis]:
+    """Yield a slower host for what the forecast offloads, and states that are offloaded where it has them on GPUs.
+
+    Their hosts are as fast as the forecast assumes, or slower.
+    """
+    own = workload.offload
+    if question.forecast.result is not None and question.forecast.result.offload_s is not None:
+        yield Hypothesis(
+            _slow_offload(workload),
+            _on_slower_host(question),
+            Variable(*_SLOW_MEMORY, lambda factor: f"{units.factor(factor)} as slow as usual"),
+            is_simulated=False,
+        )
+    if own is not None and (not own.named or STATES in own.named):
+        return
     base_s, used = question.forecast.seconds, _memory_share(question)
     is_sharded = question.forecaster.scenario.options.get("sharding", "none") != "none"
     if not is_sharded and used is not None and used < _HALF_FULL:
         return
     try:
-        longer_s = question.forecaster.seconds({"offload": "cpu"}) - base_s
+        moved = "cpu" if own is None else replace(own, named=(*own.named, STATES)).text
+        longer_s = question.forecaster.seconds({"offload": moved}) - base_s
     except InvalidArgumentError:
+        return
+    if longer_s <= 0:
         return
 
     def words(factor: float) -> str:
@@ -641,6 +688,15 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
     workload = forecaster.workload
     if workload is None:
         return
+    if any(one.part in (Part.CPU_STEP, Part.DRIVE) for one in result.critical_path):
+        yield Hypothesis(
+            _cause("faster-offload"),
+            _on_slower_host(question),
+            Variable(
+                1 / _SLOW_MEMORY[1], 1 / _NOTICED, lambda factor: f"{units.factor(1 / factor)} as fast as assumed"
+            ),
+            is_simulated=False,
+        )
     for precision in _from(workload, _NARROWEST_FIRST[::-1]):
         words = f"{precision} instead of {workload.precision}"
         yield Hypothesis(_cause("lower-precision"), _of_options(question, dtype=precision, precision=None), words=words)

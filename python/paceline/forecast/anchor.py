@@ -226,9 +226,9 @@ def _scale(scenario: Scenario, measured: Measured) -> float | None:
         if abs(seconds / wanted - 1) < _EXACT:
             return math.exp(scale)
         low, high = (scale, high) if seconds < wanted else (low, scale)
-        share = forecast.compute_s * math.exp(scale)
+        share = forecast.gpu_s * math.exp(scale)
         # As if all that is not computation stayed: Newton's step, if it is within the bracket.
-        better = math.log(max(share + wanted - seconds, share / _MOST) / forecast.compute_s)
+        better = math.log(max(share + wanted - seconds, share / _MOST) / forecast.gpu_s)
         scale = better if low < better < high else (low + high) / 2
         if high - low < _EXACT:
             break
@@ -250,7 +250,8 @@ def _beyond_computation(sweep: Sweep, scenario: Scenario, measured: Measured) ->
         gap = f"{said} is {units.duration(forecast_s)}: {units.factor(wanted / forecast_s)} is beyond computation"
     else:
         rest_s = result_of(_scaled(scenario, 1 / _MOST)).iteration_s
-        gap = f"{said} has {units.duration(rest_s)} of communication alone, so no computation is as fast"
+        rest = "communication" if forecast.offload_s is None else "offloading and communication"
+        gap = f"{said} has {units.duration(rest_s)} of {rest} alone, so no computation is as fast"
     return InvalidArgumentError(gap, setting="measured", remedy=_comparison(sweep, gpus, measured.number))
 
 

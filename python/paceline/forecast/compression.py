@@ -164,6 +164,22 @@ def native(scenario: Scenario) -> CompressionCosts | None:
     return None if kind == NONE or scenario.workers == 1 else _costs(scenario, parse(kind))[0]
 
 
+def faster(costs: CompressionCosts | None, factor: float) -> CompressionCosts | None:
+    """Return the costs on a GPU that is faster by a factor."""
+    if costs is None or factor == 1:
+        return costs
+    parts = [
+        PartCosts(
+            bucket_s=one.bucket_s / factor,
+            tensor_s=one.tensor_s / factor,
+            element_s=one.element_s / factor,
+            received_s=one.received_s / factor,
+        )
+        for one in (costs.compress, costs.between, costs.decompress)
+    ]
+    return CompressionCosts(costs.method, *parts)
+
+
 def is_asked(options: Mapping[str, Any]) -> bool:
     """Whether rows are compared by one of the two."""
     return any(name in options for name in OPTIONS)

@@ -34,6 +34,10 @@ class Resource(Enum):
     """Handing gradients over to the library."""
     SLOWED = auto()
     """NCCL's kernels, beside which computation is slower."""
+    HOST_LINK = auto()
+    """Copies between a GPU and the memory of its host, of what is offloaded; and so the next two."""
+    CPU_STEP = auto()
+    DRIVE = auto()
     STREAMS = auto()
     """The library's connections between two nodes."""
     CHANNEL = auto()
@@ -47,6 +51,11 @@ class Resource(Enum):
         """Whether it is links between switches of a fabric."""
         return self in _BETWEEN_SWITCHES
 
+    @property
+    def is_offload(self) -> bool:
+        """Whether it is of the host, which has what is offloaded."""
+        return self in _OFFLOAD
+
 
 _BETWEEN_SWITCHES = frozenset(
     (
@@ -54,6 +63,7 @@ _BETWEEN_SWITCHES = frozenset(
         *(Resource.LOCAL, Resource.GLOBAL, Resource.TORUS),
     )
 )
+_OFFLOAD = frozenset((Resource.HOST_LINK, Resource.CPU_STEP, Resource.DRIVE))
 
 
 class Part(StrEnum):
@@ -86,6 +96,10 @@ class Part(StrEnum):
     LATE = "late ranks"
     CALLS = "library calls"
     SLOWED = "slowed by NCCL"
+    HOST_LINK = "GPU-host copies"
+    """Of what is offloaded, and so the next two; the native module has them in `compute`."""
+    CPU_STEP = "CPU optimizer step"
+    DRIVE = "NVMe drive"
 
     def __repr__(self) -> str:
         """Return that of its value, as in `repr(result)`."""
@@ -134,6 +148,11 @@ class Measure(Enum):
     AGGREGATION = auto()
     MULTICAST_AND_AGGREGATION = auto()
     WITHOUT_SLOWEST = auto()
+    HOST_LINK = auto()
+    """Twice its rate, and so for the next two."""
+    CPU_STEP = auto()
+    DRIVE = auto()
+    LESS_OFFLOADED = auto()
 
 
 class Remark(Enum):

@@ -18,7 +18,7 @@ from paceline.catalog.nccl import assumed_values
 from paceline.catalog.offload import PARAMETERS, STATES
 from paceline.catalog.optimizers import IN_CORE, states_each, step_bytes
 from paceline.catalog.recipes import recipe_of
-from paceline.forecast import compression, sharding
+from paceline.forecast import compression, offload, sharding
 
 if TYPE_CHECKING:
     from paceline.catalog.models.workload import Workload
@@ -45,16 +45,21 @@ def native(scenario: Scenario) -> _core.Scenario:
     if options.get("optimizer", IN_CORE[0]) not in IN_CORE:
         # Of which it has the bytes of states.
         del options["optimizer"]
+    trace, cluster, costs = scenario.trace, scenario.cluster, compression.native(scenario)
+    if (timed := offload.timed(scenario)) is not None:
+        # It has the speed of the GPU, which copies and the CPUs' step do not share.
+        trace, cluster = timed.trace(trace), timed.cluster(scenario)
+        costs = compression.faster(costs, options.pop("compute_speedup", 1.0))
     return _core.Scenario(
-        scenario.trace,
-        scenario.cluster,
+        trace,
+        cluster,
         scenario.strategy.name,
         scenario.workers,
         library=scenario.library.native(),
         channels=channels.native(),
         assumed=assumed_values(),
         coordination=None if scenario.coordination is None else scenario.coordination.native(),
-        compression=compression.native(scenario),
+        compression=costs,
         **options,
     )
 

@@ -168,7 +168,7 @@ def _prepared(sweep: Sweep) -> Prepared:
                     )
                     scenarios += [
                         replace(
-                            offload.applied(_with_copies(one, sweep, named)),
+                            _with_copies(one, sweep, named),
                             recorded=conditions,
                             update_bytes=temporaries,
                             one_a_node=sweep.is_one_a_node,

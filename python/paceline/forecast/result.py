@@ -23,6 +23,7 @@ WITHIN = ("tensor_parallel_s", "expert_parallel_s", "context_parallel_s")
 """Parts of a model's computation that are exchanges."""
 MODELED = (
     "assumed",
+    "offload_s",
     "tokens_per_s_per_gpu",
     "mfu",
     "trained_parameters",
@@ -120,6 +121,7 @@ class Result:
     forward_s: float
     backward_s: float
     optimizer_s: float
+    """With what is offloaded, as both passes."""
     bytes_sent_per_worker: float
     """Bytes that a worker sends in an iteration."""
     messages: int
@@ -234,6 +236,8 @@ class Result:
     """The row with which `speedup` compares, if it was asked for."""
     speedup: float | None = None
     """Its iteration time over this one."""
+    offload_s: float | None = None
+    """Seconds of both passes and the step beyond what the GPU computes; None: nothing is offloaded."""
     measured_scale: float | None = None
     """Times that computation takes as long as forecast, so that it is as measured, if it was asked for."""
     longest_seq: int | None = None
@@ -338,8 +342,13 @@ class Result:
 
     @property
     def compute_s(self) -> float:
-        """Seconds that one worker alone computes in an iteration."""
+        """Seconds that one worker alone computes and offloads in an iteration."""
         return self.forward_s + self.backward_s + self.optimizer_s
+
+    @property
+    def gpu_s(self) -> float:
+        """Seconds of them that its GPU computes."""
+        return self.compute_s - (self.offload_s or 0.0)
 
 
 def _told_apart(path: Sequence[PathPart], compute_s: float, own: Sharded) -> tuple[PathPart, ...]:

@@ -17,7 +17,7 @@ from paceline.forecast.evidence import MEMORY_KINDS, Question, interval, memory_
 from paceline.forecast.footprint import footprint
 from paceline.forecast.likeness import Conditions, architecture_of, conditions_of, scale_of
 from paceline.forecast.lowering import native
-from paceline.forecast.offload import host
+from paceline.forecast.offload import host, timed, with_parts
 from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Fit, Memory, Sharded
@@ -78,10 +78,10 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
 
     `ranks`: limits the timeline to the first ones.
     """
-    core, workload = native(scenario), scenario.workload
+    core, workload, own = native(scenario), scenario.workload, timed(scenario)
     low = core.lowered
     outcome = core.run(scenario.timeline, ranks=ranks, stages=_stages(workload))
-    result = Result.of(outcome)
+    result = Result.of(outcome) if own is None else with_parts(Result.of(outcome), own)
     cluster = scenario.cluster
     calibration = None if workload is None else workload.hardware.calibration
     question = Question(
@@ -114,7 +114,10 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         if workload.has_exchanges:
             # Computation that is said to be faster has faster exchanges within it.
             pass_s = workload.before_s + workload.forward_s + workload.backward_s
-            faster = (result.forward_s + result.backward_s) / (passes * pass_s)
+            computed_s = (result.forward_s + result.backward_s) / passes
+            if own is not None:
+                computed_s = own.forward.computed_s + own.backward.computed_s
+            faster = computed_s / pass_s
             figures |= {name: faster * figures[name] for name in WITHIN if name in figures}
         figures |= {"assumed": workload.assumed, **workload.parallelism}
         if workload.context > 1 and result.samples_per_s is not None:

@@ -12,6 +12,7 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.gpus import titled
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.offload import Faster
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
 from paceline.forecast.coordinator_model.model import Coordination
 from paceline.forecast.likeness import Conditions
@@ -24,6 +25,7 @@ class Scenario:
     """A forecast to make: everything that its result depends on. Made by `of`, which checks every option."""
 
     trace: Trace
+    """Computation of a GPU; `forecast.offload` has what is offloaded."""
     cluster: Cluster
     strategy: Strategy
     workers: int
@@ -38,6 +40,8 @@ class Scenario:
     """How ready tensors are coordinated; None: a bucket starts on a rank when it is complete there."""
     workload: Workload | None = None
     """The model, if the trace was made from a configuration."""
+    faster_host: Faster = field(default_factory=Faster)
+    """Factors by which parts of offloading are faster than the rates of `paceline.catalog.offload`."""
     recorded: Conditions | None = None
     """Those of a recording without a device, whose operators give the trace its times; None if there is none."""
     update_bytes: int = 0

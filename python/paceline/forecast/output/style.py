@@ -89,6 +89,9 @@ PARTS = {
     "late ranks": "#DDDDDD",
     "framework overhead": "#C0A0D0",
     "slowed by NCCL kernels": "#6688AA",
+    "offload (GPU-host copies)": "#AA8855",
+    "offload (CPU optimizer step)": "#88AA66",
+    "offload (NVMe drive)": "#667744",
 }
 """Colors of the parts of an iteration; shades of orange and brown are the network's."""
 MEMORY = {

@@ -11,6 +11,7 @@ from paceline.catalog.strategies import SWITCHES, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
 from paceline.forecast.execute import execute
+from paceline.forecast.kinds import Resource
 from paceline.forecast.lowering import LONG, is_long
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
@@ -94,11 +95,13 @@ def _verdict(group: Group) -> Verdict:
         return verdict
     scenario = group.scenario(about)
     alone = about.workers == 1
+    every = [] if alone and about.offload_s is None else _reliefs(scenario, about)
+    relieved = [one for one in every if not alone or one.resource is Resource.COMPUTE or one.resource.is_offload]
     return replace(
         verdict,
         still=_faster_still(group, fastest),
         other=_best_other(scenario, about, group.requested_extras) if group.has_one_strategy and not alone else None,
-        bound=bound(about, [] if alone else _reliefs(scenario, about)),
+        bound=bound(about, relieved),
     )
 
 

@@ -14,11 +14,15 @@ from typing import Any
 
 from paceline._core import Cluster, Fabric, Racks, Trace
 from paceline.catalog.channels import auto, with_channel
+from paceline.catalog.models.workload import Workload
+from paceline.catalog.offload import Faster
 from paceline.errors import InvalidArgumentError
+from paceline.forecast import offload
 from paceline.forecast.execute import execute
 from paceline.forecast.kinds import About, Exchange, Measure, Part, Remark, Resource
 from paceline.forecast.lowering import is_limited_by_connections, lowered
 from paceline.forecast.result import PathPart, Result
+from paceline.forecast.run import fit_of
 from paceline.forecast.scenario import Scenario
 
 MIN_GAIN = 1.005
@@ -32,6 +36,11 @@ _ROUNDED = 1e-6
 _SAID = 0.03
 """Share of a critical path from which it is said that communication lengthens computation."""
 _BY_LINKS = (Resource.NICS, Resource.INSIDE, Resource.INSIDE_AND_NICS, Resource.NICS_AND_LINKS)
+_FASTER_HOST = {
+    Resource.HOST_LINK: Faster(link=2.0),
+    Resource.CPU_STEP: Faster(cpu=2.0),
+    Resource.DRIVE: Faster(drive=2.0),
+}
 
 _Changes = dict[str, Any]
 """Fields of `Cluster.replace`."""
@@ -209,12 +218,18 @@ def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
     first = bottleneck(result) if result.critical_path else None
     changes = sorted(_possible_changes(scenario, result), key=lambda one: one.resource is not first)
     relieved = [relief for one in changes for relief in _relief(scenario, result, one)]
-    return [*relieved, *_paired_reliefs(scenario, result, changes, relieved), *_over_rdma(scenario, result)]
+    together = [*_paired_reliefs(scenario, result, changes, relieved), *_over_rdma(scenario, result)]
+    lighter = _less_offloaded(scenario, result, first) if first is not None and first.is_offload else []
+    return [*relieved, *together, *lighter]
 
 
 def _relief(scenario: Scenario, result: Result, change: _Change) -> list[Relief]:
-    """Simulate it; none if the cluster can not be changed so."""
-    return _simulated(_with(scenario, result, change.resource, change.changes), result, change)
+    """Simulate it; none if the scenario can not be changed so."""
+    try:
+        changed = _with(scenario, result, change.resource, change.changes)
+    except InvalidArgumentError:
+        return []
+    return _simulated(changed, result, change)
 
 
 def _over_rdma(scenario: Scenario, result: Result) -> list[Relief]:
@@ -223,6 +238,20 @@ def _over_rdma(scenario: Scenario, result: Result) -> list[Relief]:
         return []
     other = with_channel(scenario.cluster, "rdma", bare=scenario.library.is_bare)
     return _simulated(scenario.changed(cluster=other), result, _Change(Resource.CHANNEL, Measure.RDMA, {}))
+
+
+def _less_offloaded(scenario: Scenario, result: Result, bottleneck: Resource) -> list[Relief]:
+    """Simulate what offloads less and fits; return the fastest, which relieves the bottleneck."""
+    workload = scenario.workload
+    assert workload is not None  # it offloads something
+    tried: list[Relief] = []
+    for fewer in offload.lighter(scenario):
+        changed = _of(scenario, offload.with_offload(workload, fewer))
+        if fit_of(changed).fits:
+            about = About(Remark.BY, strategy=f"--offload {'none' if fewer is None else fewer.text}")
+            own = _simulated(changed, result, _Change(bottleneck, Measure.LESS_OFFLOADED, {}))
+            tried += [replace(one, about=about) for one in own]
+    return [max(tried, key=lambda one: one.gain)] if tried else []
 
 
 def _simulated(changed: Scenario, result: Result, change: _Change) -> list[Relief]:
@@ -240,6 +269,8 @@ def _with(scenario: Scenario, result: Result, resource: Resource, changes: _Chan
     """Return the scenario with twice as much of a resource."""
     if resource is Resource.COMPUTE:
         return scenario.changed(compute_speedup=result.compute_speedup * 2)
+    if resource in _FASTER_HOST:
+        return replace(scenario, faster_host=_FASTER_HOST[resource])
     if resource in _BY_LINKS:
         # Tensor-parallel GPUs exchange over these links, and tokens come to experts, which is in the trace.
         scenario = with_faster_links(
@@ -268,12 +299,17 @@ def with_faster_links(scenario: Scenario, *, inside: bool = True, between: bool 
         faster = replace(faster, links=workload.links.doubled)
     if faster is workload:
         return scenario
-    # A given rate stands for all of the computation.
-    share = _computed_s(scenario.trace) / _computed_s(workload.trace())
-    trace = faster.trace()
+    return _of(scenario, faster)
+
+
+def _of(scenario: Scenario, changed: Workload) -> Scenario:
+    """Return the scenario with its model changed. A given rate stands for all of the computation."""
+    assert scenario.workload is not None
+    share = _computed_s(scenario.trace) / _computed_s(scenario.workload.trace())
+    trace = changed.trace()
     if abs(share - 1) > _ROUNDED:
-        trace = trace.scaled_to_rate(faster.samples / (share * _computed_s(trace)))
-    return replace(scenario, workload=faster, trace=trace)
+        trace = trace.scaled_to_rate(changed.samples / (share * _computed_s(trace)))
+    return replace(scenario, workload=changed, trace=trace)
 
 
 def _computed_s(trace: Trace) -> float:
@@ -365,6 +401,9 @@ def _possible_changes(scenario: Scenario, result: Result) -> list[_Change]:
         change(Resource.STREAMS, Measure.CONNECTIONS)
     if result.compute_s > 0:
         change(Resource.COMPUTE, Measure.COMPUTE)
+    for resource in between:
+        if resource.is_offload:
+            change(resource, Measure[resource.name])
     model = scenario.workload
     has_inside = model is not None and model.has_exchanges
     if cluster.gpus_per_node > 1 or cluster.servers == "colocated" or has_inside:

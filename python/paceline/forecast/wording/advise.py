@@ -12,7 +12,7 @@ from paceline.forecast.advisor.answer import Answer, Row
 from paceline.forecast.advisor.candidates import Candidate, ModelParallel, Setup
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.search import Outcome, TooLarge
-from paceline.forecast.kinds import Resource
+from paceline.forecast.kinds import Measure, Resource
 from paceline.forecast.remedies import least_gpus
 from paceline.forecast.verdict.bottleneck import Relief
 from paceline.forecast.wording import bottleneck, rows, sharding, terms
@@ -23,6 +23,9 @@ _SHORT = {
     Resource.INSIDE: "intra-node",
     Resource.INSIDE_AND_NICS: "all links",
     Resource.NICS_AND_LINKS: "all links",
+    Resource.HOST_LINK: "host copies",
+    Resource.CPU_STEP: "CPU step",
+    Resource.DRIVE: "drive",
     Resource.LATENCY: "1/2 latency",
     Resource.STREAMS: "connections",
     Resource.CHANNEL: "RDMA",
@@ -117,7 +120,7 @@ def _of_best(answer: Answer, row: Row) -> list[Fact]:
         room = faster.result.sharded.room_bytes
         left = f"{units.memory(room)} left" if room else "all reserved"
         made.append(Fact("Faster", f"{label(faster.candidate, brief=True)}: {gain}, but tight ({left})"))
-    if result.critical_path and (not rows.is_alone(result) or bottleneck.is_launching(workload)):
+    if result.critical_path and (not rows.is_alone(result) or bottleneck.waits_for_host(result, workload)):
         made.append(Fact("Bottleneck", bottleneck.path(result, workload=workload), tone="limit"))
     network = [] if rows.is_alone(result) else [rows.network(result, workload)]
     setup = Fact("Setup", ", ".join(rows.computation(workload)), *network)
@@ -141,16 +144,19 @@ def _roomier(answer: Answer, best: Row) -> str:
 
 
 def _communication(answer: Answer, row: Row) -> list[Fact]:
-    if row.candidate.gpus == 1:
-        return []
+    given = row.option.help
+    helps = [] if given is None else [Fact("Would help", (units.factor(given.gain), bottleneck.relief(given)))]
     if row.candidate.workers == 1:
-        return [Fact("Would help", "faster compute only: a single rank exchanges no gradients")]
-    exposed, given = row.option.result.exposed_communication_s, row.option.help
+        if given is not None and given.resource.is_offload:
+            return helps
+        alone = "faster compute only: a single rank exchanges no gradients"
+        return [Fact("Would help", alone)] if row.candidate.gpus > 1 else []
+    exposed = row.option.result.exposed_communication_s
     parts = sharding.exposed_parts(row.sharded) if exposed else []
     what = f"{units.duration(exposed)} of communication" if exposed else "no communication: all of it is hidden"
     made = [Fact("Exposed", what, *parts)]
-    if given is not None:
-        return [*made, Fact("Would help", (units.factor(given.gain), bottleneck.relief(given)))]
+    if helps:
+        return [*made, *helps]
     # Of what Ctrl-C ended, faster networks may not have been tried.
     return [*made, *([Fact("Would help", "faster compute only; no faster network would")] if answer.finished else [])]
 
@@ -334,6 +340,8 @@ def helps(answer: Answer, one: Relief | None) -> str:
     """Return what makes a row faster, for its last column."""
     if one is None:
         return terms.COMPUTATION if answer.finished else "-"
+    if one.measure is Measure.LESS_OFFLOADED:
+        return f"less offload {units.factor(one.gain)}"
     return f"{_SHORT.get(one.resource) or terms.RESOURCES[one.resource]} {units.factor(one.gain)}"
 
 

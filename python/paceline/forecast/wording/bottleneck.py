@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from paceline._internal import units
 from paceline._internal.block import Fact, Pair
 from paceline.catalog.models.workload import Workload
-from paceline.forecast.kinds import Part, Resource
+from paceline.forecast.kinds import Measure, Part, Resource
 from paceline.forecast.result import PathPart, Result
-from paceline.forecast.verdict.bottleneck import MIN_GAIN, Bound, Largest, Relief, largest
+from paceline.forecast.verdict.bottleneck import MIN_GAIN, Bound, Largest, Relief, bottleneck, largest
 from paceline.forecast.wording import terms
 
 _ADDED = {Resource.CALLS: "framework overhead adds", Resource.SLOWED: "NCCL kernels slow it by another"}
@@ -63,6 +63,12 @@ def _details(of: Largest, noun: str = "GPU") -> str:
 def is_launching(workload: Workload) -> bool:
     """Whether a pass takes as long as the host needs to launch its kernels."""
     return workload.host_s > _LAUNCHING * (workload.forward_s + workload.backward_s)
+
+
+def waits_for_host(result: Result, workload: Workload | None) -> bool:
+    """Whether GPUs wait most for their host: for its launches of kernels, or for what is offloaded."""
+    is_offload = bool(result.critical_path) and bottleneck(result).is_offload
+    return is_offload or (workload is not None and is_launching(workload))
 
 
 def path(result: Result | Largest, noun: str = "GPU", workload: Workload | None = None) -> str:
@@ -142,6 +148,8 @@ def fact(known: Bound, noun: str = "GPU", workload: Workload | None = None) -> F
 def relief(one: Relief) -> str:
     """Return what a change is called, with what changes with it."""
     about = terms.remark(one.about)
+    if one.measure is Measure.LESS_OFFLOADED:
+        return about
     name = terms.measure(one.measure, one.links)
     return f"{name}, {about}" if about else name
 

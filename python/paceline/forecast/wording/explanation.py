@@ -16,6 +16,9 @@ from paceline.forecast.wording import bottleneck, labels, rows, terms
 from paceline.forecast.wording import verdict as verdicts
 from paceline.forecast.wording.verdict import Answer
 
+_OF_ONE = (Measure.COMPUTE, Measure.HOST_LINK, Measure.CPU_STEP, Measure.DRIVE, Measure.LESS_OFFLOADED)
+"""Changes that concern one GPU."""
+
 
 def answer(of: Explanation, proposed: Proposed | None = None) -> Answer:
     """Return what bounds the forecast, how far it scales, and the changes that gain nothing."""
@@ -104,10 +107,10 @@ def _bound_at(knee: Knee) -> str:
 
 
 def _changes(of: Explanation) -> Sequence[Change]:
-    """Return the changes that concern it: of one GPU, those of its computation."""
+    """Return the changes that concern it: of one GPU, those of its computation and its host."""
     if not rows.is_alone(of.result):
         return of.changes
-    return [one for one in of.changes if one.measure is Measure.COMPUTE]
+    return [one for one in of.changes if one.measure in _OF_ONE]
 
 
 def _without_gain(of: Explanation) -> list[Fact]:
@@ -163,6 +166,8 @@ def change(one: Change) -> str:
         return name
     if one.measure is Measure.BUCKET_SIZE and about.remark is Remark.BUCKETS:
         return f"--bucket-size {terms.bucket_size(about.size)} ({units.count(about.count, 'bucket')})"
+    if one.measure is Measure.LESS_OFFLOADED:
+        return about.strategy
     if about.remark is Remark.BY:
         return f"--strategy {about.strategy}" if one.measure is Measure.STRATEGY else f"{about.strategy} ({name})"
     return f"{name}, {terms.remark(about)}"

@@ -28,6 +28,9 @@ _RESOURCES = {
     Resource.LATE: "late ranks",
     Resource.CALLS: "the library's calls",
     Resource.SLOWED: "what NCCL's kernels slow computation by",
+    Resource.HOST_LINK: "copies between GPU and host",
+    Resource.CPU_STEP: "the optimizer's step on the CPU",
+    Resource.DRIVE: "the drive",
     Resource.STREAMS: "the library's connections",
 }
 _PLACES = {
@@ -60,6 +63,10 @@ _MEASURES = {
     Measure.AGGREGATION: "aggregation in the switch",
     Measure.MULTICAST_AND_AGGREGATION: "multicast and aggregation in the switch",
     Measure.WITHOUT_SLOWEST: "without the slowest rank",
+    Measure.HOST_LINK: "twice the bandwidth between GPU and host",
+    Measure.CPU_STEP: "half the time of the optimizer's step on the CPU",
+    Measure.DRIVE: "twice the rate of the drive",
+    Measure.LESS_OFFLOADED: "less offloaded",
 }
 
 

@@ -48,12 +48,18 @@ RESOURCES = {
     Resource.LATE: "late ranks",
     Resource.CALLS: "framework overhead",
     Resource.SLOWED: "compute slowed by NCCL kernels",
+    Resource.HOST_LINK: "offload (GPU-host copies)",
+    Resource.CPU_STEP: "offload (CPU optimizer step)",
+    Resource.DRIVE: "offload (NVMe drive)",
     Resource.STREAMS: "the framework's connections",
 }
 _PARTS = {
     Part.COMPUTE: COMPUTATION,
     Part.CALLS: "framework overhead",
     Part.SLOWED: "slowed by NCCL kernels",
+    Part.HOST_LINK: "offload (GPU-host copies)",
+    Part.CPU_STEP: "offload (CPU optimizer step)",
+    Part.DRIVE: "offload (NVMe drive)",
 }
 """Parts of a critical path that are not called by their value, which `--json` has."""
 PLACES = {
@@ -96,6 +102,10 @@ _MEASURES = {
     Measure.AGGREGATION: "in-network aggregation",
     Measure.MULTICAST_AND_AGGREGATION: "multicast and in-network aggregation",
     Measure.WITHOUT_SLOWEST: "no straggler",
+    Measure.HOST_LINK: "2x GPU-host bandwidth",
+    Measure.CPU_STEP: "2x faster CPU optimizer step",
+    Measure.DRIVE: "2x faster NVMe drive",
+    Measure.LESS_OFFLOADED: "less offloaded",
 }
 WAITS = {
     Measure.LATENCY: "latency",

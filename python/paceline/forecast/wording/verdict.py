@@ -242,6 +242,8 @@ def _alone(result: Result) -> list[str]:
     """Return the time of computation alone, unless it stands beside the scaling."""
     if result.tokens_per_s_per_gpu is None or result.compute_s <= 0 or rows.is_alone(result):
         return []
+    if result.offload_s:
+        return [f"compute alone: {units.duration(result.gpu_s)}, {units.duration(result.compute_s)} with offload"]
     return [f"compute alone: {units.duration(result.compute_s)}"]
 
 
@@ -273,7 +275,7 @@ def _details(one: Verdict, *, has_table: bool) -> Iterator[Fact]:
 
 def _has_bottleneck(result: Result, workload: Workload | None) -> bool:
     """Whether its bottleneck says something: one GPU computes, unless it waits for its host."""
-    return not rows.is_alone(result) or (workload is not None and bottleneck.is_launching(workload))
+    return not rows.is_alone(result) or bottleneck.waits_for_host(result, workload)
 
 
 def _by_gain(pair: Pair) -> float:
