@@ -799,3 +799,45 @@ def test_scaled_cases_have_more_gpus_than_their_anchor():
     assert len(cases) > 50
     assert all(case.gpus > case.measured_gpus for case in cases)
     assert len({case.source for case in cases}) >= 5
+
+
+# What is offloaded.
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        (
+            "ao.yml",
+            "base_model: NousResearch/Meta-Llama-3-8B\nadapter: lora\nmicro_batch_size: 1\nsequence_len: 2048\n"
+            "activation_offloading: true\n",
+            ("--gpu", "l40s"),
+        ),
+        (
+            "ds.json",
+            '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, '
+            '"offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "nvme"}}}',
+            ("--gpu", "a100", "--model", "llama-3-8b", "--seq", 2048),
+        ),
+    ],
+)
+@pytest.mark.parametrize("factor", [0.5, 1.5, 12.0])
+def test_a_file_that_offloads_is_compared_at_any_time(tmp_path, name, text, words, factor):
+    path = tmp_path / name
+    path.write_text(text)
+    words = (path, *words, "--gpus", 4, "--measured")
+    forecast_s = answer(*words, "9s")["forecast_s"]
+    causes = answer(*words, f"{factor * forecast_s}s")["causes"]
+    for one in causes:
+        assert (one["forecast_s"] > forecast_s) == (factor > 1), one["cause"]
+
+
+def test_causes_lengthen_what_they_slow_not_what_is_offloaded():
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", 4, "--seq", 2048, "--sharding", "zero3", "--offload", "nvme")
+    forecast_s = answer(*words, "--measured", "9s")["forecast_s"]
+    slower = answer(*words, "--measured", f"{1.5 * forecast_s}s")["causes"]
+    assert slower[0]["title"] == "Offloading slower than forecast"
+    assert slower[0]["forecast_s"] == pytest.approx(1.5 * forecast_s, rel=1e-2)
+    assert not {"power-cap", "straggler", "launches", "recomputation"} & {one["cause"] for one in slower}
+    faster = answer(*words, "--measured", f"{0.5 * forecast_s}s")["causes"]
+    assert "faster-offload" in {one["cause"] for one in faster}

@@ -10,6 +10,12 @@ from paceline.catalog.models.spec import find_workload
 from paceline.catalog.offload import Offload, parse_offload, rate
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.kinds import Measure, Resource
+from paceline.forecast.prepare import prepare
+from paceline.forecast.request import Sweep
+from paceline.forecast.run import result_of
+from paceline.forecast.verdict.bottleneck import bottleneck, reliefs
+from paceline.settings.table import SIMULATE
 
 COUNT = 8_030_261_248
 
@@ -178,3 +184,84 @@ def test_a_step_of_many_small_tensors_is_no_faster_on_the_host(impl):
     plain, moved = (forecast("deepseek-v2-lite@rtx-4090", **options, offload=one) for one in (None, "cpu:states"))
     assert moved.iteration_s >= plain.iteration_s
     assert moved.optimizer_s >= plain.optimizer_s
+
+
+def called(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def scenario_of(word="llama-3-8b@h100", **options):
+    given = {"workers": 4, "strategy": "native", "seq": 2048, **options}
+    (scenario,) = prepare(Sweep.of([word], given, SIMULATE, "keyword")).scenarios
+    return scenario
+
+
+WAITING = [
+    ({"sharding": "zero3", "offload": "nvme"}, Resource.DRIVE),
+    ({"sharding": "zero2", "offload": "cpu"}, Resource.CPU_STEP),
+    ({"lora": "16", "offload": "cpu:activations"}, Resource.HOST_LINK),
+    ({"sharding": "zero3", "offload": "nvme", "accumulate": 3}, Resource.DRIVE),
+    ({"workers": 1, "offload": "cpu:states"}, Resource.CPU_STEP),
+]
+
+
+@pytest.mark.parametrize(("options", "part"), WAITING)
+def test_offloading_is_the_bottleneck_by_name_and_its_reliefs_help(options, part):
+    scenario = scenario_of(**options)
+    result = result_of(scenario)
+    assert bottleneck(result) is part
+    assert sum(one.seconds for one in result.critical_path) == pytest.approx(result.iteration_s, rel=1e-6)
+    assert 0 < result.offload_s < result.compute_s
+    gains = {one.measure: one.gain for one in reliefs(scenario, result)}
+    assert gains[Measure[part.name]] > 1.3 and gains[Measure.COMPUTE] < 1.2
+    # One GPU has no room for all states.
+    assert gains.get(Measure.LESS_OFFLOADED, 0.0) > 1.3 or scenario.workers == 1
+
+
+@pytest.mark.parametrize(("options", "_"), WAITING)
+@pytest.mark.parametrize("factor", [0.05, 0.5, 3.0, 100.0])
+def test_a_pass_is_the_longer_one_of_computation_and_copies_at_any_speed(options, _, factor):
+    scenario = scenario_of(**options)
+    own, other = result_of(scenario), result_of(scenario.changed(compute_speedup=factor))
+    copies = result_of(scenario.changed(compute_speedup=1e6))
+    passes = options.get("accumulate", 1)
+    for name in ("forward_s", "backward_s"):
+        computed_s = passes * getattr(scenario.trace, name) / factor
+        assert getattr(other, name) == pytest.approx(max(computed_s, getattr(copies, name)), rel=1e-6)
+    if "activations" not in options["offload"]:
+        assert other.optimizer_s == own.optimizer_s
+
+
+def test_all_that_makes_a_gpu_slower_or_faster_leaves_copies_as_they_are():
+    options = {"lora": "16", "offload": "cpu:activations"}
+    scenario = scenario_of(**options)
+    base = result_of(scenario).iteration_s
+    rate = 2 * 4 / (scenario.trace.forward_s + scenario.trace.backward_s + scenario.trace.optimizer_s)
+    for change in ({"power_limit": "400W"}, {"stragglers": "0:1.5"}, {"samples_per_s": rate}, {"compute_speedup": 2}):
+        assert result_of(scenario_of(**options, **change)).iteration_s == pytest.approx(base, rel=0.01), change
+    late = result_of(scenario_of(**options, stragglers="0:6")).iteration_s
+    alone = result_of(scenario.changed(compute_speedup=1 / 6)).iteration_s
+    assert late == pytest.approx(alone, rel=0.03) and late > 1.5 * base
+
+
+def test_a_measured_time_scales_the_gpu_and_is_not_below_what_is_offloaded():
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", 4, "--seq", 2048, "--strategy", "native", "--lora", 16)
+    words = ("simulate", *words, "--offload", "cpu:activations", "--json")
+    (row,) = json.loads(called(*words).stdout)
+    seconds = 2 * row["iteration_s"]
+    (scaled,) = json.loads(called(*words, "--measured", f"{seconds}s@4").stdout)
+    assert scaled["iteration_s"] == pytest.approx(seconds, rel=1e-3)
+    gpu_s = row["forward_s"] + row["backward_s"] + row["optimizer_s"] - row["offload_s"]
+    assert scaled["measured_scale"] == pytest.approx(seconds / gpu_s, rel=0.05)
+    refused = called(*words, "--measured", f"{0.5 * row['iteration_s']}s@4")
+    assert refused.exit_code != 0 and "of offloading and communication alone" in refused.output
+
+
+def test_the_answers_name_offloading_and_what_relieves_it():
+    words = ("llama-3-8b", "--gpu", "h100", "--seq", 2048, "--sharding", "zero3", "--offload", "nvme")
+    text = called("simulate", *words, "--gpus", 4, "--strategy", "native").output
+    assert "Bottleneck   offload (NVMe drive)" in text and "2x faster NVMe drive" in text
+    assert "x  --offload none" in text and "faster compute" not in text and " with offload" in text
+    alone = called("simulate", "llama-3-8b", "--gpu", "h100", "--gpus", 1, "--offload", "cpu").output
+    assert "offload (CPU optimizer step)" in alone and "2x faster CPU optimizer step" in alone
+    assert "Bottleneck   offload (NVMe drive)" in called("advise", *words, "--gpus", 8, "--batch", 1).output

@@ -134,6 +134,8 @@ def _facts(explanation: Explanation) -> list[Fact]:
             for name, seconds in sorted(forecast.parts_s.items(), key=lambda item: -item[1])
             if seconds > _NO_PART * forecast.seconds
         ]
+        if forecast.result.offload_s:
+            made.append(f"of which offload beyond the GPU's compute: {units.duration(forecast.result.offload_s)}")
         facts.append(Fact("Made of", ", ".join(made)))
     facts.append(Fact("Gap", _gap(gap)))
     return facts

@@ -386,7 +386,7 @@ class Sweep:
 
     @property
     def assumed_network(self) -> str:
-        """The network that is assumed between nodes, and how to give it; empty unless no built-in cluster has the GPU."""
+        """The network that is assumed between nodes, and how to give it; empty where a built-in cluster has the GPU."""
         if self.get("cluster") is not None or self.is_one_a_node:
             return ""
         nodes = self.nodes()

@@ -23,7 +23,6 @@ WITHIN = ("tensor_parallel_s", "expert_parallel_s", "context_parallel_s")
 """Parts of a model's computation that are exchanges."""
 MODELED = (
     "assumed",
-    "offload_s",
     "tokens_per_s_per_gpu",
     "mfu",
     "trained_parameters",
@@ -43,7 +42,7 @@ MODELED = (
 
 REQUESTED = (
     *("chunk", "placement", "distribution", "add_module", "modules", "send_order"),
-    *("gpu", "power_limit_w", "baseline", "speedup", "measured_scale", "longest_seq"),
+    *("gpu", "power_limit_w", "baseline", "speedup", "measured_scale", "longest_seq", "offload_s"),
 )
 """Fields of a result that it has if they were asked for, or if its strategy has the choice."""
 

@@ -13,7 +13,7 @@ from paceline.catalog.libraries import NONE
 from paceline.forecast.output.plotting import noun_of, save
 from paceline.forecast.result import Result
 from paceline.forecast.wording.bottleneck import path
-from paceline.forecast.wording.rows import buckets, compression_label, interval, network
+from paceline.forecast.wording.rows import buckets, compression_label, compute_alone, interval, network
 from paceline.forecast.wording.sharding import TIGHT_LEGEND, chance, need
 from paceline.forecast.wording.terms import sharding_cell, strategy
 from paceline.forecast.wording.verdict import Answer
@@ -149,7 +149,7 @@ def summary(result: Result) -> str:
     bus, own, noun = result.bus_bandwidth_bps, result.sharded, noun_of([result])
     computes = result.compute_s > 0 and result.samples_per_s is not None
     rate = f", {units.digits(result.samples_per_s or 0.0)} samples/s" if computes else ""
-    scaling, alone = result.scaling_efficiency, f"compute alone: {units.duration(result.compute_s)}"
+    scaling, alone = result.scaling_efficiency, compute_alone(result)
     where = [units.count(result.workers, noun), *([units.count(result.servers, "server")] if result.servers else [])]
     where += [result.cluster, network(result, None), *([] if result.library == NONE else [result.library])]
     where.append(f"{units.size(result.gradient_bytes)} of gradients in {units.count(result.buckets, 'bucket')}")

@@ -190,11 +190,14 @@ def _by_panels(results: Sequence[Result], noun: str, axes: Sequence[Any]) -> Fig
 def _bars(axes: Axes, ordered: Sequence[Result]) -> list[style.Entry]:
     unit, word = units.time_unit(result.iteration_s for result in ordered)
     places = range(len(ordered))
-    compute = [min(result.compute_s, result.iteration_s) / unit for result in ordered]
-    exposed = [max(0.0, result.iteration_s / unit - own) for result, own in zip(ordered, compute, strict=True)]
+    compute = [min(result.gpu_s, result.iteration_s) / unit for result in ordered]
     entries: list[style.Entry] = []
     if any(compute):
         entries.append((axes.barh(places, compute, color=style.PARTS["compute"]), "compute"))
+    if any(offload := [(result.offload_s or 0.0) / unit for result in ordered]):
+        entries.append((axes.barh(places, offload, left=compute, color=style.PARTS["offload"]), "offload"))
+        compute = [low + high for low, high in zip(compute, offload, strict=True)]
+    exposed = [max(0.0, result.iteration_s / unit - own) for result, own in zip(ordered, compute, strict=True)]
     if all(result.coordinator for result in ordered):
         left = compute
         for name in _COORDINATED:

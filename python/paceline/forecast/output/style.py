@@ -89,6 +89,7 @@ PARTS = {
     "late ranks": "#DDDDDD",
     "framework overhead": "#C0A0D0",
     "slowed by NCCL kernels": "#6688AA",
+    "offload": "#AA8855",
     "offload (GPU-host copies)": "#AA8855",
     "offload (CPU optimizer step)": "#88AA66",
     "offload (NVMe drive)": "#667744",

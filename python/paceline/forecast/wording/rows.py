@@ -268,6 +268,13 @@ def _samples(result: Result, workload: Workload | None, noun: str) -> str:
     return f"{own}{workload.batch} per {whose}"
 
 
+def compute_alone(result: Result) -> str:
+    """Return how long a rank computes by itself, and with what is offloaded if it waits for that."""
+    if result.offload_s:
+        return f"compute alone: {units.duration(result.gpu_s)}, {units.duration(result.compute_s)} with offload"
+    return f"compute alone: {units.duration(result.compute_s)}"
+
+
 def is_waiting(result: Result) -> bool:
     """Whether so much of a step is not computation that it depends on the network, which is said if it is assumed."""
     return result.compute_s > 0 and result.iteration_s > 0 and 1 - result.compute_s / result.iteration_s > _WAITING

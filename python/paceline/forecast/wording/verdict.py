@@ -235,16 +235,14 @@ def times(result: Result, of: Workload | None) -> Iterator[Fact]:
         time = f"{units.duration(result.iteration_s)}, {units.digits(result.samples_per_s, 3)} samples/s"
         yield Fact("Iteration", ", ".join(filter(None, [time, scaling])))
     elif scaling:
-        yield Fact("Scaling", f"{scaling} (compute alone: {units.duration(result.compute_s)})")
+        yield Fact("Scaling", f"{scaling} ({rows.compute_alone(result)})")
 
 
 def _alone(result: Result) -> list[str]:
     """Return the time of computation alone, unless it stands beside the scaling."""
     if result.tokens_per_s_per_gpu is None or result.compute_s <= 0 or rows.is_alone(result):
         return []
-    if result.offload_s:
-        return [f"compute alone: {units.duration(result.gpu_s)}, {units.duration(result.compute_s)} with offload"]
-    return [f"compute alone: {units.duration(result.compute_s)}"]
+    return [rows.compute_alone(result)]
 
 
 def _over_linear(result: Result, workload: Workload | None) -> list[str]:
