@@ -84,7 +84,8 @@ def anchored(sweep: Sweep) -> Anchored:
     ]
     if not _is_plausible(scale):
         command = _comparison(sweep, counts[0], anchors[0].number)
-        said.append(notes.implausible_scale(scale, command))
+        forecast = result_of(prepared.scenarios[0])
+        said.append(notes.implausible_scale(scale, command, forecast.offload_s, forecast.iteration_s))
     spread = stdev(map(math.log, scales)) if len(scales) > 1 else 0.0
     return Anchored(replace(prepared, scenarios=scenarios, notes=[*said, *prepared.notes]), scale, counts, spread)
 

@@ -171,9 +171,16 @@ def scaled(scale: float, gpus: Sequence[int], text: str, of: Sequence[str]) -> s
     )
 
 
-def implausible_scale(scale: float, command: str) -> str:
-    """Return that a scale is more than differences of software explain, and the command that looks for what is."""
-    return f"{units.factor(scale)} is more than software explains; what would: {command}"
+def implausible_scale(scale: float, command: str, offload_s: float | None, forecast_s: float) -> str:
+    """Return that a scale is more than differences of software explain, and the command that looks for what is.
+
+    `offload_s`: what of a forecast of `forecast_s` is offloaded, which no scale changes.
+    """
+    own = ""
+    if offload_s:
+        of = f"{units.duration(offload_s)} of the forecast's {units.duration(forecast_s)}"
+        own = f" (it leaves offload as it is, {of})"
+    return f"{units.factor(scale)} is more than software explains{own}; what would: {command}"
 
 
 def of_all_gpus(text: str, number: str, gpus: int) -> str:
