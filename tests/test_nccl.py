@@ -229,6 +229,19 @@ def test_times_are_sane(kind, ranks, per_node, log, name):
     assert called == pytest.approx(small.seconds + nccl.constant("call.nccl-tests"))
 
 
+def test_nodes_that_do_not_say_their_channel_have_the_usual_one_of_their_rate(tmp_path):
+    path = tmp_path / "mine.json"
+
+    def seconds(rate, *options):
+        fields = {"name": "mine", "gpu": "A100", "gpus_per_node": 8, "bandwidth": rate}
+        path.write_text(json.dumps({"format": "paceline-cluster", "version": 1, **fields}))
+        [row] = cli.answer("simulate", "allreduce:64MiB", "--cluster", path, "--gpus", 16, *options)
+        return row["time_s"]
+
+    for rate, usual, other in (("25Gbps", "tcp", "rdma"), ("100Gbps", "rdma", "tcp")):
+        assert seconds(rate) == seconds(rate, "--channel", usual) != seconds(rate, "--channel", other)
+
+
 def test_wrong_values_are_refused():
     with pytest.raises(InvalidArgumentError, match="try: allreduce"):
         collective_time("allreduc", MIB, Group(8, 8), "dgx-h100")
