@@ -229,11 +229,11 @@ def test_times_are_sane(kind, ranks, per_node, log, name):
     assert called == pytest.approx(small.seconds + nccl.constant("call.nccl-tests"))
 
 
-def test_nodes_that_do_not_say_their_channel_have_the_usual_one_of_their_rate(tmp_path):
+def test_an_automatic_channel_is_the_usual_one_of_the_rate(tmp_path):
     path = tmp_path / "mine.json"
 
     def seconds(rate, *options):
-        fields = {"name": "mine", "gpu": "A100", "gpus_per_node": 8, "bandwidth": rate}
+        fields = {"name": "mine", "gpu": "A100", "gpus_per_node": 8, "bandwidth": rate, "channel": "auto"}
         path.write_text(json.dumps({"format": "paceline-cluster", "version": 1, **fields}))
         [row] = cli.answer("simulate", "allreduce:64MiB", "--cluster", path, "--gpus", 16, *options)
         return row["time_s"]
