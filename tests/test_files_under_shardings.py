@@ -107,7 +107,11 @@ def test_values_that_a_trainer_or_what_shards_lacks_are_not_searched(tmp_path, n
 
 def test_a_file_is_forecast_on_the_machine_of_the_headline(tmp_path):
     path = written(tmp_path, "titan.toml")
-    made = json.loads(cli.printed("advise", path, "--gpu", "a100,h100", "--gpus", "16,32", "--top", "1", "--json"))
+    words = ("advise", path, "--gpu", "a100,h100", "--gpus", "16,32", "--top", "1", "--tokens", "1e9")
+    made = json.loads(cli.printed(*words, "--json"))
     assert (made["best"]["gpu"], made["best"]["gpus"]) == ("h100", 32) and made["as_in_file"]["where"] == "32x H100"
-    shown = cli.printed("advise", path, "--gpu", "a100,h100", "--gpus", "16,32", "--top", "1")
-    assert "As in file   32x H100, batch " in shown
+    assert "As in file   32x H100, batch " in cli.printed(*words)
+    # On each number of GPUs, the file has the global batch that it has there alone.
+    for outcome in made["machines"][0]["answer"]["gpus"]:
+        words = (path, "--gpu", "a100", "--gpus", str(outcome["gpus"]), "--top", "1", "--tokens", "1e9", "--json")
+        assert json.loads(cli.printed("advise", *words))["gpus"] == [outcome]

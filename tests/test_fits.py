@@ -206,9 +206,8 @@ def test_the_longest_sequence_is_of_one_text_model() -> None:
     words = ("simulate", "llama-3.2-1b", "--gpu", "h100", "--seq")
     assert "one configuration" in cli.said(*words, "max", "--gpus", "1,2", code=2)
     assert cli.said(*words, "max", code=2).endswith("try: --gpus 1, or --seq 4096")
-    assert "for paceline simulate" in cli.said(
-        "advise", "llama-3.2-1b", "--gpu", "h100", "--gpus", 1, "--seq", "max", code=2
-    )
+    for command, *more in (("advise",), ("compare", "--measured", "2s")):
+        assert "max is for paceline simulate" in cli.said(command, *words[1:], "max", "--gpus", 1, *more, code=2)
     assert "needs a model" in cli.said("simulate", "vit-huge", "--gpu", "h100", "--gpus", 1, "--seq", "max", code=2)
     assert "a command for each" in cli.said(*words, "1024,2048", "--gpus", 1, code=2)
 

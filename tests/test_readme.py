@@ -98,15 +98,22 @@ FIGURES = {
 COMMENTED = re.compile(r"^(paceline simulate [^#\n]*)   # ([\d.]+) GB, ([\d.]+ s)$", re.MULTILINE)
 
 
-def test_figures_in_text_are_those_of_the_output():
-    page = (ROOT / "docs/how-to/fine-tune.md").read_text(encoding="utf-8")
-    figures = FIGURES | {command: [size, time] for command, size, time in COMMENTED.findall(page)}
-    assert len(figures) > len(FIGURES)
-    for command, every in figures.items():
-        output = cli.output(*shlex.split(command)[1:])
-        assert command in page
-        for figure in every:
-            assert figure in page and figure in output, (command, figure)
+FINE_TUNE = (ROOT / "docs/how-to/fine-tune.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("command", "figures"),
+    [
+        *(pytest.param(command, figures, marks=pytest.mark.slow) for command, figures in FIGURES.items()),
+        *((command, [size, time]) for command, size, time in COMMENTED.findall(FINE_TUNE)),
+    ],
+    ids=name,
+)
+def test_figures_in_text_are_those_of_the_output(command, figures):
+    output = cli.output(*shlex.split(command)[1:])
+    assert command in FINE_TUNE
+    for figure in figures:
+        assert figure in FINE_TUNE and figure in output, figure
 
 
 if __name__ == "__main__":

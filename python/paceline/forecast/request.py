@@ -40,6 +40,7 @@ from paceline.forecast.wording import notes
 from paceline.operators.power import is_idle, limited
 from paceline.operators.steps import retimed, update_bytes
 from paceline.settings.keywords import ClusterFields
+from paceline.settings.kinds import longest_refused
 from paceline.settings.table import DEFAULT_WORKERS, EACH, SETTINGS, SWEPT, by_current_names
 
 _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
@@ -547,6 +548,8 @@ class Sweep:
 
     def _looked_up(self, named: Named) -> Workload | None:
         given = {name: self.get(name) for name in MODEL_OPTIONS}
+        if isinstance(given["seq"], str):
+            raise longest_refused()
         workload = find_workload(named, default_gpu=self._gpu_of_cluster(), **given)
         if workload is not None and workload.has_exchanges:
             links = self._links(workload)

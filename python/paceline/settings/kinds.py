@@ -301,11 +301,17 @@ def typed(kind: Kind) -> Kind:
 
 def _sequence(value: object) -> int:
     if _lower(value) == "max":
-        raise InvalidArgumentError(
-            "max is for paceline simulate, which finds the longest sequence that fits",
-            remedy="{this=4096}, or paceline simulate",
-        )
+        raise longest_refused()
     return int(_LENGTH.check(value))
+
+
+def longest_refused() -> InvalidArgumentError:
+    """Return the error about a longest sequence where nothing finds it."""
+    return InvalidArgumentError(
+        "max is for paceline simulate, which finds the longest sequence that fits",
+        setting="seq",
+        remedy="{this=4096}, or paceline simulate",
+    )
 
 
 def or_word(word: str, kind: Kind) -> Kind:

@@ -630,7 +630,8 @@ def _whole(text: str, option: str, value: str) -> int:
         number = int(value)
     if not isinstance(number, int) or not 1 <= number <= _LONGEST:
         raise InvalidArgumentError(
-            f"'{text[:80]}': {option}: '{value[:40]}' must be 1-{_LONGEST}", remedy=f"{option}=8"
+            f"'{text[:80]}': {option}: '{value[:40]}' must be 1-{_LONGEST}",
+            remedy=f"{option}={4096 if option == 'seq' else 8}",
         )
     return number
 
