@@ -41,17 +41,17 @@ def _derive(reading: Reading) -> None:
     held = reading.choice(DTYPES, "torch_dtype") if reading.value("torch_dtype") else None
     if held is None and not reading.flag("float32"):
         held = next(
-            (one for one in ("bf16", "bfloat16", "fp16", "float16") if reading.values.get(one) not in (None, False)),
+            (one for one in ("bf16", "bfloat16", "fp16", "float16") if reading.has(one) and reading.values[one]),
             None,
         )
         held = None if held is None else DTYPES[held]
-    if held is None and not any(name in reading.values for name in _TYPES):
+    if held is None and "bf16" not in reading.values and not reading.flag("float32"):
         held = "bf16"
         reading.default("dtype", held, "bf16: auto, axolotl's default", "--dtype NAME")
     for name in ("bfloat16", "float16"):
         if reading.flag(name):
             reading.take("dtype", DTYPES[name], name)
-    types = [name for name in _TYPES if reading.values.get(name) not in (None, False)]
+    types = [name for name in _TYPES if reading.has(name) and reading.values[name]]
     autocast = hf_trainer.precision(reading, held, *types)
     # These two are without autocast (axolotl's reference of the configuration).
     _adapter(reading, autocast=autocast and not (reading.flag("bfloat16") or reading.flag("float16")))
@@ -117,9 +117,8 @@ def _adapter(reading: Reading, *, autocast: bool) -> None:
     if adapter == "qlora" and not is_quantized and not reading.flag("gptq"):
         # axolotl/utils/schemas/peft.py (`validate_qlora`) refuses it, too.
         raise reading.wrong("load_in_4bit", "qlora needs weights in 4 bits", "true (or adapter: lora)")
-    if reading.flag("lora_target_linear"):
-        reading.stand_in("lora_target_modules", "all-linear", "lora_target_linear")
-    take_lora(reading, ("lora_r",), ("lora_target_modules",), "adapter", "lora_target_linear")
+    # axolotl/loaders/adapter.py (`_build_peft_lora_config`): its switch joins all linear layers to those named.
+    take_lora(reading, ("lora_r",), ("lora_target_modules",), "adapter", beside="lora_target_linear")
     adapters_in_fp32(reading, autocast=autocast)
     take_whole_modules(reading, "lora_modules_to_save", "unfrozen_parameters")
     if reading.flag("peft_use_dora"):

@@ -127,9 +127,10 @@ def _groups(reading: Reading) -> None:
 
 def offload(reading: Reading, parameters: str, states: str) -> None:
     """Take what is held in the memory of the CPU, or on NVMe."""
+    fields = {"parameters": parameters, "states": states}
     devices = {
         part: device
-        for part, name in (("parameters", parameters), ("states", states))
+        for part, name in fields.items()
         if (device := reading.choice({"none": "", "cpu": "cpu", "nvme": "nvme", False: ""}, name))
     }
     if "parameters" in devices and not str(reading.effective("sharding")).startswith(("zero3", "hsdp")):
@@ -139,8 +140,7 @@ def offload(reading: Reading, parameters: str, states: str) -> None:
     if not devices:
         return
     places = sorted(set(devices.values()))
-    own = [parameters, states]
-    reading.take("offload", f"{places[0]}:{','.join(devices)}", *own)
+    reading.take("offload", f"{places[0]}:{','.join(devices)}", *(fields[part] for part in devices))
     if len(places) > 1:
         reading.assume(ON_CPU, "--offload nvme:PART")
 

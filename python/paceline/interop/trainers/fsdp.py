@@ -72,12 +72,12 @@ def take(reading: Reading, words: Sequence[str] = ()) -> None:
         reading.take("reshard_after_forward", reshard, *names("reshard_after_forward"), *cited)
     if reading.flag(*names("activation_checkpointing")):
         reading.take("checkpointing", "full", *names("activation_checkpointing"))
-    if reading.flag(*names("offload_params", "cpu_offload")) or "offload" in words:
-        own = names("offload_params", "cpu_offload")
+    own = tuple(name for name in names("offload_params", "cpu_offload") if reading.flag(name))
+    if own or "offload" in words:
         if str(reading.effective("sharding")).startswith(("zero3", "hsdp")):
-            reading.take("offload", "cpu:parameters,states", *own, "fsdp")
+            reading.take("offload", "cpu:parameters,states", *own, *(["fsdp"] if "offload" in words else []))
         else:
-            reading.idle(reading.present(*own), "only FSDP, zero3 and hsdp, offloads parameters")
+            reading.idle(reading.present(*own, "fsdp"), "only FSDP, zero3 and hsdp, offloads parameters")
     ahead = names("backward_prefetch", "backward_prefetch_policy")
     if reading.choice(PREFETCH, *ahead) is False:
         reading.leave(reading.present(*ahead), "units are forecast to be gathered ahead")

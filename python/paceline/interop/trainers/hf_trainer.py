@@ -119,7 +119,7 @@ def sharding(reading: Reading) -> None:
         raise reading.wrong("fsdp", f"{wrong:.40} is not known", f"{near} (of {', '.join(fsdp.WORDS)})")
     # A dump of all arguments has `fsdp_config` even where `fsdp` is empty.
     is_named = bool(words) and words[0] != "false"
-    if is_named or ("fsdp" not in reading.values and reading.has("fsdp_config.*")):
+    if is_named or (reading.values.get("fsdp") is None and reading.has("fsdp_config.*")):
         fsdp.take(reading, words)
         launch.take(reading)
         return
@@ -210,7 +210,7 @@ def _derive(reading: Reading) -> None:
         reading.default("batch", BATCH, f"batch {BATCH} per GPU, transformers' default", "--batch N")
     sharding(reading)
     held = reading.choice(DTYPES, "torch_dtype", "dtype") if reading.value("torch_dtype", "dtype") else None
-    if is_trl and not any(one in reading.values for one in ("bf16", "fp16")):
+    if is_trl and not reading.has("bf16") and not reading.flag("fp16"):
         # trl/trainer/base_config.py (`_BaseConfig.__post_init__`)
         reading.default("dtype", "bf16", "bf16 unless fp16 is set, TRL's default", "--dtype NAME")
     if held is None and not is_trl and (held := _of_checkpoint(reading)) is not None:
@@ -280,7 +280,8 @@ def _lora(reading: Reading, *, is_trl: bool, autocast: bool) -> None:
         return
     switches = _switches(reading)
     default = (16, "TRL's default") if is_trl else (8, "PEFT's default")
-    take_lora(reading, _RANKS, ("lora_target_modules",), *switches, default_rank=default)
+    on = [name for name, is_on in switches.items() if is_on]
+    take_lora(reading, _RANKS, ("lora_target_modules",), *on, default_rank=default)
     adapters_in_fp32(reading, autocast=autocast)
     if any(switches.get(name) for name in _QUANTIZING):
         # FastChat calls PEFT's prepare_model_for_kbit_training (train_lora.py); TRL's SFTTrainer does not.

@@ -51,7 +51,7 @@ def _derive(reading: Reading) -> None:
         if reading.flag("bf16") or reading.flag("fp16"):
             # Autocast to what the parameters are in already.
             reading.known(reading.present("bf16", "fp16"), "beside pure_bf16")
-    elif _kind(reading) == "lora" and not reading.has("bf16", "fp16"):
+    elif _kind(reading) == "lora" and not reading.flag("bf16") and not reading.flag("fp16"):
         # The frozen weights stay in the checkpoint's type; all that is trained is cast to FP32.
         reading.default("dtype", "bf16", "bf16, the type of most checkpoints", "--dtype NAME")
         hf_trainer.precision(reading, "bf16")

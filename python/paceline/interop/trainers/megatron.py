@@ -55,9 +55,9 @@ def derive(reading: Reading) -> None:
     if name:
         take_optimizer(reading, "--optimizer")
     if reading.flag("--optimizer-cpu-offload"):
-        share = reading.values.get("--optimizer-offload-fraction", 1.0)
+        share = reading.value("--optimizer-offload-fraction")
         reading.take("offload", "cpu:states", "--optimizer-cpu-offload", "--optimizer-offload-fraction")
-        if share not in (1, 1.0):
+        if share not in (None, 1):
             reading.assume(f"all states on the CPU, where the file offloads {share} of them")
     if reading.flag("--cpu-offloading"):
         reading.take("offload", "cpu:activations", "--cpu-offloading", "--cpu-offloading-num-layers")
@@ -163,11 +163,11 @@ def _batch(reading: Reading) -> None:
 
 
 def _precision(reading: Reading) -> None:
-    eight = reading.value("--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
+    eight = [name for name in ("--fp8-format", "--fp8-hybrid", "--fp8-e4m3") if reading.value(name)]
     if eight:
         reading.known("--bf16", "beside products in 8 bits")
-        reading.take("dtype", "fp8", "--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
-        reading.take("precision", "megatron", "--fp8-format", "--fp8-hybrid", "--fp8-e4m3")
+        reading.take("dtype", "fp8", *eight)
+        reading.take("precision", "megatron", *eight)
         return
     for name in ("bf16", "fp16"):
         if not reading.flag(f"--{name}"):

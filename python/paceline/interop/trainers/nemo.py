@@ -72,6 +72,9 @@ def arguments(values: Values) -> tuple[Values, dict[str, str]]:
         if name == "name" or filled.get(option) is not None:
             # Of the run or the optimizer; or a second field of one name, which keeps its own.
             option = field
+        elif option in filled:
+            # One without a value gives way.
+            filled[fields[option]], fields[fields[option]] = filled[option], fields[option]
         filled[option], fields[option] = value, field
     return filled, fields
 
@@ -128,7 +131,7 @@ def _adapter(reading: Reading) -> None:
 def _translate(reading: Reading) -> None:
     """Say in Megatron-LM's arguments what these files say otherwise."""
     for name in ("model.share_embeddings_and_output_weights", "model.config.share_embeddings_and_output_weights"):
-        if name in reading.values:
+        if reading.has(name):
             reading.stand_in("--untie-embeddings-and-output-weights", not reading.flag(name), name)
     activation = reading.text("--activation").lower()
     if activation:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -29,8 +30,13 @@ _MODEL = "model"
 _WHOLE = re.compile(r"-?[0-9]+(?:_[0-9]+)*")
 """Text that Python's `int` takes."""
 _VARIABLE = "a variable that the file does not set"
+_NO_VALUE = "has no value"
 AUTO = "auto"
 """The value that leaves a choice to the trainer."""
+_SLIP, _LETTERS = 0.85, 2
+"""How alike a misspelling is to a name (difflib's ratio), and the letters by which it is longer or shorter at most."""
+_EMPTY: tuple[Value, ...] = (None, "", [])
+"""Values of a field that says nothing."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,9 @@ class Reading:
         self.labels |= {name: own for name, own in names.items() if name in self.values and name not in self.labels}
         twice = self.values.pop(TWICE, None)
         self._stand_ins: dict[str, str] = {}
+        """Fields that another one says, by their name."""
+        self._replaced: dict[str, tuple[str, Value]] = {}
+        """The label and the empty value of those that the file has, too."""
         self.options: dict[str, Any] = {}
         """Values by setting, as text or numbers; those in `given`, too."""
         self.fields_of: dict[str, tuple[str, ...]] = {}
@@ -135,6 +144,8 @@ class Reading:
         self._consulted: dict[str, str] = {}
         self._readable: set[str] = set()
         """Fields that this trainer's reader asks for."""
+        self._named: set[str] = set()
+        """Others of which it says what they do."""
         self._unforecast: dict[str, str] = {}
         self._idle: dict[str, str] = {}
         self.lacks: dict[str, tuple[str, ...]] = dict(trainer.lacks)
@@ -156,7 +167,7 @@ class Reading:
     # Values, each with the check that its reader needs.
 
     def value(self, *names: str) -> Value:
-        """Return the value of the first of these fields that has one; null and `auto` count as none."""
+        """Return the value of the first of these fields that has one; null, what is empty and `auto` count as none."""
         self._readable.update(names)
         for name in names:
             value = self.values.get(name)
@@ -164,7 +175,7 @@ class Reading:
                 self._consulted.setdefault(name, "")
             if isinstance(value, str) and "$" in value:
                 self._unforecast[name] = _VARIABLE
-            elif value is not None and value != AUTO:
+            elif value not in _EMPTY and value != AUTO:
                 return value
         return None
 
@@ -242,12 +253,20 @@ class Reading:
     def present(self, *names: str) -> str:
         """Return the first of these fields that the file has with a value; else the first."""
         return next(
-            (one for one in names if self.values.get(one) not in (None, AUTO) and one not in self._unforecast), names[0]
+            (one for one in names if self.values.get(one) not in (*_EMPTY, AUTO) and one not in self._unforecast),
+            names[0],
         )
 
     def has(self, *patterns: str) -> bool:
-        """Whether the file has a field of one of these patterns."""
-        return any(fnmatchcase(name, pattern) for name in self.values for pattern in patterns)
+        """Whether the file has a field of one of these patterns that is not empty."""
+        return any(
+            fnmatchcase(name, pattern) and value not in _EMPTY
+            for name, value in self.values.items()
+            for pattern in patterns
+        )
+
+    def _has(self, name: str) -> bool:
+        return self.values.get(name) not in _EMPTY
 
     def wrong(self, name: str, problem: str, remedy: str) -> InvalidArgumentError:
         """Return an error about a field."""
@@ -264,13 +283,14 @@ class Reading:
     def name_model(self, word: str, *names: str) -> None:
         """Take the model's name. Empty: none."""
         if word:
-            self.model, self.model_fields = word, tuple(name for name in names if name in self.values)
+            self.model, self.model_fields = word, tuple(filter(self._has, names))
 
     def build_model(self, kind: str, sizes: Mapping[str, Any], *names: str) -> None:
         """Take a model from its sizes: the built-in one of these, or one of its own."""
         config = Config(self.path.stem, str(self.path), {"model_type": kind, **sizes})
         self.model = same_sizes(config) or config
-        self.model_fields = tuple(name for name in names if self.values.get(name) is not None)
+        self.model_fields = tuple(filter(self._has, names))
+        self._named.update(names)
 
     @cached_property
     def config(self) -> Config | None:
@@ -307,19 +327,23 @@ class Reading:
     # What becomes of the fields.
 
     def stand_in(self, name: str, value: Value, field_name: str) -> None:
-        """Say in another field what one says, unless the file has that one, too."""
-        if name not in self.values:
-            self.values[name] = value
-            self.labels[name] = self.label(field_name)
-            self._stand_ins[name] = field_name
+        """Say in another field what one says, unless the file says that one, too."""
+        if self._has(name):
+            return
+        if name in self.values:
+            self._replaced[name] = (self.label(name), self.values[name])
+        self.values[name] = value
+        self.labels[name] = self.label(field_name)
+        self._stand_ins[name] = field_name
 
     def take(self, setting: str, value: object, *names: str, unless: object = None) -> None:
         """Take an option from fields; None, or the default, is none."""
+        self._named.update(names)
         if value is None or value == unless:
             return
         self.options[setting] = value
         self._of_included.pop(setting, None)
-        own = [name for name in names if name in self.values and self.values[name] is not None]
+        own = list(filter(self._has, names))
         self.fields_of[setting] = tuple(dict.fromkeys(own))
         for name in own:
             self._consulted.setdefault(name, "")
@@ -373,6 +397,7 @@ class Reading:
 
     def known(self, name: str, words: str) -> None:
         """Record a field that gives no option because it says what holds anyway."""
+        self._named.add(name)
         if name in self.values:
             self._consulted[name] = words
 
@@ -481,7 +506,8 @@ class Reading:
                     own.append(setting)
         shown = [name for name in self.values if name not in self._stand_ins]
         rows = [self._row(name, self.values[name], given.get(name, []), spelled) for name in shown]
-        return [replace(row, field=self.label(row.field)) for row in rows]
+        empty = [Row(name, _shown(value), "no effect", _NO_VALUE) for name, value in self._replaced.values()]
+        return [*(replace(row, field=self.label(row.field)) for row in rows), *empty]
 
     def _row(self, name: str, value: Value, settings: list[str], spelled: Callable[[str, object], str]) -> Row:
         shown = _shown(value)
@@ -495,25 +521,50 @@ class Reading:
         if (why := self._unforecast.get(name)) is not None:
             return Row(name, shown, "not forecast", why)
         unforecast = fields.unforecast(self.trainer.tables)
+        idle = fields.idle(self.trainer.tables)
+        known = (unforecast, *(patterns for _, patterns in idle))
+        if not any(one in patterns for patterns in known for one in self._names(name)) and (meant := self._meant(name)):
+            return Row(name, shown, "not understood", f"is it {meant}?")
         if (why := _first(unforecast, name) or _first(unforecast, self.label(name))) is not None:
             # A switch that is off, or an empty value, changes nothing.
             if not value or value in ("none", "None", AUTO):
                 return Row(name, shown, "no effect", "the default")
             return Row(name, shown, "not forecast", why)
-        if value is None or value == "":
-            return Row(name, shown, "no effect", "has no value")
+        if value in _EMPTY:
+            return Row(name, shown, "no effect", _NO_VALUE)
         if name in self._consulted:
             return Row(
                 name, shown, "read", self._consulted[name] or ("by the trainer" if value == AUTO else "the default")
             )
-        names = (name, name.removeprefix(self.trainer.prefix), self.label(name))
-        for why, patterns in fields.idle(self.trainer.tables):
-            if any(fnmatchcase(own, one) for one in patterns for own in names):
+        for why, patterns in idle:
+            if any(fnmatchcase(own, one) for one in patterns for own in self._names(name)):
                 return Row(name, shown, "no effect", why)
         near = nearest(name, sorted(self._readable))
-        if near and self.label(name).startswith("--"):
-            near = f"--{near.removeprefix('--').replace('_', '-')}"
-        return Row(name, shown, "not understood", f"is it {near}?" if near else "")
+        return Row(name, shown, "not understood", f"is it {self._spelled(name, near)}?" if near else "")
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        """Return the names that tables may have of a field."""
+        return name, name.removeprefix(self.trainer.prefix), self.label(name)
+
+    def _meant(self, name: str) -> str:
+        """Return the field of which a name is a misspelling; empty if it is none that this reader asks for."""
+        parts = name.split(".")
+        for place, part in enumerate(parts):
+            before = "".join(f"{one}." for one in parts[:place])
+            is_last = place == len(parts) - 1
+            left = (one.removeprefix(before) for one in self._readable | self._named if one.startswith(before))
+            others = sorted({one.partition(".")[0] for one in left if ("." in one) is not is_last})
+            if part in others:
+                continue
+            near = [one for one in get_close_matches(part, others, 1, _SLIP) if abs(len(one) - len(part)) <= _LETTERS]
+            meant = ".".join((*parts[:place], *near, *parts[place + 1 :]))
+            return self._spelled(name, meant) if near and meant not in self.values else ""
+        return ""
+
+    def _spelled(self, name: str, other: str) -> str:
+        """Return the name of another field as the file spells this one."""
+        is_argument = self.label(name).startswith("--")
+        return f"--{other.removeprefix('--').replace('_', '-')}" if is_argument else other
 
     def _as_option(self, setting: str, spelled: Callable[[str, object], str]) -> str:
         if setting == _MODEL:

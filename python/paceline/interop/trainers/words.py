@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from paceline.catalog.adapters import modules_of
+from paceline.catalog.adapters import EXPERTS, modules_of
 from paceline.catalog.losses import LOSSES
 from paceline.catalog.models.families import model_of
 from paceline.errors import InvalidArgumentError
@@ -133,6 +133,7 @@ def take_lora(
     default_rank: tuple[int, str] = (8, "PEFT's default"),
     default_modules: tuple[str, str] | None = None,
     parameters: str = "lora_target_parameters",
+    beside: str = "",
 ) -> None:
     """Take the rank and the modules of LoRA.
 
@@ -144,12 +145,15 @@ def take_lora(
         default_rank: The trainer's default, and whose it is.
         default_modules: The trainer's default; None: PEFT's, by the model's family.
         parameters: The field of PEFT's `target_parameters`, of experts.
+        beside: The field of a switch that joins all linear layers to those that are named.
     """
     size = reading.whole(*rank)
     if size is None:
         size = default_rank[0]
         reading.assume(f"rank {size}, {default_rank[1]}", "--lora RANK:MODULES")
     modules = _modules(reading, *targets) if targets else ""
+    if beside and reading.flag(beside):
+        modules, names = _joined(reading, ["all-linear", *modules.split(",")]), (*names, beside)
     experts = _experts(reading, parameters)
     if not modules and not experts:
         family = "" if reading.config is None else reading.config.kind
@@ -184,7 +188,7 @@ def _of_model(reading: Reading, modules: str) -> str:
     missing = [one for one in words if one not in known]
     if not missing or len(missing) == len(words):
         return modules
-    reading.assume(f"no adapters of {', '.join(missing)[:80]}, which the model does not have")
+    reading.assume(f"no adapters of {', '.join(missing)[:80]}: no linear layer of the model's blocks is called so")
     return ",".join(one for one in words if one in known)
 
 
@@ -202,8 +206,15 @@ def _modules(reading: Reading, *names: str) -> str:
         reading.assume(f"the modules that a pattern names: {', '.join(words)[:80]}", "--lora RANK:MODULES")
     plain = {MODULES.get(one.lower(), one) for one in words}
     if "all-linear" in plain or plain >= set(_MATRICES):
-        return "all-linear"
+        return _joined(reading, ["all-linear", *words])
     return ",".join(dict.fromkeys(one.rpartition(".")[2] for one in words))
+
+
+def _joined(reading: Reading, words: Sequence[str]) -> str:
+    """Return all linear layers with those of the words that name none of them: experts, or what the model has not."""
+    linear = {one for one in _known_modules(reading) or words if one.partition(".")[0] != EXPERTS}
+    others = (one.rpartition(".")[2] for one in words if MODULES.get(one.lower(), one) != "all-linear")
+    return ",".join(dict.fromkeys(["all-linear", *(one for one in others if one and one not in linear)]))
 
 
 _FUSED = (
