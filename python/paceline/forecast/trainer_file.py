@@ -276,6 +276,8 @@ def _model(reading: Reading, given: Given) -> Workload:
         return str(named)
     option = SETTINGS["model"].source(given.given_by).name
     if reading.model is None:
+        for field in reading.model_fields:
+            reading.check_set(field, "{model=llama-3.1-8b}")
         raise InvalidArgumentError(f"{reading.path!s:.200}: does not name the model", remedy="{model=llama-3.1-8b}")
     config = reading.config
     if config is None:

@@ -75,13 +75,10 @@ def read(path: Path, given: Mapping[str, Any]) -> Reading | None:
     Raises:
         InvalidArgumentError: The file is malformed, or a value is wrong; the message names file and field.
     """
-    values, labels, missing = launch.with_program(path, document(path), _is_known)
+    values, labels = launch.with_program(path, document(path), _is_known)
     for trainer in _TRAINERS:
         if trainer.recognizes(values):
-            reading = Reading(trainer, path, values, given, labels).run()
-            for argument, why in missing.items():
-                reading.leave_argument(argument, why)
-            return reading
+            return Reading(trainer, path, values, given, labels).run()
     return None
 
 

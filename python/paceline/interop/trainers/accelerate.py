@@ -80,6 +80,9 @@ def _deepspeed(reading: Reading, dtype: str | None) -> None:
     deepspeed.include(reading, f"{_DS}deepspeed_config_file")
     if not reading.included:
         reading.lack(deepspeed.LACKS)
+    if "sharding" not in reading.options:
+        # accelerate/utils/dataclasses.py (`DeepSpeedPlugin.zero_stage`)
+        reading.default("sharding", "zero2", "ZeRO-2, accelerate's default", "--sharding zero3")
     if "precision" not in reading.options:
         reading.take("precision", "o2" if dtype in AUTOCAST else None, "mixed_precision")
 

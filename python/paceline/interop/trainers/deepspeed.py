@@ -157,8 +157,8 @@ def include(reading: Reading, *names: str) -> None:
         reading.include(DEEPSPEED, reading.path, inside, {one: f"{names[0]}.{one}" for one in inside})
         return
     # `--deepspeed` alone says that DeepSpeed is used; another argument names its file.
-    name = next((one for one in names if isinstance(reading.value(one), str)), names[0])
-    word = reading.text(name)
+    name = next((one for one in names if isinstance(reading.values.get(one), str | list)), names[0])
+    word = _word(reading, name)
     if not word or word in ("None", "false", "True"):
         return
     file = beside(reading.path, word)
@@ -169,7 +169,7 @@ def include(reading: Reading, *names: str) -> None:
         return
     stage = _BY_NAME.search(Path(word).name)
     if stage is None:
-        reading.leave(name, "there is no such file; --sharding says what it does")
+        reading.miss(name, word)
         return
     reading.lack(LACKS)
     reading.take("sharding", STAGES[int(stage[1])], name)
@@ -179,6 +179,16 @@ def include(reading: Reading, *names: str) -> None:
     )
     if _OFFLOADING.search(Path(word).name):
         reading.take("offload", "cpu:parameters,states" if stage[1] == "3" else "cpu:states", name)
+
+
+def _word(reading: Reading, name: str) -> str:
+    """Return the path that a field names; of one in a folder that a variable says, its name."""
+    value = str(reading.values.get(name))
+    if "$" in value and "$" not in (file := value.rpartition("/")[2]):
+        return file
+    if "sharding" not in reading.given:
+        reading.check_set(name, "{sharding=zero3}")
+    return reading.text(name)
 
 
 DEEPSPEED = Trainer(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from paceline.interop.trainers.document import beside, document
 from paceline.interop.trainers.reading import Reading
 from paceline.interop.trainers.words import SHARDINGS
 
@@ -38,6 +39,22 @@ PREFETCH: Mapping[object, bool] = {
 def names(*fields: str) -> tuple[str, ...]:
     """Return the names of fields in `fsdp_config`, with and without their prefix."""
     return tuple(f"fsdp_config.{prefix}{field}" for field in fields for prefix in ("fsdp_", ""))
+
+
+def include(reading: Reading) -> None:
+    """Read the file that transformers' `fsdp_config` names. Raises InvalidArgumentError if it is not there."""
+    name = "fsdp_config"
+    word = reading.text(name)
+    if not word.endswith(".json"):
+        return
+    file = beside(reading.path, word)
+    if file is None:
+        reading.miss(name, word)
+        return
+    reading.known(name, f"read, too: {file}")
+    for field, value in document(file).items():
+        reading.values.setdefault(f"{name}.{field}", value)
+        reading.labels.setdefault(f"{name}.{field}", f"{file.name}: {field}")
 
 
 def take(reading: Reading, words: Sequence[str] = ()) -> None:

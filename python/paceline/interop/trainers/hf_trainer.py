@@ -113,6 +113,7 @@ def _is_on(reading: Reading, name: str) -> bool:
 
 def sharding(reading: Reading) -> None:
     """Take FSDP or DeepSpeed; DDP otherwise."""
+    fsdp.include(reading)
     words = [word.lower() for one in reading.words("fsdp") for word in one.split()]
     if (wrong := next((one for one in words if one not in fsdp.WORDS), None)) is not None:
         near = nearest(wrong, fsdp.WORDS) or "full_shard"
@@ -130,8 +131,14 @@ def sharding(reading: Reading) -> None:
         # Of DeepSpeed's own examples, which write their configuration themselves.
         reading.take("sharding", stage, "zero_stage", "deepspeed_stage")
         reading.lack(deepspeed.LACKS)
+        if reading.flag("offload"):
+            # applications/DeepSpeed-Chat/dschat/utils/ds_utils.py (`get_train_ds_config`)
+            reading.take("offload", "cpu:parameters,states" if stage == "zero3" else "cpu:states", "offload")
     if "sharding" not in reading.options:
-        reading.default("sharding", "none", "DDP, as neither FSDP nor DeepSpeed is named", "--sharding zero3")
+        words = "DDP, as neither FSDP nor DeepSpeed is named"
+        if any(reading.values.get(one) is True for one in ("deepspeed", "deepspeed_config")):
+            words = "stage 0, as no file of DeepSpeed's says another"
+        reading.default("sharding", "none", words, "--sharding zero3")
 
 
 def recomputation(reading: Reading, *names: str) -> None:
@@ -174,14 +181,15 @@ def liger(reading: Reading, *names: str) -> None:
 
 def quantized(reading: Reading) -> None:
     """Take the type in which bitsandbytes holds the base weights."""
-    if reading.flag("load_in_4bit"):
-        double = reading.flag("use_bnb_nested_quant", "bnb_4bit_use_double_quant")
+    # Names of transformers and TRL, and of PEFT's own script (peft/examples/sft/train.py).
+    four, eight = ("load_in_4bit", "use_4bit_quantization"), ("load_in_8bit", "use_8bit_quantization")
+    nested = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "use_nested_quant")
+    if reading.flag(*four):
         kind = reading.text("bnb_4bit_quant_type") or "nf4"
         one, two = QUANTIZED.get(kind, QUANTIZED["nf4"])
-        own = ("load_in_4bit", "use_bnb_nested_quant", "bnb_4bit_use_double_quant", "bnb_4bit_quant_type")
-        reading.take("quantize", two if double else one, *own)
-    elif reading.flag("load_in_8bit"):
-        reading.take("quantize", "int8", "load_in_8bit")
+        reading.take("quantize", two if reading.flag(*nested) else one, *four, *nested, "bnb_4bit_quant_type")
+    elif reading.flag(*eight):
+        reading.take("quantize", "int8", *eight)
 
 
 BATCH = 8
@@ -201,9 +209,8 @@ _CHUNK = 256
 def _derive(reading: Reading) -> None:
     is_trl = any(name in _OF_TRL for name in reading.values)
     is_own = reading.trainer in LAUNCHED
-    model = reading.text("model_name_or_path", "model_id", "model_name")
-    if model:
-        reading.name_model(model, "model_name_or_path", "model_id", "model_name")
+    names = ("model_name_or_path", "model_id", "model_name")
+    reading.name_model(reading.text(*names), *names)
     take_gpus(reading)
     batch(reading)
     if "batch" not in reading.options and not is_own:
@@ -226,7 +233,7 @@ def _derive(reading: Reading) -> None:
     kernels(reading)
     take_optimizer(reading, "optim", default="" if is_own else "transformers' default")
     attention(reading)
-    lengths = ("max_length", "max_seq_length", "block_size", "model_max_length", "cutoff_len")
+    lengths = ("max_length", "max_seq_length", "block_size", "model_max_length", "cutoff_len", "max_seq_len")
     reading.take("seq", reading.whole(*lengths), *lengths)
     if is_trl and "seq" not in reading.options and reading.values.get("max_length", "") is not None:
         reading.default("seq", 1024, "sequences of 1,024 tokens, TRL's default", "--seq N")
@@ -256,7 +263,7 @@ _RANKS = ("lora_r", "lora_rank", "lora_dim")
 
 def _switches(reading: Reading) -> dict[str, bool]:
     """Return the switches of adapters that the file has."""
-    return {name: reading.flag(name) for name in ("use_peft", "use_lora", *_QUANTIZING) if reading.has(name)}
+    return {name: reading.flag(name) for name in ("use_peft", "use_lora", "use_peft_lora", *_QUANTIZING) if reading.has(name)}
 
 
 def _has_adapters(reading: Reading) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paceline.interop.trainers.accelerate import ACCELERATE
 from paceline.interop.trainers.document import SCRIPTS, Values, beside, document
-from paceline.interop.trainers.reading import Reading
+from paceline.interop.trainers.reading import Reading, missing_file
 from paceline.interop.trainers.shell import NAMED_FILE
 
 _NAMING = ("--config-file", "--config", "--job.config-file", "--cfg", NAMED_FILE)
@@ -20,12 +20,11 @@ _OF_LAUNCHER = "config_file"
 _KINDS = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "use_megatron_lm": "MEGATRON_LM", "multi_gpu": "MULTI_GPU"}
 """Switches of `accelerate launch`, and the `distributed_type` that each stands for."""
 _OF_DEEPSPEED = ("zero_stage", "offload_optimizer_device", "offload_param_device")
-_MISSING = "there is no such file"
 
 
 def with_program(
     path: Path, values: Values, is_known: Callable[[Values], bool]
-) -> tuple[Values, dict[str, str], dict[str, str]]:
+) -> tuple[Values, dict[str, str]]:
     """Return a script's values over those of its program's file.
 
     Args:
@@ -34,17 +33,21 @@ def with_program(
         is_known: Whether values are those of a trainer.
 
     Returns:
-        The values, by the names of the file's fields where the program has a file; the name of each in its file; and
-        why arguments that name files give nothing.
+        The values, by the names of the file's fields where the program has a file, and the name of each in its file.
+
+    Raises:
+        InvalidArgumentError: A file is not there.
     """
-    missing: dict[str, str] = {}
     if path.suffix.lower() not in SCRIPTS:
-        return values, {}, missing
+        return values, {}
     for argument, word in _files(values):
         file = beside(path, word)
         if file is None:
-            if argument != NAMED_FILE:
-                missing[argument] = _MISSING
+            # accelerate's is missed where it is read, and what has no name may be data.
+            if argument not in ("--config-file", NAMED_FILE):
+                raise missing_file(path, argument, word)
+            if argument == NAMED_FILE and not word.endswith(".json") and not is_known(values):
+                raise missing_file(path, "", word)
             continue
         inside = document(file)
         if ACCELERATE.recognizes(inside):
@@ -58,8 +61,8 @@ def with_program(
         labels = {name: f"{file.name}: {name}" for name in inside}
         own = {name: one for name, one in values.items() if name != argument}
         labels |= {_field(name): name for name in own}
-        return {**inside, **_fields(own)}, labels, missing
-    return values, {}, missing
+        return {**inside, **_fields(own)}, labels
+    return values, {}
 
 
 def _files(values: Values) -> Iterator[tuple[str, str]]:
@@ -91,7 +94,7 @@ def take(reading: Reading) -> None:
             labels |= {name: f"{path.name}: {name}" for name in inside if name not in values}
             values = {**inside, **values}
     elif file:
-        reading.leave(_OF_LAUNCHER, _MISSING)
+        reading.miss(_OF_LAUNCHER, file)
     if values:
         reading.include(ACCELERATE, path or reading.path, values, labels)
 

@@ -30,7 +30,9 @@ _MODEL = "model"
 _WHOLE = re.compile(r"-?[0-9]+(?:_[0-9]+)*")
 """Text that Python's `int` takes."""
 _VARIABLE = "a variable that the file does not set"
+_REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _NO_VALUE = "has no value"
+NO_FILE = "there is no such file"
 AUTO = "auto"
 """The value that leaves a choice to the trainer."""
 _SLIP, _LETTERS = 0.85, 2
@@ -274,6 +276,26 @@ class Reading:
         spelled = f"{name} {remedy}" if name.startswith("--") else f"{name.rpartition('.')[2]}: {remedy}"
         return InvalidArgumentError(f"{self.path!s:.200}: {name}: {problem}", remedy=spelled)
 
+    def miss(self, name: str, word: str) -> None:
+        """Record that the file is not there which a field names.
+
+        Raises InvalidArgumentError unless the sharding, which such a file says first of all, is given.
+        """
+        if "sharding" not in self.given:
+            raise missing_file(self.path, self.label(name), word)
+        self.leave(name, NO_FILE)
+
+    def check_set(self, name: str, remedy: str) -> None:
+        """Raise InvalidArgumentError, with a remedy, if a field's value is a variable that the file does not set."""
+        value = _shown(self.values.get(name), 80)
+        if "$" not in value:
+            return
+        variable = _REFERENCE.search(value)
+        what = f"{value} is not known" if variable is None else f"the variable {variable[1]:.80} is not set"
+        own = "" if variable is None else f"{variable[1]:.80}=VALUE in the file, or "
+        where = self.label(name).removeprefix(f"{self.path.name}: ")
+        raise InvalidArgumentError(f"{self.path!s:.200}: {where}: {what}", remedy=f"{own}{remedy}")
+
     def label(self, name: str) -> str:
         """Return the file's name of a field."""
         return self.labels.get(name, name)
@@ -281,9 +303,8 @@ class Reading:
     # The model.
 
     def name_model(self, word: str, *names: str) -> None:
-        """Take the model's name. Empty: none."""
-        if word:
-            self.model, self.model_fields = word, tuple(filter(self._has, names))
+        """Take the model's name. Empty: none, or a variable that the file does not set."""
+        self.model, self.model_fields = word or None, tuple(filter(self._has, names))
 
     def build_model(self, kind: str, sizes: Mapping[str, Any], *names: str) -> None:
         """Take a model from its sizes: the built-in one of these, or one of its own."""
@@ -388,12 +409,6 @@ class Reading:
     def idle(self, name: str, why: str) -> None:
         """Record a field without effect."""
         self._idle[name] = why
-
-    def leave_argument(self, argument: str, why: str) -> None:
-        """Record an argument of a script, by the script's name of it, that no option says."""
-        for name in self.values:
-            if argument in (name, self.label(name)):
-                self._unforecast.setdefault(name, why)
 
     def known(self, name: str, words: str) -> None:
         """Record a field that gives no option because it says what holds anyway."""
@@ -544,7 +559,8 @@ class Reading:
 
     def _names(self, name: str) -> tuple[str, ...]:
         """Return the names that tables may have of a field."""
-        return name, name.removeprefix(self.trainer.prefix), self.label(name)
+        label = self.label(name)
+        return name, name.removeprefix(self.trainer.prefix), label, label.removeprefix("--")
 
     def _meant(self, name: str) -> str:
         """Return the field of which a name is a misspelling; empty if it is none that this reader asks for."""
@@ -597,6 +613,13 @@ class Reading:
         )
 
 
+def missing_file(path: Path, field_name: str, word: str) -> InvalidArgumentError:
+    """Return the error about a file that is not there which a field of another, or its command, names."""
+    where = f"{field_name}: " if field_name else ""
+    remedy = f"the file beside {path.name:.80}, or its path"
+    return InvalidArgumentError(f"{path!s:.200}: {where}{word:.200}: no such file", remedy=remedy)
+
+
 def _near_whole(value: Value, least: int) -> int:
     """Return the whole number that a value may mean: 4096 of `4k`, 2048 of `2,048` or 2048.5; else a usual one."""
     plain = str(value).strip().lower().replace(",", "").replace("_", "")
@@ -619,10 +642,10 @@ def _quoted(value: Value) -> str:
     return f"[{_shown(value)}]" if isinstance(value, list) else _shown(value)
 
 
-def _shown(value: Value) -> str:
+def _shown(value: Value, most: int = 40) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
         return ", ".join(map(str, value[:6])) + (", …" if len(value) > 6 else "")
     text = "null" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -39,6 +39,8 @@ _KEYWORDS = frozenset(("if", "then", "else", "elif", "do", "while", "!", "{"))
 _BATCH = re.compile(r"(?m)^#SBATCH[ \t]+(.*)$")
 _BATCH_NODES = re.compile(r"(?:^|\s)(?:--nodes[= ]|-N[ ]?)(\d{1,5})\b")
 _BATCH_GPUS = re.compile(r"(?:^|\s)(?:--gpus-per-node[= ]|--gres[= ]gpu:|--gpus[= ])(?:[\w.-]+:)?(\d{1,3})\b")
+_PASSED_ON = ("$@", "$*", "${@}")
+"""A script's own arguments."""
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.+)")
 """A field of Hydra's or OmegaConf's configurations: `model.tensor_model_parallel_size=2`."""
 
@@ -187,7 +189,7 @@ def _words(text: str) -> list[str]:
 
 def _flags(words: list[str]) -> Iterator[tuple[str, Any]]:
     name, values, has_program = "", list[str](), False
-    for word in [*words, "--"]:
+    for word in [*(one for one in words if one not in _PASSED_ON), "--"]:
         begins = _PROGRAM.fullmatch(word) is not None or word == "--"
         has_program |= begins
         override = None if begins else _OVERRIDE.fullmatch(word)
