@@ -13,6 +13,7 @@ from paceline.interop.trainers.accelerate import ACCELERATE
 from paceline.interop.trainers.document import SCRIPTS, Values, beside, document
 from paceline.interop.trainers.reading import Reading, missing_file
 from paceline.interop.trainers.shell import NAMED_FILE
+from paceline.interop.trainers.words import compare_with_slurm
 
 _NAMING = ("--config-file", "--config", "--job.config-file", "--cfg", NAMED_FILE)
 """Arguments whose value may be the file of a program, or accelerate's."""
@@ -97,6 +98,7 @@ def take(reading: Reading) -> None:
         reading.miss(_OF_LAUNCHER, file)
     if values:
         reading.include(ACCELERATE, path or reading.path, values, labels)
+        compare_with_slurm(reading, _OF_LAUNCHER)
 
 
 def _of_arguments(reading: Reading, labels: dict[str, str]) -> Values:

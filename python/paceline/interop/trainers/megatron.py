@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import NO_BITSANDBYTES, take_optimizer
+from paceline.interop.trainers.words import NO_BITSANDBYTES, compare_with_slurm, nodes_of, take_optimizer
 
 _DEGREES = {
     "tensor_parallel": "--tensor-model-parallel-size",
@@ -65,19 +65,18 @@ def derive(reading: Reading) -> None:
 
 def parallel(reading: Reading) -> None:
     """Take GPUs and parallel degrees. Raises InvalidArgumentError if they do not fit together."""
-    nodes, per_node = reading.whole("--nnodes", "--num-nodes"), reading.whole("--nproc-per-node", "--gpus-per-node")
-    world = reading.whole("--world-size")
-    if nodes and per_node:
-        reading.take("workers", nodes * per_node, "--nnodes", "--nproc-per-node", "--num-nodes", "--gpus-per-node")
-    elif per_node and nodes is None:
-        reading.take("workers", per_node, "--nproc-per-node", "--gpus-per-node")
-        reading.assume("one node, as nothing says how many", "--gpus N")
+    nodes = nodes_of(reading, ("--nnodes", "--num-nodes"), ("--nproc-per-node", "--gpus-per-node", "--num-gpus"))
+    if nodes.gpus is None:
+        reading.take("workers", reading.whole("--world-size"), "--world-size")
     else:
-        reading.take("workers", world, "--world-size")
+        reading.take("workers", nodes.gpus * (nodes.count or 1), *nodes.fields)
+        if nodes.count is None:
+            reading.assume("one node, as nothing says how many", "--gpus N")
+    compare_with_slurm(reading, "--world-size", *nodes.fields)
     for setting, name in _DEGREES.items():
         reading.take(setting, reading.whole(name), name, unless=1)
-    if nodes and nodes > 1 and per_node and "cluster" not in reading.given:
-        reading.take("gpus_per_node", per_node, "--nproc-per-node", "--gpus-per-node")
+    if nodes.gpus is not None and (nodes.count or 1) > 1 and "cluster" not in reading.given:
+        reading.take("gpus_per_node", nodes.gpus, *nodes.of_gpus)
     shared = (
         reading.degree("tensor_parallel") * reading.degree("pipeline_parallel") * reading.degree("context_parallel")
     )

@@ -141,6 +141,8 @@ class Reading:
         """Other files that this one names."""
         self._of_included: dict[str, Reading] = {}
         """Those that options come from."""
+        self.yielding: set[str] = set()
+        """Options that give way to those of the files that this one names."""
         self.winning: set[str] = set()
         """Options that the file which names this one says itself."""
         self._consulted: dict[str, str] = {}
@@ -170,7 +172,8 @@ class Reading:
 
     def value(self, *names: str) -> Value:
         """Return the value of the first of these fields that has one; null, what is empty and `auto` count as none."""
-        self._readable.update(names)
+        # Variables of scripts are no fields.
+        self._readable.update(name for name in names if not name.isupper())
         for name in names:
             value = self.values.get(name)
             if name in self.values:
@@ -476,12 +479,14 @@ class Reading:
 
     def include(self, trainer: Trainer, path: Path, values: Values, labels: Mapping[str, str]) -> None:
         """Read the fields of another trainer, whose options count where this file and the caller say nothing."""
-        other = Reading(trainer, path, values, {**self.options, **self.given}, labels, winner="the trainer's wins")
+        own = {name: value for name, value in self.options.items() if name not in self.yielding}
+        other = Reading(trainer, path, values, {**own, **self.given}, labels, winner="the trainer's wins")
         other.run()
         for setting, value in other.options.items():
-            if setting not in self.options:
+            if setting not in own:
                 self.options[setting] = value
                 self._of_included[setting] = other
+                self.fields_of.pop(setting, None)
         for one in other._assumptions.values():
             self.assume(one.words, one.remedy, *one.settings)
         self.included.append(other)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from paceline.interop.trainers.variables import Variables
@@ -37,8 +37,16 @@ _PRINTING = frozenset(
 """Commands whose options are no trainer's."""
 _KEYWORDS = frozenset(("if", "then", "else", "elif", "do", "while", "!", "{"))
 _BATCH = re.compile(r"(?m)^#SBATCH[ \t]+(.*)$")
-_BATCH_NODES = re.compile(r"(?:^|\s)(?:--nodes[= ]|-N[ ]?)(\d{1,5})\b")
-_BATCH_GPUS = re.compile(r"(?:^|\s)(?:--gpus-per-node[= ]|--gres[= ]gpu:|--gpus[= ])(?:[\w.-]+:)?(\d{1,3})\b")
+_BATCH_OPTION = re.compile(r"(?:^|\s)(--nodes|-N|--gpus-per-node|--gpus|-G|--gres)[= \t]*(\S{1,40})")
+_COUNT = re.compile(r"(?:[\w.-]*[A-Za-z][\w.-]*:)*(\d{1,5})\b")
+"""The number of `4`, `a100:4`, `gpu:a100:4`, or the least of `2-4`."""
+SLURM = "#SBATCH "
+"""Begins the fields that are lines of a batch script: `#SBATCH --nodes`."""
+OF_NODES, OF_EACH = ("NNODES", "NUM_NODES"), ("GPUS_PER_NODE", "NPROC_PER_NODE")
+"""Variables that give a launcher the number of nodes, and of GPUs of each."""
+_NODES = frozenset(("--nnodes", "--num-nodes", "--num-machines"))
+_EACH = frozenset(("--nproc-per-node", "--num-gpus", "--gpus-per-node", "--gpus"))
+"""Options that say it."""
 _PASSED_ON = ("$@", "$*", "${@}")
 """A script's own arguments."""
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.+)")
@@ -52,7 +60,13 @@ def arguments(text: str) -> Iterator[tuple[str, Any]]:
     line, if variables refer to each other without end.
     """
     text = text.replace("\r\n", "\n")
-    variables = Variables(text, _of_slurm(text))
+    batch = {
+        f"{SLURM}{name}": value
+        for line in _BATCH.findall(text)
+        for name, value in _BATCH_OPTION.findall(line)
+        if _COUNT.match(value) and (value.startswith("gpu:") or name != "--gres")
+    }
+    variables = Variables(text, _of_slurm(batch))
     lines = _WHOLE_COMMENT.sub("", _without_documents(text))
     plain = _CASE.sub("", _COMMENT.sub("", re.sub(r"\\[ \t]*\n", " ", lines)))
     commands = "".join(_without_assignments(plain, variables))
@@ -60,7 +74,8 @@ def arguments(text: str) -> Iterator[tuple[str, Any]]:
     if not options:
         # A file of arguments only, which another script reads.
         options = [pair for value in variables for pair in _of_lines(variables.expanded(value))]
-    yield from _settings(variables)
+    yield from ((name, _scalar(value)) for name, value in batch.items())
+    yield from _settings(variables, {name for name, _ in options})
     yield from options
 
 
@@ -81,14 +96,35 @@ def _without_documents(text: str) -> str:
     return "\n".join(left)
 
 
-def _of_slurm(text: str) -> Iterator[tuple[str, str]]:
+def requested(values: Mapping[str, Any]) -> tuple[int | None, int | None, tuple[str, ...]]:
+    """Return the nodes that `#SBATCH` lines ask Slurm for, the GPUs of each, and these fields; None: they do not say.
+
+    Without a number of nodes it gives one.
+    """
+
+    def count(*names: str) -> tuple[int | None, tuple[str, ...]]:
+        own = [(f"{SLURM}{name}", str(values.get(f"{SLURM}{name}", ""))) for name in names]
+        counts = [
+            (int(match[1]), (field,))
+            for field, word in own
+            if (match := _COUNT.match(word)) is not None
+        ]
+        return counts[0] if counts else (None, ())
+
+    nodes, of_nodes = count("--nodes", "-N")
+    each, of_each = count("--gpus-per-node", "--gres")
+    if each is None:
+        total, of_each = count("--gpus", "-G")
+        each = None if total is None else max(1, total // (nodes or 1))
+    return nodes, each, (*of_nodes, *of_each)
+
+
+def _of_slurm(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the variables that Slurm sets, from a script's `#SBATCH` lines."""
-    for line in _BATCH.findall(text):
-        for pattern, name in ((_BATCH_NODES, "SLURM_NNODES"), (_BATCH_GPUS, "SLURM_GPUS_ON_NODE")):
-            if (match := pattern.search(line)) is not None:
-                yield name, match[1]
-                if name == "SLURM_NNODES":
-                    yield "SLURM_JOB_NUM_NODES", match[1]
+    nodes, each, _ = requested(values)
+    for name, count in (("SLURM_NNODES", nodes), ("SLURM_JOB_NUM_NODES", nodes), ("SLURM_GPUS_ON_NODE", each)):
+        if count is not None:
+            yield name, str(count)
 
 
 def _of_lines(text: str) -> list[tuple[str, Any]]:
@@ -113,22 +149,13 @@ def _commands(words: list[str]) -> Iterator[list[str]]:
             own.append(word)
 
 
-def _settings(variables: Variables) -> Iterator[tuple[str, Any]]:
-    """Yield variables of which launchers take the number of nodes and GPUs, under the names of torchrun's options."""
-    for name, option in _LAUNCHED.items():
-        value = variables.expanded(variables.value(name)).strip().strip("\"'")
-        if value.isascii() and value.isdigit():
-            yield option, int(value[:9])
-
-
-_LAUNCHED = {
-    "NNODES": "--nnodes",
-    "NUM_NODES": "--nnodes",
-    "SLURM_NNODES": "--nnodes",
-    "SLURM_GPUS_ON_NODE": "--nproc-per-node",
-    "GPUS_PER_NODE": "--nproc-per-node",
-    "NPROC_PER_NODE": "--nproc-per-node",
-}
+def _settings(variables: Variables, options: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield variables that give launchers the number of nodes and GPUs, where no option says it."""
+    for names, own in ((OF_NODES, _NODES), (OF_EACH, _EACH)):
+        for name in names if own.isdisjoint(options) else ():
+            value = variables.expanded(variables.value(name)).strip().strip("\"'")
+            if value.isascii() and value.isdigit():
+                yield name, int(value[:9])
 
 
 def _without_assignments(text: str, variables: Variables) -> Iterator[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from paceline.catalog.adapters import EXPERTS, modules_of
 from paceline.catalog.losses import LOSSES
 from paceline.catalog.models.families import model_of
 from paceline.errors import InvalidArgumentError
+from paceline.interop.trainers import shell
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading
 
@@ -272,21 +274,93 @@ _SAME_PASSES = {"ipo": "dpo"}
 """Losses of as many passes."""
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of a job and the GPUs of each, as its script has them."""
+
+    count: int | None
+    """None: nothing says."""
+    gpus: int | None
+    """Of a node. None: nothing says."""
+    fields: tuple[str, ...]
+    """Those that say it."""
+    of_gpus: tuple[str, ...]
+    """Those that say the GPUs of a node."""
+    is_of_launcher: bool
+    """Whether arguments of the launcher say the GPUs: what its file says wins over variables and `#SBATCH` lines."""
+
+
+def nodes_of(reading: Reading, of_nodes: Sequence[str], of_each: Sequence[str], of_all: str = "") -> Nodes:
+    """Return nodes and GPUs by a script's launcher, else by its variables, else by its `#SBATCH` lines.
+
+    Args:
+        reading: The script.
+        of_nodes: Arguments that say the number of nodes.
+        of_each: Arguments that say the GPUs of a node.
+        of_all: The argument that says those of all nodes; empty if there is none.
+
+    Raises:
+        InvalidArgumentError: The launcher starts more than Slurm gives.
+    """
+    slurm_nodes, slurm_each, lines = shell.requested(reading.values)
+    count, fields = reading.whole(*of_nodes, *shell.OF_NODES), (*of_nodes, *shell.OF_NODES)
+    if count is None and slurm_nodes is not None:
+        count, fields = slurm_nodes, lines
+    each, own = reading.whole(*of_each, least=0) or None, tuple(of_each)
+    total = reading.whole(of_all) if of_all and each is None else None
+    if total is not None:
+        each, own = (None if total % (count or 1) else total // (count or 1)), (of_all, *fields)
+    is_of_launcher = each is not None or total is not None
+    if not is_of_launcher:
+        each, own = reading.whole(*shell.OF_EACH), shell.OF_EACH
+    if each is None and not is_of_launcher:
+        each, own = slurm_each, lines
+    return Nodes(count, each, tuple(dict.fromkeys((*own, *fields))), own, is_of_launcher)
+
+
+def compare_with_slurm(reading: Reading, *names: str) -> None:
+    """Say of `#SBATCH` lines that give no option why: the launcher starts as many GPUs, or fewer.
+
+    `names`: fields that say what the launcher starts. Raises InvalidArgumentError if these are more than Slurm gives.
+    """
+    nodes, each, lines = shell.requested(reading.values)
+    gpus = reading.options.get("workers")
+    left = [line for line in lines if not any(line in fields for fields in reading.fields_of.values())]
+    if gpus is None or "workers" in reading.given or not left:
+        return
+    total = None if each is None else each * (nodes or 1)
+    if total is not None and gpus > total:
+        said = ", ".join(f"{line} {reading.values[line]}" for line in lines)
+        name = next((name for name in names if reading.has(name)), "")
+        where = f"{reading.label(name)}: " if name else ""
+        raise InvalidArgumentError(
+            f"{reading.path!s:.200}: {where}{gpus} GPUs are more than the {total} of {said}",
+            remedy=f"as many in both, or {{gpus={gpus}}}",
+        )
+    for line in left:
+        if total in (None, gpus):
+            reading.known(line, "as the launcher has it")
+        else:
+            reading.idle(line, f"the launcher starts {gpus} of the {total} GPUs")
+
+
+_ARGUMENTS = (("nnodes", "num_machines", "num_nodes"), ("nproc_per_node", "num_gpus", "gpus"), "num_processes")
+"""Those of torchrun, accelerate and deepspeed."""
+
+
 def take_gpus(reading: Reading) -> None:
     """Take the number of GPUs from the launcher of a script: torchrun, accelerate or deepspeed."""
-    of_nodes = ("nnodes", "num_machines", "num_nodes")
-    of_one: tuple[str, ...] = ("nproc_per_node", "num_gpus", "gpus")
-    nodes, each = reading.whole(*of_nodes), reading.whole(*of_one, least=0) or None
-    if each is None:
-        count = reading.whole("num_processes")
-        reading.take("workers", count, "num_processes", "num_machines")
-        each = None if count is None or count % (nodes or 1) else count // (nodes or 1)
-        of_one = ("num_processes", "num_machines")
-    if each is None:
-        return
-    reading.take("workers", each * (nodes or 1), *of_one, *of_nodes)
-    if (nodes or 1) > 1 and "cluster" not in reading.given:
-        reading.take("gpus_per_node", each, *of_one)
+    nodes = nodes_of(reading, *_ARGUMENTS)
+    of_all = _ARGUMENTS[-1]
+    if nodes.gpus is None:
+        reading.take("workers", reading.whole(of_all), of_all, *nodes.fields)
+    else:
+        reading.take("workers", nodes.gpus * (nodes.count or 1), *nodes.fields)
+    if nodes.gpus is not None and (nodes.count or 1) > 1 and "cluster" not in reading.given:
+        reading.take("gpus_per_node", nodes.gpus, *nodes.of_gpus)
+    if not nodes.is_of_launcher:
+        reading.yielding |= {"workers", "gpus_per_node"}
+    compare_with_slurm(reading, *nodes.fields)
 
 
 def as_fields(values: Values) -> tuple[Values, dict[str, str]]:
