@@ -104,12 +104,8 @@ class Nodes:
             return f"Assumed {self.known} nodes{with_channel}; choose others with {spelling['cluster']}"
         assumed = []
         if "gpus_per_node" not in given:
-            cluster, inside = self.cluster, _LINK_TITLES.get(self.cluster.intra_link or "", "NVLink")
-            if cluster.intra_link == "pcie":
-                through = "" if cluster.peer_access else " through the host's memory"
-                inside = f"PCI Express of {units.rate(cluster.intra_bandwidth_bps)}{through}"
-            several = f"up to {cluster.gpus_per_node} GPUs per node over {inside}"
-            assumed.append(several if cluster.gpus_per_node > 1 else "1 GPU per node")
+            several = f"up to {self.cluster.gpus_per_node} GPUs per node over {self._link}"
+            assumed.append(several if self.cluster.gpus_per_node > 1 else "1 GPU per node")
             names = [spelling["gpus_per_node"], *names]
         if between:
             assumed.append(between if self.like is None else f"{between}, as in {self.like}")
@@ -119,6 +115,31 @@ class Nodes:
         having = "instances have" if self.instances else "no built-in cluster has"
         names.append(f"{spelling['cluster']}{shown}")
         return f"Assumed {units.listed(assumed)}: {having} the {self.title} ({', '.join(names)})"
+
+    @property
+    def _link(self) -> str:
+        """What connects the GPUs of a node."""
+        cluster = self.cluster
+        if cluster.intra_link == "pcie":
+            through = "" if cluster.peer_access else " through the host's memory"
+            return f"PCI Express of {units.rate(cluster.intra_bandwidth_bps)}{through}"
+        return _LINK_TITLES.get(cluster.intra_link or "", "NVLink")
+
+    def note_on_larger(self, per_node: int, option: str) -> str | None:
+        """Return that no node is known with so many GPUs as were given; None if one is.
+
+        `option`: how they are given.
+        """
+        from paceline.catalog.instances import all_instances
+
+        having = (one.gpus for one in all_instances() if one.hardware.title == self.title)
+        most = max([self.cluster.gpus_per_node, *having])
+        if per_node <= most:
+            return None
+        return (
+            f"No known node has more than {most} of the {self.title}: assumed are {per_node} in a node over "
+            f"{self._link} ({option} {most})"
+        )
 
 
 def with_inside(

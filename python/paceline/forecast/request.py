@@ -382,8 +382,10 @@ class Sweep:
         if self.is_one_a_node:
             return [notes.one_rank_a_node(self.spelling("samples_per_s"), settings)]
         nodes = self.nodes()
-        note = None if nodes is None else nodes.note(self._given_of_nodes, settings)
-        return [] if note is None else [note]
+        if nodes is None:
+            return []
+        larger = nodes.note_on_larger(self.get("gpus_per_node") or 1, self.spelling("gpus_per_node"))
+        return [note for note in (nodes.note(self._given_of_nodes, settings), larger) if note is not None]
 
     @property
     def assumed_network(self) -> str:
