@@ -20,6 +20,8 @@ TRY = "  try: "
 """Begins the line below an error: what to type instead."""
 _SETTING = re.compile(r"\{([a-z][a-z_]*)(?:=([^{}]*))?\}")
 """A setting in a remedy, with or without a value: `{sharding=zero3}`, `{cluster}`."""
+_DROPPED = re.compile(r"drop (\{[a-z][a-z_]*\}(?: and \{[a-z][a-z_]*\})*)")
+"""Settings to drop, in a remedy."""
 _THIS = "this"
 """Stands for the setting that an error is about."""
 
@@ -64,7 +66,33 @@ class PacelineError(Exception):
         """
         if self._remedy is None:
             return None
-        return _SETTING.sub(lambda match: self._spelled(kind, match[1], match[2]), self._remedy)
+        remedy = _DROPPED.sub(lambda match: self._dropped(match[1]), self._remedy)
+        return _SETTING.sub(lambda match: self._spelled(kind, match[1], match[2]), remedy)
+
+    def _dropped(self, names: str) -> str:
+        """Return what drops settings: what a trainer's file says can only be switched off, or changed there."""
+        from paceline.settings.table import OFF
+
+        parts = []
+        for name in _SETTING.findall(names):
+            source = self._source_of(name[0])
+            setting = self._setting_of(name[0])
+            if source is None or source.of_file is None:
+                parts.append(f"drop {{{name[0]}}}")
+            elif setting in OFF:
+                parts.append(f"{{{name[0]}={OFF[setting]}}}")
+            else:
+                parts.append(f"drop {source.of_file}" if source.of_file else f"another {{{name[0]}}}")
+        is_plain = all(one.startswith("drop {") for one in parts)
+        return f"drop {names}" if is_plain else " and ".join(parts)
+
+    def _setting_of(self, name: str) -> str:
+        """Return the setting that a name in braces stands for."""
+        return name
+
+    def _source_of(self, name: str) -> Source | None:
+        """Return where the value of a setting in braces came from; None if it is not known."""
+        return self._sources.get(name)
 
     def _spelled(self, kind: Kind, name: str, value: str | None) -> str:
         if name == _THIS:
@@ -123,7 +151,9 @@ class Source:
     name: str
     """`--chunk`, `PACELINE_CHUNK` or `chunk`."""
     where: str = ""
-    """For a key: the file and the place in it."""
+    """For a key, and for a value from a trainer's file: the file and the place in it."""
+    of_file: str | None = None
+    """Of a value from a trainer's file: its field and the file, empty for the trainer's default; None: it was typed."""
 
     def __str__(self) -> str:
         """Its name in messages."""
@@ -178,6 +208,12 @@ class InvalidArgumentError(PacelineError, ValueError):
         typed = self.source is not None and self.source.kind == kind
         own = self.source.name if self.source is not None and typed else _name_of(kind, self.setting)
         return _spelled(kind, own, value)
+
+    def _setting_of(self, name: str) -> str:
+        return self.setting or name if name == _THIS else name
+
+    def _source_of(self, name: str) -> Source | None:
+        return self.source if name == _THIS else super()._source_of(name)
 
     @property
     def reason(self) -> str:

@@ -347,9 +347,12 @@ def _take(reading: Reading, name: str, value: object, given: Given) -> None:
         reading.forget(name)
         return
     own = setting.source(given.given_by, value)
-    where = f"{reading.path!s:.200}" + (f": {reading.label(fields[0])}" if fields else "")
+    where, of_file = f"{reading.path!s:.200}", ""
+    if fields:
+        field = reading.label(fields[0])
+        where, of_file = f"{where}: {field}", f"{field} in {reading.path.name:.80}"
     also = f"--{setting.also}" if own.kind == "flag" and setting.also else own.name
-    source = Source(own.kind, also, where)
+    source = Source(own.kind, also, where, of_file)
     try:
         checked = setting.check(value, source, place)
     except InvalidArgumentError as error:

@@ -1500,6 +1500,13 @@ _ALL: tuple[Setting, ...] = (
 )
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
+OFF: Mapping[str, str] = {
+    **dict.fromkeys(("offload", "quantize", "lora", "loss_chunks", "checkpointing", "sharding"), kinds.NONE),
+    **dict.fromkeys(("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"), "1"),
+    **dict.fromkeys(("accumulate", "virtual_stages"), "1"),
+    "loss": "lm",
+}
+"""Values that switch off what a trainer's file switches on."""
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Trace or model": (
         *("model", "dtype", "measured", "device", "samples_per_s", "compute_speedup", "add_module", "send_order"),

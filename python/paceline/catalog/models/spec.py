@@ -396,7 +396,9 @@ def _offload(text: str, optimizer: names.Optimizer, hardware: Hardware, stages: 
         raise InvalidArgumentError(f"{hardware.title} is the host itself", setting="offload", remedy="drop {this}")
     if stages > 1:
         raise InvalidArgumentError(
-            "is not modeled with stages of a pipeline", setting="offload", remedy="drop {pipeline_parallel}"
+            "is not modeled with stages of a pipeline",
+            setting="offload",
+            remedy="drop {pipeline_parallel}, or drop {this}",
         )
     if not offload.named or STATES in offload.named:
         check_offload(optimizer)

@@ -224,7 +224,7 @@ class Space:
             if not sizes:
                 raise InvalidArgumentError(
                     f"--global-batch: virtual stages need a multiple of {parallel.stages} microbatches of {own}",
-                    remedy="drop --virtual-stages, or a larger --global-batch",
+                    remedy="drop {virtual_stages}, or a larger --global-batch",
                 )
         if not sizes:
             given = [f"--batch {self.batch}"] * (self.batch is not None)

@@ -135,10 +135,10 @@ def sharding(reading: Reading) -> None:
             # applications/DeepSpeed-Chat/dschat/utils/ds_utils.py (`get_train_ds_config`)
             reading.take("offload", "cpu:parameters,states" if stage == "zero3" else "cpu:states", "offload")
     if "sharding" not in reading.options:
-        words = "DDP, as neither FSDP nor DeepSpeed is named"
+        why = "DDP, as neither FSDP nor DeepSpeed is named"
         if any(reading.values.get(one) is True for one in ("deepspeed", "deepspeed_config")):
-            words = "stage 0, as no file of DeepSpeed's says another"
-        reading.default("sharding", "none", words, "--sharding zero3")
+            why = "stage 0, as no file of DeepSpeed's says another"
+        reading.default("sharding", "none", why, "--sharding zero3")
 
 
 def recomputation(reading: Reading, *names: str) -> None:
@@ -209,8 +209,8 @@ _CHUNK = 256
 def _derive(reading: Reading) -> None:
     is_trl = any(name in _OF_TRL for name in reading.values)
     is_own = reading.trainer in LAUNCHED
-    names = ("model_name_or_path", "model_id", "model_name")
-    reading.name_model(reading.text(*names), *names)
+    of_model = ("model_name_or_path", "model_id", "model_name")
+    reading.name_model(reading.text(*of_model), *of_model)
     take_gpus(reading)
     batch(reading)
     if "batch" not in reading.options and not is_own:
@@ -263,7 +263,11 @@ _RANKS = ("lora_r", "lora_rank", "lora_dim")
 
 def _switches(reading: Reading) -> dict[str, bool]:
     """Return the switches of adapters that the file has."""
-    return {name: reading.flag(name) for name in ("use_peft", "use_lora", "use_peft_lora", *_QUANTIZING) if reading.has(name)}
+    return {
+        name: reading.flag(name)
+        for name in ("use_peft", "use_lora", "use_peft_lora", *_QUANTIZING)
+        if reading.has(name)
+    }
 
 
 def _has_adapters(reading: Reading) -> bool:

@@ -23,9 +23,7 @@ _KINDS = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "use_megatron_lm": "
 _OF_DEEPSPEED = ("zero_stage", "offload_optimizer_device", "offload_param_device")
 
 
-def with_program(
-    path: Path, values: Values, is_known: Callable[[Values], bool]
-) -> tuple[Values, dict[str, str]]:
+def with_program(path: Path, values: Values, is_known: Callable[[Values], bool]) -> tuple[Values, dict[str, str]]:
     """Return a script's values over those of its program's file.
 
     Args:

@@ -84,10 +84,11 @@ def parallel(reading: Reading) -> None:
         count = _least_gpus(reading, shared)
         reading.default("workers", count, f"{count} GPUs, the fewest of these degrees", "--gpus N")
     if reading.gpus is not None and reading.gpus % shared:
-        raise reading.wrong(
-            "--tensor-model-parallel-size",
+        total = reading.whole("--global-batch-size")
+        raise reading.refused(
+            _DEGREES["tensor_parallel"],
             f"tensor x pipeline x context, {shared}, does not divide {reading.gpus} GPUs",
-            f"1, or --gpus {max(1, reading.gpus // shared) * shared}",
+            reading.dividing_gpus(total) or reading.dividing_gpus(None),
         )
     if reading.replicas is not None:
         reading.assume(

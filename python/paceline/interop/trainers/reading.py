@@ -6,11 +6,12 @@ has no effect on a forecast, is not forecast, or is not understood; nothing is l
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, Literal
 from paceline._internal.nearest import nearest
 from paceline._internal.units import binary_count
 from paceline.catalog.models.config import Config
+from paceline.catalog.models.heads import architecture_of
 from paceline.errors import InvalidArgumentError
 from paceline.interop.trainers import fields
 from paceline.interop.trainers.document import TWICE, Value, Values
@@ -35,6 +37,8 @@ _NO_VALUE = "has no value"
 NO_FILE = "there is no such file"
 AUTO = "auto"
 """The value that leaves a choice to the trainer."""
+_TIMES = 8
+"""A remedy has at most so many times as many GPUs."""
 _SLIP, _LETTERS = 0.85, 2
 """How alike a misspelling is to a name (difflib's ratio), and the letters by which it is longer or shorter at most."""
 _EMPTY: tuple[Value, ...] = (None, "", [])
@@ -274,10 +278,20 @@ class Reading:
         return self.values.get(name) not in _EMPTY
 
     def wrong(self, name: str, problem: str, remedy: str) -> InvalidArgumentError:
-        """Return an error about a field."""
-        name = self.label(name).removeprefix(f"{self.path.name}: ")
-        spelled = f"{name} {remedy}" if name.startswith("--") else f"{name.rpartition('.')[2]}: {remedy}"
-        return InvalidArgumentError(f"{self.path!s:.200}: {name}: {problem}", remedy=spelled)
+        """Return an error about a field. `remedy`: another value of it."""
+        return self.refused(name, problem, self._set(name, remedy))
+
+    def refused(self, name: str, problem: str, remedy: str) -> InvalidArgumentError:
+        """Return an error about a field. `remedy`: what to type instead, options in braces."""
+        return InvalidArgumentError(f"{self.path!s:.200}: {self._own_label(name)}: {problem}", remedy=remedy)
+
+    def _set(self, name: str, value: str) -> str:
+        """Return a field with a value, as the file spells it."""
+        label = self._own_label(name)
+        return f"{label} {value}" if label.startswith("--") else f"{label.rpartition('.')[2]}: {value}"
+
+    def _own_label(self, name: str) -> str:
+        return self.label(name).removeprefix(f"{self.path.name}: ")
 
     def miss(self, name: str, word: str) -> None:
         """Record that the file is not there which a field names.
@@ -296,8 +310,7 @@ class Reading:
         variable = _REFERENCE.search(value)
         what = f"{value} is not known" if variable is None else f"the variable {variable[1]:.80} is not set"
         own = "" if variable is None else f"{variable[1]:.80}=VALUE in the file, or "
-        where = self.label(name).removeprefix(f"{self.path.name}: ")
-        raise InvalidArgumentError(f"{self.path!s:.200}: {where}: {what}", remedy=f"{own}{remedy}")
+        raise self.refused(name, what, f"{own}{remedy}")
 
     def label(self, name: str) -> str:
         """Return the file's name of a field."""
@@ -311,7 +324,8 @@ class Reading:
 
     def build_model(self, kind: str, sizes: Mapping[str, Any], *names: str) -> None:
         """Take a model from its sizes: the built-in one of these, or one of its own."""
-        config = Config(self.path.stem, str(self.path), {"model_type": kind, **sizes})
+        causal = {"model_type": kind, "architectures": [architecture_of(kind, "ForCausalLM")]}
+        config = Config(self.path.stem, str(self.path), {**causal, **sizes})
         self.model = same_sizes(config) or config
         self.model_fields = tuple(filter(self._has, names))
         self._named.update(names)
@@ -444,6 +458,22 @@ class Reading:
             return None
         return max(1, self.gpus // shared)
 
+    def dividing_gpus(self, total: int | None) -> str:
+        """Return, as a remedy, the numbers of GPUs nearest to the job's which its degrees and a global batch divide.
+
+        `total`: samples of the global batch; None: any. Empty if there are none.
+        """
+        shared = self.degree("tensor_parallel") * self.degree("pipeline_parallel") * self.degree("context_parallel")
+        replicas, batch = max(1, (self.gpus or 1) // shared), int(self.effective("batch", 1))
+        counts = {replicas, replicas + 1}
+        if total is not None:
+            whole = 0 if total % batch else total // batch
+            low = [one for one in range(1, math.isqrt(whole) + 1) if whole % one == 0]
+            counts = {*low, *(whole // one for one in low)}
+        below = [shared * one for one in counts if shared * one <= (self.gpus or 1)]
+        above = [shared * one for one in counts if 1 < shared * one / (self.gpus or 1) <= _TIMES]
+        return " or ".join(f"{{gpus={one}}}" for one in (*sorted(below)[-1:], *sorted(above)[:1]))
+
     def passes(self, count: int | None, *names: str) -> None:
         """Take the forward and backward passes of an iteration: microbatches of a pipeline, else accumulation."""
         if (stages := self.degree("pipeline_parallel")) > 1:
@@ -470,11 +500,16 @@ class Reading:
             return
         if total % each:
             near = max(1, round(total / each)) * each
-            raise self.wrong(
-                field_name,
-                f"{total} samples are not a multiple of {each}, those of {self.replicas} data-parallel ranks at a time",
-                f"{near} (or other --gpus or --batch)",
+            problem = (
+                f"{total} samples are not a multiple of {each}, those of {self.replicas} data-parallel ranks at a time"
             )
+            remedies = [
+                f"{self._set(field_name, str(near))} in the file",
+                self.dividing_gpus(total) or "another {batch}",
+            ]
+            # What was typed is first.
+            remedies.sort(key=lambda one: "gpus" not in one or "workers" not in self.given)
+            raise self.refused(field_name, problem, ", or ".join(remedies))
         self.passes(total // each, field_name, *names)
 
     def include(self, trainer: Trainer, path: Path, values: Values, labels: Mapping[str, str]) -> None:

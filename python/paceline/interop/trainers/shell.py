@@ -104,11 +104,7 @@ def requested(values: Mapping[str, Any]) -> tuple[int | None, int | None, tuple[
 
     def count(*names: str) -> tuple[int | None, tuple[str, ...]]:
         own = [(f"{SLURM}{name}", str(values.get(f"{SLURM}{name}", ""))) for name in names]
-        counts = [
-            (int(match[1]), (field,))
-            for field, word in own
-            if (match := _COUNT.match(word)) is not None
-        ]
+        counts = [(int(match[1]), (field,)) for field, word in own if (match := _COUNT.match(word)) is not None]
         return counts[0] if counts else (None, ())
 
     nodes, of_nodes = count("--nodes", "-N")
