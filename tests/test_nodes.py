@@ -193,6 +193,13 @@ def test_what_is_assumed_is_said():
     assert "Assumed p2.8xlarge nodes; choose others with --cluster" in verdict("resnet-50", "--device", "K80")
 
 
+@pytest.mark.parametrize(("gpu", "per_node", "most"), [("gh200", 8, 1), ("h100", 16, 8), ("gh200", 1, None)])
+def test_larger_nodes_than_any_known_one_are_said(gpu, per_node, most):
+    result = verdict("gpt2-small", "--gpu", gpu, "--gpus", "16", "--gpus-per-node", str(per_node))
+    assert (f"No known node has more than {most} of the" in result) is (most is not None)
+    assert (f"assumed are {per_node} in a node over NVLink (--gpus-per-node {most})" in result) is (most is not None)
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [

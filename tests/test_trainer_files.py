@@ -270,6 +270,7 @@ LAUNCH = {
     "qlora.yml": AXOLOTL,
     "ds_config.json": json.dumps(DEEPSPEED),
     "titan.toml": TORCHTITAN,
+    "fsdp.json": '{"offload_params": true}',
     "sft.yaml": "model_name_or_path: mistralai/Mistral-7B-v0.1\nper_device_train_batch_size: 2\npacking: true\n"
     "use_peft: true\nlora_r: 4\nlora_target_modules: all-linear\nlora_modules_to_save: [embed_tokens]\noutput_dir: o\n",
 }
@@ -305,7 +306,10 @@ SCRIPTS = {
     "--per_device_train_batch_size 1": {
         **{"workers": 16, "lora": "8:all-linear", "quantize": "nf4-double", "seq": 4096, "sharding": "zero3"}
     },
-    "llamafactory-cli train nothere.yaml\ntorchrun --nproc_per_node 8 a.py --config_file nothere.yaml --fp16": {},
+    "torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 2 --fsdp full_shard --fsdp_config fsdp.json "
+    "--fsdp_transformer_layer_cls_to_wrap LlamaDecoderLayer": {"sharding": "zero3", "offload": "cpu:parameters,states"},
+    "accelerate launch --use_deepspeed --num_processes 8 train.py": {"workers": 8, "sharding": "zero2"},
+    "deepspeed train.py --deepspeed_config $HOME/ds_config.json": {"sharding": "zero3", "batch": 2},
 }
 
 
@@ -322,10 +326,86 @@ def test_files_that_a_script_names(tmp_path, command):
     assert {name: reading.options.get(name) for name in SCRIPTS[command]} == SCRIPTS[command]
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    reading = launched(tmp_path, "accelerate launch --config_file nothere.yaml train.py --config nothere2.yaml")
-    assert fates(reading)["--config-file"] == ("not forecast", "there is no such file")
-    assert fates(reading)["--config"] == ("not forecast", "there is no such file")
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("accelerate launch --config_file gone.yaml train.py", "--config-file: gone.yaml: no such file"),
+        ("torchrun train.py --config gone.yaml --fp16", "--config: gone.yaml: no such file"),
+        ("llamafactory-cli train gone.yaml", "run.sh: gone.yaml: no such file"),
+        ("deepspeed train.py --deepspeed gone.json", "--deepspeed: gone.json: no such file"),
+        ("deepspeed train.py --deepspeed $CONFIG", "--deepspeed: the variable CONFIG is not set"),
+        ("torchrun a.py --per_device_train_batch_size 2 --fsdp_config gone.json", "--fsdp-config: gone.json: no such"),
+    ],
+)
+def test_a_file_that_is_not_there_is_named(tmp_path, command, said):
+    with pytest.raises(InvalidArgumentError, match=said):
+        launched(tmp_path, command)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field"),
+    [
+        (
+            "acc.yaml",
+            "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: gone.json}\n",
+            "deep",
+        ),
+        ("sft.yaml", LLAMAFACTORY.replace("ds_config", "gone"), "deepspeed"),
+        ("lora.yml", f"{AXOLOTL}deepspeed: gone.json\n", "deepspeed"),
+        ("args.json", json.dumps({**TRAINING_ARGUMENTS, "fsdp": "", "deepspeed": "gone.json"}), "deepspeed"),
+    ],
+)
+def test_a_file_that_another_names_is_missed(tmp_path, name, text, field):
+    with pytest.raises(InvalidArgumentError, match=rf"{name}: {field}.*: gone.json: no such file"):
+        options(tmp_path, name, text)
+    reading = trainers.read(tmp_path / name, {"sharding": ["zero3"]})
+    assert ("not forecast", "there is no such file") in fates(reading).values()
+
+
+def test_a_variable_that_names_the_model_is_named(tmp_path):
+    (tmp_path / "run.sh").write_text("deepspeed a.py --per_device_train_batch_size 2 --model_name_or_path=$MODEL\n")
+    shown = cli.refused("simulate", tmp_path / "run.sh", "--gpu", "h100", "--gpus", "8")
+    assert "the variable MODEL is not set" in " ".join(shown.split()) and "MODEL=VALUE" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "meant"),
+    [
+        ("ds_config.json", "offload_optimizer", "offload_optimzer", "zero_optimization.offload_optimizer.device"),
+        ("lora.yml", "lora_target_linear", "lora_taget_linear", "lora_target_linear"),
+        ("titan.toml", 'mode = "sel', 'moed = "sel', "activation_checkpoint.mode"),
+        ("train.sh", "--recompute-activations", "--recompute-granularty full", "--recompute-granularity"),
+        ("nemo.yaml", "activations_checkpoint_granularity", "recompute_granularty", "--recompute-granularity"),
+        ("accelerate.yaml", "fsdp_activation", "fsdp_actvation", "fsdp_config.fsdp_activation_checkpointing"),
+    ],
+)
+def test_a_misspelled_field_is_no_field_without_effect(tmp_path, name, old, new, meant):
+    assert old in FILES[name][0]
+    made = fates(trainers.read(written(tmp_path, name, FILES[name][0].replace(old, new)), {}))
+    assert ("not understood", f"is it {meant}?") in made.values()
+
+
+def test_an_empty_field_gives_way(tmp_path):
+    nemo = NEMO.replace("trainer: {", "train: {micro_batch_size: 2}\ntrainer: {").replace(
+        "_batch_size: 1", "_batch_size:"
+    )
+    reading = trainers.read(written(tmp_path, "nemo.yaml", f"{nemo}  bf16: null\n"), {})
+    assert (reading.options["batch"], reading.options["dtype"]) == (2, "bf16")
+    assert fates(reading)["model.bf16"] == fates(reading)["model.micro_batch_size"] == ("no effect", "has no value")
+    trl = {"model_name_or_path": "gpt2", "per_device_train_batch_size": 2, "packing": True, "bf16": None, "fp16": False}
+    assert options(tmp_path, "args.json", json.dumps(trl))["dtype"] == "bf16"
+    axolotl = AXOLOTL.replace("bf16: auto", "fp16:\ntf32: true")
+    assert options(tmp_path, "lora.yml", axolotl)["dtype"] == "bf16"
+
+
+def test_what_is_off_gives_no_option(tmp_path):
+    values = {**DEEPSPEED["zero_optimization"], "offload_param": {"device": "none"}}
+    path = written(tmp_path, "ds_config.json", json.dumps({**DEEPSPEED, "zero_optimization": values}))
+    made = fates(trainers.read(path, {}))
+    assert made["zero_optimization.offload_param.device"] == ("read", "the default")
+    assert made["zero_optimization.offload_optimizer.device"] == ("read", "offload cpu:states")
+    axolotl = f"{AXOLOTL}fsdp: [full_shard, auto_wrap]\nfsdp_config: {{fsdp_offload_params: true}}\n"
+    assert fates(trainers.read(written(tmp_path, "lora.yml", axolotl), {}))["fsdp"] == ("read", "sharding zero3")
 
 
 def readings(folder):
@@ -556,6 +636,10 @@ def test_modules_of_adapters(tmp_path):
     assert (
         lora("lora_target_modules: '.*self_attn.(q|k|v|o)_proj'\n").options["lora"] == "32:q_proj,k_proj,v_proj,o_proj"
     )
+    for beside in ("", " []", " [q_proj, v_proj]", " [q_proj, lm_head]"):
+        joined = lora(f"lora_target_modules:{beside}\nlora_target_linear: true\n")
+        assert joined.options["lora"] == "32:all-linear"
+        assert any("no adapters of lm_head" in one.words for one in joined.assumptions) is ("lm_head" in beside)
     unknown = lora("lora_target_modules: '.*attn.+'\n")
     assert unknown.options["lora"] == "32:q_proj,v_proj" and fates(unknown)["lora_target_modules"][0] == "not forecast"
     saved = lora("lora_modules_to_save: [embed_tokens, lm_head]\n")
@@ -626,6 +710,58 @@ srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 4 train.py --per_device_tr
 """)
     result = trainers.read(tmp_path / "job.slurm", {}).options
     assert (result["workers"], result["gpus_per_node"], result["dtype"]) == (16, 4, "fp16")
+
+
+SLURM = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=8
+accelerate launch {} sft.py --model_name_or_path gpt2 --per_device_train_batch_size 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus", "why"),
+    [
+        ("", 16, "workers 16"),
+        ("--num_processes 16", 16, "workers 16"),
+        ("--num_processes 4 --num_machines 1", 4, "the launcher starts 4 of the 16 GPUs"),
+        ("--config_file acc.yaml", 16, "as the launcher has it"),
+        ("--num_processes 32 --num_machines 4", None, "32 GPUs are more than the 16 of #SBATCH --nodes 2, #SBATCH"),
+    ],
+)
+def test_what_the_launcher_starts_wins_over_slurm(tmp_path, launcher, gpus, why):
+    (tmp_path / "acc.yaml").write_text(ACCELERATE)
+    (tmp_path / "job.slurm").write_text(SLURM.format(launcher))
+    if gpus is None:
+        with pytest.raises(InvalidArgumentError, match=why):
+            trainers.read(tmp_path / "job.slurm", {})
+        return
+    reading = trainers.read(tmp_path / "job.slurm", {})
+    assert reading.options["workers"] == gpus and fates(reading)["#SBATCH --nodes"][1].startswith(why)
+
+
+def test_gpus_of_all_nodes_in_slurm(tmp_path):
+    text = SLURM.format("").replace("--gpus-per-node=8", "--gpus=a100:16")
+    (tmp_path / "job.slurm").write_text(text)
+    assert trainers.read(tmp_path / "job.slurm", {}).options["workers"] == 16
+
+
+def test_remedies_are_options_that_work(tmp_path):
+    path = written(tmp_path, "train.sh")
+    for gpus, tried in (("12", "--gpus 8 or --gpus 16"), ("6", "--gpus 4 or --gpus 8")):
+        shown = cli.refused("simulate", path, "--gpu", "h100", "--gpus", gpus)
+        assert f"try: {tried}" in " ".join(shown.split())
+        for count in (tried.split()[1], tried.split()[-1]):
+            assert trainers.read(path, {"workers": [int(count)]}) is not None
+    offloading = MEGATRON.replace("--bf16", "--bf16 --optimizer-cpu-offload")
+    shown = cli.refused("simulate", written(tmp_path, "train.sh", offloading), "--gpu", "h100")
+    assert "try: --pipeline-parallel 1, or --offload none" in " ".join(shown.split())
+
+
+def test_a_script_has_no_classes(tmp_path):
+    text = MEGATRON.replace("--num-layers 32", "--num-layers 16")
+    shown = cli.printed("simulate", written(tmp_path, "train.sh", text), "--gpu", "h100", "--strategy", "native")
+    assert "architectures" not in shown
 
 
 def test_defaults_of_trl(tmp_path):

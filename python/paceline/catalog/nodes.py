@@ -118,7 +118,7 @@ class Nodes:
 
     @property
     def _link(self) -> str:
-        """What connects the GPUs of a node."""
+        """The link between the GPUs of a node, as notes have it."""
         cluster = self.cluster
         if cluster.intra_link == "pcie":
             through = "" if cluster.peer_access else " through the host's memory"
