@@ -69,6 +69,7 @@ def _parallelism(reading: Reading) -> None:
 
 
 def _deepspeed(reading: Reading, dtype: str | None) -> None:
+    reading.known("distributed_type", "DeepSpeed")
     reading.take(
         "sharding",
         reading.choice(deepspeed.STAGES, f"{_DS}zero_stage"),

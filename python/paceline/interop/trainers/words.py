@@ -358,7 +358,7 @@ def take_gpus(reading: Reading) -> None:
         reading.take("workers", nodes.gpus * (nodes.count or 1), *nodes.fields)
     if nodes.gpus is not None and (nodes.count or 1) > 1 and "cluster" not in reading.given:
         reading.take("gpus_per_node", nodes.gpus, *nodes.of_gpus)
-    if not nodes.is_of_launcher:
+    if nodes.gpus is not None and not nodes.is_of_launcher:
         reading.yielding |= {"workers", "gpus_per_node"}
     compare_with_slurm(reading, *nodes.fields)
 
