@@ -248,7 +248,8 @@ def _beyond_computation(sweep: Sweep, scenario: Scenario, measured: Measured) ->
     wanted, forecast_s = measured.seconds(forecast, _peak(scenario)), forecast.iteration_s
     said = f"'{measured.text:.80}' is {units.duration(wanted)} per step on {units.count(gpus, 'GPU')}, and the forecast"
     if wanted > forecast_s:
-        gap = f"{said} is {units.duration(forecast_s)}: {units.factor(wanted / forecast_s)} is beyond computation"
+        own = f", {units.duration(forecast.offload_s)} of it offload" if forecast.offload_s else ""
+        gap = f"{said} is {units.duration(forecast_s)}{own}: {units.factor(wanted / forecast_s)} is beyond computation"
     else:
         rest_s = result_of(_scaled(scenario, 1 / _MOST)).iteration_s
         rest = "communication" if forecast.offload_s is None else "offloading and communication"

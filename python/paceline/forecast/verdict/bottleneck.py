@@ -241,7 +241,7 @@ def _over_rdma(scenario: Scenario, result: Result) -> list[Relief]:
 
 
 def _less_offloaded(scenario: Scenario, result: Result, bottleneck: Resource) -> list[Relief]:
-    """Simulate what offloads less and fits; return the fastest, which relieves the bottleneck."""
+    """Simulate what offloads less and fits; return the fastest, if it is faster: it relieves the bottleneck."""
     workload = scenario.workload
     assert workload is not None  # it offloads something
     tried: list[Relief] = []
@@ -251,7 +251,7 @@ def _less_offloaded(scenario: Scenario, result: Result, bottleneck: Resource) ->
             about = About(Remark.BY, strategy=f"--offload {'none' if fewer is None else fewer.text}")
             own = _simulated(changed, result, _Change(bottleneck, Measure.LESS_OFFLOADED, {}))
             tried += [replace(one, about=about) for one in own]
-    return [max(tried, key=lambda one: one.gain)] if tried else []
+    return [one for one in tried if one.helps and one.gain == max(other.gain for other in tried)][:1]
 
 
 def _simulated(changed: Scenario, result: Result, change: _Change) -> list[Relief]:
