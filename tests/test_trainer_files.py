@@ -754,8 +754,9 @@ def test_remedies_are_options_that_work(tmp_path):
         for count in (tried.split()[1], tried.split()[-1]):
             assert trainers.read(path, {"workers": [int(count)]}) is not None
     offloading = MEGATRON.replace("--bf16", "--bf16 --optimizer-cpu-offload")
-    shown = cli.refused("simulate", written(tmp_path, "train.sh", offloading), "--gpu", "h100")
-    assert "try: --pipeline-parallel 1, or --offload none" in " ".join(shown.split())
+    for command in ("simulate", "advise"):
+        shown = cli.refused(command, written(tmp_path, "train.sh", offloading), "--gpu", "h100")
+        assert "try: --pipeline-parallel 1, or --offload none" in " ".join(shown.split())
 
 
 def test_a_script_has_no_classes(tmp_path):

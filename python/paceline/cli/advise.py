@@ -106,7 +106,8 @@ def advise(
         question = comparison.Question(
             machines, global_batch, _OBJECTIVES[objective], prices, failures, tokens, top, options, typed
         )
-        compared = comparison.answers(question, Bar)
+        with naming(machines[0].sources):
+            compared = comparison.answers(question, Bar)
         if len(machines) == 1:
             [only] = compared.answered
             made, lines = report.to_dict(only), report.lines(only)
