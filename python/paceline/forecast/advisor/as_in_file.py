@@ -15,6 +15,7 @@ from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.trainer_file import TrainerFile
+from paceline.forecast.wording import sharding
 from paceline.settings.table import SETTINGS, SIMULATE
 
 
@@ -57,7 +58,8 @@ class AsInFile:
         rate = self.result.tokens_per_s_per_gpu
         own = f"{self.where}, batch {self.batch or 1}"
         if not self.fits:
-            return block([Fact("As in file", f"{own}: does not fit")])
+            need = "" if self.result.sharded is None else f", {sharding.need(self.result.sharded)}"
+            return block([Fact("As in file", f"{own}: does not fit{need}")])
         shown = "" if rate is None else f", {units.digits(rate)} tokens/s per GPU"
         return block([Fact("As in file", f"{own}{shown}{self._beside(answer)}")])
 
