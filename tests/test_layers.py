@@ -116,7 +116,7 @@ STAGES = {
     "run": "run evidence anchor execute ray_executor nccl.request baseline",
     "verdict": "verdict jobs.model advisor longest",
     "wording": "wording",
-    "output": "output advisor.report advisor.comparison jobs.table jobs.plot nccl.table",
+    "output": "output advisor.report advisor.comparison advisor.as_in_file jobs.table jobs.plot nccl.table",
     "api": "simulate sweep",
 }
 """The path of a forecast, from below: modules of `paceline.forecast`, or packages whose others are elsewhere."""
