@@ -228,13 +228,15 @@ def random_fields(kind, seed):
             "olmoe",
             "seed_oss",
             "gpt_oss",
+            "exaone4",
         ):
             del others["attention_bias"]
     return others
 
 
 def heads_of_decoders():
-    return [kind for kind in MODEL_TYPES if kind in composites.known_defaults()]
+    alone = {"exaone4", "helium", "hunyuan_v1_dense", "lfm2", "ministral3"}
+    return [kind for kind in MODEL_TYPES if kind in composites.known_defaults() or kind in alone]
 
 
 @pytest.mark.parametrize(
