@@ -13,6 +13,7 @@ from typing import Any
 
 import paceline
 import pytest
+import tiers
 from paceline.catalog.adapters import parse_adapter
 from paceline.catalog.models.config import built_in_configs
 from paceline.catalog.models.memory import activation_bytes
@@ -195,7 +196,7 @@ def test_a_saved_module_of_a_quantized_base_has_16_bits() -> None:
     assert held[f"{stem}.k.weight"] < 1
 
 
-@pytest.mark.parametrize("name", list(built_in_configs()))
+@pytest.mark.parametrize("name", tiers.some(built_in_configs(), 4))
 @pytest.mark.timeout(60)
 def test_the_ends_of_every_model_can_be_saved(name: str) -> None:
     with pytest.raises(InvalidArgumentError) as error:

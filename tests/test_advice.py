@@ -7,6 +7,7 @@ from pathlib import Path
 
 import cli
 import pytest
+import tiers
 from paceline.catalog.gpus import find_hardware
 from remedies import typed
 
@@ -58,7 +59,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", tiers.some(MISTAKES, 3))
 def test_what_an_error_advises_works(mistake):
     words = shlex.split(mistake.format(tiny=TINY))
     what, remedy = cli.refused(*words).splitlines()

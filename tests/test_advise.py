@@ -8,6 +8,7 @@ from functools import partial
 
 import cli
 import pytest
+import tiers
 from paceline import InvalidArgumentError
 from paceline._internal import units
 from paceline.catalog.gpus import find_hardware
@@ -113,6 +114,7 @@ def mixture(tmp_path):
     return str(file)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bare")
 def test_the_best_of_each_sharding_is_that_of_brute_force_with_experts_apart(mixture):
     options = {"memory": "120MB", "gpus_per_node": 4, "expert_parallel": "1,2,8", "tensor_parallel": "1,2"}
@@ -144,6 +146,7 @@ def test_the_command_of_a_row_with_experts_apart_forecasts_that_row(mixture):
     assert "12 GPUs in nodes of 8 cannot be divided into groups of 8" in refused
 
 
+@pytest.mark.slow
 def test_the_best_of_each_sharding_is_that_of_brute_force_with_shared_samples():
     asked_job = job(16, 32, memory="900MB", gpus_per_node=4, context_parallel="1,2,8", tensor_parallel="1,2")
     [actual] = search.start(asked_job)
@@ -547,6 +550,7 @@ def test_a_tight_fit_is_said_and_marked():
     assert ": may not fit, as 20% of such jobs allocate more than " in " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_where_all_fit_tightly_a_safer_way_is_shown():
     words = ("llama-3-8b", "--gpu", "a100-40gb", "--gpus", 4)
     answer = advice(*words)
@@ -635,6 +639,7 @@ def test_a_machine_that_cannot_be_searched_leaves_the_others():
     assert "fp8" in call(*words, "v100,t4", code=2)
 
 
+@pytest.mark.slow
 def test_where_adapters_do_not_fit_weights_of_4_bits_are_proposed():
     words = ("llama-3.2-1b", "--gpu", "rtx-4090", "--gpus", 2, "--lora", 8, "--seq", 1024, "--memory", "3.6GB")
     text = call(*words)
@@ -667,7 +672,7 @@ SETTINGS_TRIED = [
 ]
 
 
-@pytest.mark.parametrize("words", SETTINGS_TRIED)
+@pytest.mark.parametrize("words", tiers.some(SETTINGS_TRIED, 3))
 def test_each_row_is_what_its_command_forecasts(words):
     model, gpus, *options = words
     answer = advice(model, "--gpus", gpus, *WIDE, *options)
@@ -691,6 +696,7 @@ def test_parameters_on_the_host_are_proposed_for_one_gpu_before_more_gpus():
     assert advice(*words, "--offload", "cpu:parameters")["best"]["command"].count("--sharding zero3") == 1
 
 
+@pytest.mark.slow
 def test_offloaded_checkpoints_are_searched_where_nothing_fits_without():
     words = ("llama-3.2-1b", "--gpu", "rtx-4090", "--gpus", 1, "--lora", 8, "--seq", 32768, "--batch", 1)
     small = (*words, "--memory", "2GB", "--checkpointing")

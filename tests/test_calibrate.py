@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import cli
 import pytest
+import tiers
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.catalog.calibration import Calibration
@@ -203,7 +204,7 @@ def torch():
     return pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize("kind", ["transformer", "convolutional", "dense", "elementwise", "separate"])
+@pytest.mark.parametrize("kind", tiers.some(["convolutional", "dense", "elementwise", "separate", "transformer"], 5))
 def test_programs_are_timed_operator_by_operator(torch, kind):
     from random import Random
 

@@ -236,6 +236,7 @@ def test_every_constant_is_documented():
         assert row in page, constant.name
 
 
+@pytest.mark.slow
 def test_a_common_sleep_every_so_many_cycles_lies_between_each_cycle_and_none():
     words = (*PUBLISHED, "--workers", 24576, "--iterations", 500, "--coordinator")
     names = ("gs", "gs:2", "gs:8", "gs:1000000", "negotiate")

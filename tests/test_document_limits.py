@@ -219,6 +219,7 @@ def test_no_document_takes_memory_or_time_that_it_does_not_need(tmp_path, kind):
     run(cases(tmp_path, kind))
 
 
+@pytest.mark.slow
 def test_a_few_of_them(tmp_path):
     draw, commands = random.Random(1), []
     for number, kind in enumerate(KINDS):
@@ -228,6 +229,7 @@ def test_a_few_of_them(tmp_path):
     run(commands)
 
 
+@pytest.mark.slow
 def test_the_largest_counts(tmp_path):
     """What took 24 GB, or as many switches as a fabric may have."""
     described = [

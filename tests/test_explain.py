@@ -23,6 +23,7 @@ def cluster(path, **fields):
     return path
 
 
+@pytest.mark.slow
 def test_a_server_that_is_full_has_a_knee_and_a_ring_has_none():
     answer, changes = explained("resnet-50", "--workers", "2,16", "--strategy", "ps", "--library", "none")
     assert answer["workers"] == 16

@@ -135,6 +135,7 @@ def test_nccl_on_rails_is_continuous_with_the_calibrated_model(sharding, link):
     check_continuous_and_monotone(time, (1.0, 0.97, 0.5, 0.1, 0.01, 0.001))
 
 
+@pytest.mark.slow
 def test_a_link_among_many_costs_nothing_and_all_of_them_do():
     model = ("simulate", "llama-3-8b", "--gpu", "h100", "--cluster", "h100-rails")
     result = partial(cli.printed, *model, "--strategy", "native", "--sharding", "zero3", "--gpus")

@@ -70,6 +70,7 @@ def mixes(draw, network):
     return {**cluster, "bandwidth": bandwidth, "network": network, **draw(FABRICS), "job": jobs}
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(mixes("fluid"))
 def test_rings_share_a_network_nearly_as_their_messages_do(document):

@@ -254,6 +254,7 @@ def test_sharded_jobs_keep_their_strategy_where_others_use_the_switch():
     )
 
 
+@pytest.mark.slow
 def test_tensor_parallel_ranks_have_as_many_gpus_as_they_need():
     given = job("a", trace="llama-2-7b@h100", workers=32, strategy="native")
     result = spec.mix({"cluster": "dgx-h100", "job": [given | {"tensor_parallel": 4}]}, "jobs.toml")
@@ -343,6 +344,7 @@ def test_sharded_jobs_of_the_example_slow_each_other_down():
     assert model.simulate_jobs(replace(result, iterations=1)).jobs[1].slowdown > 2
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     text = EXAMPLE.read_text()
     small = tmp_path / "jobs.toml"

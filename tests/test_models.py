@@ -657,6 +657,7 @@ def test_what_makes_no_sense_is_refused(trace, options, message):
         paceline.simulate(trace, None, "ring", workers=2, **options)
 
 
+@pytest.mark.slow
 def test_models_lists_shows_and_computes():
     listed = json.loads(run(models, "--json").output)
     assert [one["name"] for one in listed] == list(built_in_configs())

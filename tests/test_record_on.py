@@ -444,6 +444,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.slow
 def test_a_branch_in_a_layer_is_named(tmp_path):
     (tmp_path / "train.py").write_text(BRANCHES)
     summary, _ = recorded(tmp_path, "train.py")

@@ -448,8 +448,11 @@ LONG |= {"report-suffix", "model-no-gpu", "plot-suffix", "memory", "intra_bandwi
 
 
 def each(cases):
-    """Return the cases as parameters, the long ones marked."""
-    return [pytest.param(case, marks=[pytest.mark.slow] * (case in LONG), id=case) for case in cases]
+    """Return the cases as parameters; one in three that is not long is of the everyday tier, the others are slow."""
+    slow = [place % 3 > 0 or case in LONG for place, case in enumerate(cases)]
+    return [
+        pytest.param(case, marks=[pytest.mark.slow] * late, id=case) for case, late in zip(cases, slow, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("name", each(ENTRIES))

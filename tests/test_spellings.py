@@ -56,6 +56,7 @@ def test_what_is_no_count(name, text):
         SETTINGS[name].check(text)
 
 
+@pytest.mark.slow
 def test_counts_with_k_in_commands_words_files_and_pages():
     assert find_workload("llama-3-8b@h100:batch=1k").batch == 1024
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", "1k", "--batch", "0.5k", "--seq", "1k", "--sharding", "zero3")

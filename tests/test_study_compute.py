@@ -60,6 +60,7 @@ def test_recorded_steps_are_what_the_model_of_operators_was_fitted_to():
         assert actual["worst"] <= 0.1
 
 
+@pytest.mark.slow
 def test_a_mechanism_that_is_left_out_makes_it_worse():
     rows = [row for row in ROWS.values() if row.id in ("step-vgg16", "step-gpt2-medium")]
     errors = {it.name: it.mean for it in ablated(rows)}
@@ -151,6 +152,7 @@ def test_a_job_that_did_not_fit():
     assert row.measured == 0
 
 
+@pytest.mark.slow
 def test_the_command_runs_it():
     data = json.loads(cli.call("study", "compute", "--json").stdout)
     assert {row["id"] for row in data["rows"]} | {row["id"] for row in data["skipped"]} == set(ROWS)

@@ -36,6 +36,7 @@ def gain(rows, network, coordinator, gpus, scaling="weak"):
     return base / rows[network, coordinator, gpus, scaling]["iteration_s"] - 1
 
 
+@pytest.mark.slow
 def test_rows_are_those_published():
     rows = by_setting(load_imbalance.run(iterations=2))
     weak = {(network, name, gpus, "weak") for network in networks() for name in NAMES for gpus in GPUS}

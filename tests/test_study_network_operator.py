@@ -126,6 +126,7 @@ def test_every_claim_is_tested(result):
     assert all(claim.figures for claim in result.claims)
 
 
+@pytest.mark.slow
 def test_json(result):
     done = cli.printed("study", "network-operator", "--json")
     document = json.loads(done)

@@ -308,6 +308,7 @@ def test_torch_finds_the_backend_by_its_entry_point(tmp_path):
     assert said.count("sum 4") == 2
 
 
+@pytest.mark.slow
 @one_process
 def test_importing_torch_imports_no_more_of_paceline_than_its_entry_point_needs(run):
     _, out, _ = run("import sys; print(*sorted(name for name in sys.modules if 'paceline' in name))", {})

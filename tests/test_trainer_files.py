@@ -604,6 +604,7 @@ def test_a_missing_file_is_one_in_each_command(tmp_path, command):
     assert "gone.yaml: no such file" in " ".join(cli.refused(*words).split())
 
 
+@pytest.mark.slow
 def test_compare_shows_the_fields_of_the_file(tmp_path):
     path = written(tmp_path, "titan.toml")
     words = ("compare", path, "--gpu", "h100", "--measured", "2s")

@@ -1,11 +1,20 @@
 """Tests of the everyday tier run in parallel: none starts its own ranks, which would compete for the cores."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 LAUNCHERS = {"mpirun", "mpiexec", "torchrun", "srun", "horovodrun"}
 # The running test, if it has neither marker.
 everyday: list[str] = []
+
+
+def some(values: Iterable[Any], of: int) -> list[Any]:
+    """Return values as parameters: one in so many is of the everyday tier, the others are slow."""
+    return [pytest.param(one, marks=pytest.mark.slow if place % of else ()) for place, one in enumerate(values)]
 
 
 def starts(ranks: int, command: object = "") -> None:
