@@ -764,6 +764,15 @@ def test_what_no_computation_explains_is_compared_by_a_command_that_works(measur
     assert answer(*words[1:])["measured"] == "900ms"
 
 
+def test_a_measurement_as_forecast_scales_no_computation_that_is_hidden():
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", 4, "--seq", 512, "--sharding", "zero3", "--offload", "nvme")
+    words = (*words, "--strategy", "native")
+    free = cli.answer("simulate", *words, "--json")[0]
+    scaled = cli.answer("simulate", *words, "--measured", f"{1.02 * free['iteration_s']}s@8", "--json")[0]
+    assert scaled["iteration_s"] == free["iteration_s"] and scaled["measured_scale"] is None
+    assert any("as forecast, and other parts of a step hide computation" in note for note in scaled["notes"])
+
+
 def test_a_rate_that_does_not_say_of_which_gpus_is_said_or_refused():
     refused = cli.refused("simulate", *LLAMA, "--measured", "7000tokens/s@8")
     assert "does not say whether it is of each GPU" in refused and "--measured 7000tokens/s/GPU@8" in refused

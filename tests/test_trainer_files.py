@@ -739,6 +739,8 @@ def test_what_the_launcher_starts_wins_over_slurm(tmp_path, launcher, gpus, why)
         return
     reading = trainers.read(tmp_path / "job.slurm", {})
     assert reading.options["workers"] == gpus and fates(reading)["#SBATCH --nodes"][1].startswith(why)
+    given = fates(trainers.read(tmp_path / "job.slurm", {"workers": [8]}))
+    assert given["#SBATCH --nodes"][0] != "not understood"
 
 
 def test_gpus_of_all_nodes_in_slurm(tmp_path):

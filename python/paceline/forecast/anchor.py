@@ -19,7 +19,8 @@ from paceline._internal import units
 from paceline.catalog.builtin import load_trace
 from paceline.catalog.models.spec import is_file
 from paceline.errors import InvalidArgumentError, naming
-from paceline.forecast.evidence import scaled_interval
+from paceline.forecast.evidence import scaled_interval, usual_spread
+from paceline.forecast.likeness import QUANTILE
 from paceline.forecast.measured import Measured, parse
 from paceline.forecast.prepare import Prepared, prepare
 from paceline.forecast.request import Sweep
@@ -30,7 +31,7 @@ from paceline.forecast.typed import words
 from paceline.forecast.wording import notes
 from paceline.settings.table import EACH, SWEPT
 
-_STEPS = 20
+_STEPS = 36
 _EXACT = 1e-4
 """Of a time: a scale is not looked for more exactly."""
 PLAUSIBLE = (0.5, 2.0)
@@ -74,11 +75,16 @@ def anchored(sweep: Sweep) -> Anchored:
     with naming(sweep.sources):
         _check(sweep, prepared)
         anchors = [_anchor(sweep, prepared, word) for word in _words(text)]
-    scales = [one.scale for one in anchors]
+    within = [one.text for one in anchors if one.scale is None]
+    hidden = [notes.as_forecast(within)] if within else []
+    scales = [one.scale for one in anchors if one.scale is not None]
+    if not scales:
+        return Anchored(replace(prepared, notes=[*hidden, *prepared.notes]))
     scale = geometric_mean(scales)
     scenarios = [_scaled(scenario, scale) for scenario in prepared.scenarios]
-    counts = tuple(one.gpus for one in anchors)
+    counts = tuple(one.gpus for one in anchors if one.scale is not None)
     said = [
+        *hidden,
         notes.scaled(scale, counts, text, _first_of_several(sweep)),
         *(note for one in anchors for note in one.notes),
     ]
@@ -127,9 +133,11 @@ class _Anchor:
     """A measurement on a number of GPUs, and the scale with which the forecast for them is as measured."""
 
     gpus: int
-    scale: float
+    scale: float | None
+    """None: other parts hide computation, and the measurement is as far from the forecast as usual."""
     number: str
     """The measurement, without the GPUs."""
+    text: str
     notes: tuple[str, ...] = ()
 
 
@@ -154,9 +162,18 @@ def _anchor(sweep: Sweep, prepared: Prepared, word: str) -> _Anchor:
         if not _is_plausible(scale) and _is_plausible(each := _scale(scenario, replace(measured, per_gpu=True))):
             raise _of_which(measured, count, scale, each)
         said = (notes.of_all_gpus(measured.text, measured.number, count),)
-    if scale is None:
+    if not _is_plausible(scale) and _is_as_forecast(scenario, measured):
+        scale = None
+    elif scale is None:
         raise _beyond_computation(sweep, scenario, measured)
-    return _Anchor(count, scale, measured.number, said)
+    return _Anchor(count, scale, measured.number, word, said)
+
+
+def _is_as_forecast(scenario: Scenario, measured: Measured) -> bool:
+    """Whether what was measured is as far from the forecast as usual."""
+    forecast = result_of(scenario)
+    spread = usual_spread(forecast.ground) if forecast.interval is None else forecast.interval.spread
+    return abs(math.log(measured.seconds(forecast, _peak(scenario)) / forecast.iteration_s)) <= QUANTILE * spread
 
 
 def _of_which(measured: Measured, gpus: int, of_all: float | None, of_each: float | None) -> InvalidArgumentError:
@@ -194,7 +211,7 @@ def _of_recording(prepared: Prepared, word: str) -> _Anchor:
             remedy=f"{{batch={trace.batch}}}",
         )
     recorded, forecast = (it.forward_s + it.backward_s + it.optimizer_s for it in (trace, own))
-    return _Anchor(int(count) if at and count.isdigit() else 1, recorded / forecast, path)
+    return _Anchor(int(count) if at and count.isdigit() else 1, recorded / forecast, path, word)
 
 
 def _on(sweep: Sweep, gpus: int) -> Scenario:
@@ -221,7 +238,7 @@ def _scale(scenario: Scenario, measured: Measured) -> float | None:
     wanted = measured.seconds(forecast, _peak(scenario))
     measured.check_peak(wanted, forecast, None if scenario.workload is None else scenario.workload.hardware)
     low, high, scale = -math.log(_MOST), math.log(_MOST), math.log(wanted / forecast.iteration_s)
-    for _ in range(_STEPS):
+    for step in range(_STEPS):
         scale = min(high, max(low, scale))
         seconds = result_of(_scaled(scenario, math.exp(scale))).iteration_s
         if abs(seconds / wanted - 1) < _EXACT:
@@ -230,7 +247,8 @@ def _scale(scenario: Scenario, measured: Measured) -> float | None:
         share = forecast.gpu_s * math.exp(scale)
         # As if all that is not computation stayed: Newton's step, if it is within the bracket.
         better = math.log(max(share + wanted - seconds, share / _MOST) / forecast.gpu_s)
-        scale = better if low < better < high else (low + high) / 2
+        # Where other parts hide computation, such steps are short: every third halves the bracket.
+        scale = better if low < better < high and step % 3 < 2 else (low + high) / 2
         if high - low < _EXACT:
             break
     if abs(result_of(_scaled(scenario, math.exp(scale))).iteration_s / wanted - 1) > 100 * _EXACT:

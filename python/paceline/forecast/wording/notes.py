@@ -171,6 +171,11 @@ def scaled(scale: float, gpus: Sequence[int], text: str, of: Sequence[str]) -> s
     )
 
 
+def as_forecast(texts: Sequence[str]) -> str:
+    """Return that measurements tell nothing of computation, which other parts of a step hide."""
+    return f"{units.listed(texts)}: as forecast, and other parts of a step hide computation, which is not scaled"
+
+
 def implausible_scale(scale: float, command: str, offload_s: float | None, forecast_s: float) -> str:
     """Return that a scale is more than differences of software explain, and the command that looks for what is.
 

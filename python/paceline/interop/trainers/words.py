@@ -319,14 +319,18 @@ def nodes_of(reading: Reading, of_nodes: Sequence[str], of_each: Sequence[str], 
 
 
 def compare_with_slurm(reading: Reading, *names: str) -> None:
-    """Say of `#SBATCH` lines that give no option why: the launcher starts as many GPUs, or fewer.
+    """Say of `#SBATCH` lines that give no option why: the launcher starts as many GPUs, or fewer, or they are given.
 
     `names`: fields that say what the launcher starts. Raises InvalidArgumentError if these are more than Slurm gives.
     """
     nodes, each, lines = shell.requested(reading.values)
     gpus = reading.options.get("workers")
     left = [line for line in lines if not any(line in fields for fields in reading.fields_of.values())]
-    if gpus is None or "workers" in reading.given or not left:
+    if "workers" in reading.given:
+        for line in left:
+            reading.idle(line, "the number of GPUs is given")
+        return
+    if gpus is None:
         return
     total = None if each is None else each * (nodes or 1)
     if total is not None and gpus > total:
