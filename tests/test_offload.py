@@ -64,6 +64,33 @@ def test_states_and_gradients_on_the_host_are_those_of_the_gpu():
     assert memory.gradients_bytes <= 2 * (128256 + 1) * 4096
 
 
+OFFLOADED = [("mixed", "zero3"), ("fsdp-mixed", "hsdp"), ("amp-bf16", "zero3"), ("fp8", "zero3")]
+
+
+@pytest.mark.parametrize("target", ["cpu", "nvme"])
+@pytest.mark.parametrize(
+    ("precision", "sharding"),
+    [
+        pytest.param(*pair, marks=() if pair in OFFLOADED else pytest.mark.slow)
+        for pair in itertools.product((*PRECISIONS, "megatron", "fp8", "fp32"), ("zero3", "hsdp"))
+    ],
+)
+@pytest.mark.parametrize(
+    "options", [{"workers": 16}, {"workers": 16, "lora": 16}, {"workers": 16, "tensor_parallel": 2}], ids=str
+)
+def test_the_host_has_what_the_gpu_holds_no_longer(precision, sharding, target, options):
+    # A fused step has no temporaries, which would be among the states.
+    options = {"seq": 512, "precision": precision, "sharding": sharding, "optimizer_impl": "fused", **options}
+    plain, *moved = (
+        forecast("gpt2-large@h100", **options, offload=offload).sharded
+        for offload in (None, f"{target}:parameters", f"{target}:states")
+    )
+    for own, kind, name in zip(moved, ("parameters", "optimizer"), ("parameters", "optimizer states"), strict=True):
+        held, left = (getattr(one.memory, f"{kind}_bytes") for one in (plain, own))
+        assert left == 0
+        assert held == pytest.approx(own.host.drives or own.host.memory[name], rel=1e-3)
+
+
 def test_deepspeed_needs_sixteen_bytes_of_the_host_for_a_parameter():
     host = forecast(sharding="zero2", precision="o2", offload="cpu").sharded.host
     assert host.node_bytes == pytest.approx(16 * COUNT, rel=1e-6)
@@ -139,6 +166,8 @@ def test_the_host_is_in_text_and_json():
     host = row["sharded"]["host"]
     own = host["states_bytes"] + host["gradients_bytes"] + host["parameters_bytes"]
     assert host["node_bytes"] == 8 * own and host["nvme_bytes"] == 0
+    text = CliRunner().invoke(main, [*words[:-1], "nvme:parameters"]).output
+    assert "Host memory  32.1 GB on NVMe per node\n" in text
 
 
 @pytest.mark.parametrize(

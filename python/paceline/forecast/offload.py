@@ -159,7 +159,7 @@ def timed(scenario: Scenario) -> Timed | None:
     copies = rate(link) * faster.link
     fetched: dict[Part, float] = {}
     if PARAMETERS in parts:
-        held = workload.all_held_bytes / shard / workload.tensor
+        held = workload.all_held_bytes(recipe) / shard / workload.tensor
         over = {Part.HOST_LINK: copies} | ({Part.DRIVE: faster.drive * slowest(drives, ranks)} if drives else {})
         narrowest = min(over, key=lambda part: over[part])
         fetched = {narrowest: held / over[narrowest]}
@@ -169,7 +169,7 @@ def timed(scenario: Scenario) -> Timed | None:
     gradients, step = {}, Beside(worker.optimizer_s / speed)
     if STATES in parts:
         trained = workload.trained_elements
-        gradients = {Part.HOST_LINK: trained / shard * dtype_bytes(recipe.reduction) / copies / workload.tensor}
+        gradients = {Part.HOST_LINK: trained / shard * dtype_bytes(recipe.gradients) / copies / workload.tensor}
         updated = _updated(scenario, workload, ranks, on_drives=bool(drives))
         if PARAMETERS not in parts:
             back_s = trained * dtype_bytes(recipe.parameters) / copies / workload.tensor
@@ -256,7 +256,7 @@ def host(scenario: Scenario) -> Host | None:
         kept |= on_host if not workload.keeps_gradients else {"optimizer states": on_host["optimizer states"]}
         drives += states if own.target == "nvme" else 0
     if own is not None and PARAMETERS in parts:
-        held = round(workload.all_held_bytes / shard)
+        held = round(workload.all_held_bytes(_recipe(scenario, workload)) / shard)
         kept |= {} if own.target == "nvme" else {"parameters": held}
         drives += held if own.target == "nvme" else 0
     if paged := workload.states_each(_recipe(scenario, workload)).paged:

@@ -940,11 +940,11 @@ class Workload:
             for one in timed
         ]
 
-    @property
-    def all_held_bytes(self) -> int:
-        """Bytes of all parameters of a rank that shards nothing, a reference's included."""
+    def all_held_bytes(self, recipe: Recipe) -> int:
+        """Return the bytes of all parameters by a recipe before they are sharded, a reference's included."""
         reference = self.own.parameters * dtype_bytes(self.recipe.parameters) if self.has_reference else 0
-        return sum(self._held) + reference
+        held = sum(self._held) + reference
+        return held * dtype_bytes(recipe.parameters) // dtype_bytes(self.recipe.parameters)
 
     @cached_property
     def _held(self) -> tuple[int, ...]:

@@ -114,8 +114,9 @@ def host_memory(own: Host) -> Fact:
     parts = [f"{name} {units.memory(own.gpus * size)}" for name, size in own.memory.items()]
     need = units.memory(own.node_bytes)
     need = need if own.capacity_bytes is None else f"{need} of {units.memory(own.capacity_bytes)}"
-    drives = [f"{units.memory(own.gpus * own.drives)} on NVMe"] if own.drives else []
-    text = ", ".join([f"{need} per node ({', '.join(parts)})", *drives])
+    memory = [f"{need} per node ({', '.join(parts)})"] if parts else []
+    drives = f"{units.memory(own.gpus * own.drives)} on NVMe" + ("" if parts else " per node")
+    text = ", ".join([*memory, drives] if own.drives else memory)
     if own.fits is False:
         return Fact("Host memory", f"{text}: does not fit", tone="bad")
     return Fact("Host memory", text + (": fits" if own.fits else ""))
