@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import paceline
 import pytest
@@ -105,6 +106,14 @@ def test_the_step_is_bound_by_the_memory_of_the_host():
     assert drives.optimizer_s == pytest.approx(2 * 12 * COUNT / rate("nvme") + back_s, rel=1e-3)
     assert drives.sharded.host.drives == pytest.approx(12 * COUNT / 8, rel=1e-6)
     assert "optimizer states" not in drives.sharded.host.memory
+
+
+def test_a_step_operator_by_operator_takes_as_much_longer_as_zero_offload_measured():
+    fused, foreach = (
+        forecast(precision="fsdp-mixed", offload="cpu", optimizer_impl=one).optimizer_s for one in ("fused", "foreach")
+    )
+    # J. Ren et al., "ZeRO-Offload", 2021, table 4: 5.1 to 6.4, with what is dispatched.
+    assert 5.1 < foreach / fused < 6.4
 
 
 def test_activations_on_the_host_are_those_of_blocks():
@@ -290,7 +299,13 @@ def test_the_answers_name_offloading_and_what_relieves_it():
     words = ("llama-3-8b", "--gpu", "h100", "--seq", 2048, "--sharding", "zero3", "--offload", "nvme")
     text = called("simulate", *words, "--gpus", 4, "--strategy", "native").output
     assert "Bottleneck   offload (NVMe drive)" in text and "2x faster NVMe drive" in text
-    assert "x  --offload none" in text and "faster compute" not in text and " with offload" in text
+    assert re.search("x +--offload none", text) and "faster compute" not in text and " with offload" in text
     alone = called("simulate", "llama-3-8b", "--gpu", "h100", "--gpus", 1, "--offload", "cpu").output
     assert "offload (CPU optimizer step)" in alone and "2x faster CPU optimizer step" in alone
+    assert "Adam on the CPU (fused)" in alone and "--optimizer-impl" not in alone
+    by_operator = called(
+        "simulate", *words[:-1], "cpu", "--gpus", 4, "--precision", "fsdp-mixed", "--strategy", "native"
+    )
+    assert "Adam on the CPU (foreach)" in by_operator.output
+    assert re.search("x +--optimizer-impl fused", by_operator.output)
     assert "Bottleneck   offload (NVMe drive)" in called("advise", *words, "--gpus", 8, "--batch", 1).output

@@ -153,6 +153,8 @@ class Measure(Enum):
     CPU_STEP = auto()
     DRIVE = auto()
     LESS_OFFLOADED = auto()
+    FUSED_STEP = auto()
+    """One kernel for the CPU's step. Of this and the one before, the remark has the option."""
 
 
 class Remark(Enum):

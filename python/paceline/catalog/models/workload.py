@@ -41,7 +41,7 @@ from paceline.catalog.models.updates import update_of
 from paceline.catalog.names import Attention as AttentionKind
 from paceline.catalog.names import Kernels, OptimizerImpl
 from paceline.catalog.offload import PARAMETERS, STATES, Offload
-from paceline.catalog.optimizers import IN_BACKWARD, States, states_each, states_of
+from paceline.catalog.optimizers import IN_BACKWARD, KINDS, States, states_each, states_of
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 from paceline.operators.constants import constant as operator_constant
@@ -847,6 +847,14 @@ class Workload:
     def offload_words(self) -> list[str]:
         """The parts that the host has, for prose."""
         return [] if self.offload is None else [self.offload.words]
+
+    @property
+    def optimizer_words(self) -> str:
+        """The optimizer, and how its step is made if the CPU makes it, for prose."""
+        title = KINDS[self.optimizer].title
+        if self.offload is None or STATES not in self.offload.parts(gathers=False):
+            return title
+        return f"{title} on the CPU ({self.optimizer_impl})"
 
     @property
     def trained_words(self) -> list[str]:

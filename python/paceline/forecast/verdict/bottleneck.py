@@ -16,6 +16,7 @@ from paceline._core import Cluster, Fabric, Racks, Trace
 from paceline.catalog.channels import auto, with_channel
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.offload import Faster
+from paceline.catalog.optimizers import KINDS
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import offload
 from paceline.forecast.execute import execute
@@ -220,7 +221,8 @@ def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
     relieved = [relief for one in changes for relief in _relief(scenario, result, one)]
     together = [*_paired_reliefs(scenario, result, changes, relieved), *_over_rdma(scenario, result)]
     lighter = _less_offloaded(scenario, result, first) if first is not None and first.is_offload else []
-    return [*relieved, *together, *lighter]
+    fused = _fused_step(scenario, result) if first is Resource.CPU_STEP else []
+    return [*relieved, *together, *lighter, *fused]
 
 
 def _relief(scenario: Scenario, result: Result, change: _Change) -> list[Relief]:
@@ -252,6 +254,16 @@ def _less_offloaded(scenario: Scenario, result: Result, bottleneck: Resource) ->
             own = _simulated(changed, result, _Change(bottleneck, Measure.LESS_OFFLOADED, {}))
             tried += [replace(one, about=about) for one in own]
     return [one for one in tried if one.helps and one.gain == max(other.gain for other in tried)][:1]
+
+
+def _fused_step(scenario: Scenario, result: Result) -> list[Relief]:
+    """Simulate a fused optimizer on the CPU, where it has one and runs operator by operator."""
+    workload = scenario.workload
+    if workload is None or KINDS[workload.optimizer].by_tensor or workload.optimizer_impl == "fused":
+        return []
+    changed = _of(scenario, replace(workload, optimizer_impl="fused"))
+    own = _simulated(changed, result, _Change(Resource.CPU_STEP, Measure.FUSED_STEP, {}))
+    return [replace(one, about=About(Remark.BY, strategy="--optimizer-impl fused")) for one in own if one.helps]
 
 
 def _simulated(changed: Scenario, result: Result, change: _Change) -> list[Relief]:

@@ -342,6 +342,8 @@ def helps(answer: Answer, one: Relief | None) -> str:
         return terms.COMPUTATION if answer.finished else "-"
     if one.measure is Measure.LESS_OFFLOADED:
         return f"less offload {units.factor(one.gain)}"
+    if one.measure is Measure.FUSED_STEP:
+        return f"fused step {units.factor(one.gain)}"
     return f"{_SHORT.get(one.resource) or terms.RESOURCES[one.resource]} {units.factor(one.gain)}"
 
 

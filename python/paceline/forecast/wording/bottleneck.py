@@ -148,7 +148,7 @@ def fact(known: Bound, noun: str = "GPU", workload: Workload | None = None) -> F
 def relief(one: Relief) -> str:
     """Return what a change is called, with what changes with it."""
     about = terms.remark(one.about)
-    if one.measure is Measure.LESS_OFFLOADED:
+    if one.measure in (Measure.LESS_OFFLOADED, Measure.FUSED_STEP):
         return about
     name = terms.measure(one.measure, one.links)
     return f"{name}, {about}" if about else name

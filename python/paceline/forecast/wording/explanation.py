@@ -16,7 +16,10 @@ from paceline.forecast.wording import bottleneck, labels, rows, terms
 from paceline.forecast.wording import verdict as verdicts
 from paceline.forecast.wording.verdict import Answer
 
-_OF_ONE = (Measure.COMPUTE, Measure.HOST_LINK, Measure.CPU_STEP, Measure.DRIVE, Measure.LESS_OFFLOADED)
+_OF_ONE = (
+    *(Measure.COMPUTE, Measure.HOST_LINK, Measure.CPU_STEP, Measure.DRIVE),
+    *(Measure.LESS_OFFLOADED, Measure.FUSED_STEP),
+)
 """Changes that concern one GPU."""
 
 
@@ -166,7 +169,7 @@ def change(one: Change) -> str:
         return name
     if one.measure is Measure.BUCKET_SIZE and about.remark is Remark.BUCKETS:
         return f"--bucket-size {terms.bucket_size(about.size)} ({units.count(about.count, 'bucket')})"
-    if one.measure is Measure.LESS_OFFLOADED:
+    if one.measure in (Measure.LESS_OFFLOADED, Measure.FUSED_STEP):
         return about.strategy
     if about.remark is Remark.BY:
         return f"--strategy {about.strategy}" if one.measure is Measure.STRATEGY else f"{about.strategy} ({name})"

@@ -67,6 +67,7 @@ _MEASURES = {
     Measure.CPU_STEP: "half the time of the optimizer's step on the CPU",
     Measure.DRIVE: "twice the rate of the drive",
     Measure.LESS_OFFLOADED: "less offloaded",
+    Measure.FUSED_STEP: "a fused optimizer step on the CPU",
 }
 
 

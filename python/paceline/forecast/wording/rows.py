@@ -8,7 +8,6 @@ from paceline._internal import units
 from paceline.catalog.compression import NONE as UNCOMPRESSED
 from paceline.catalog.libraries import ALL_AT_ONCE, NONE, UNLIMITED
 from paceline.catalog.models.workload import Workload
-from paceline.catalog.optimizers import KINDS
 from paceline.forecast import compression, sharding
 from paceline.forecast.kinds import Ground
 from paceline.forecast.result import Interval, Result
@@ -324,7 +323,7 @@ def computation(workload: Workload) -> list[str]:
         *workload.passes_words,
         *workload.offload_words,
         *workload.trained_words,
-        KINDS[workload.optimizer].title,
+        workload.optimizer_words,
         workload.hardware.under_limit,
     ]
 

@@ -106,6 +106,7 @@ _MEASURES = {
     Measure.CPU_STEP: "2x faster CPU optimizer step",
     Measure.DRIVE: "2x faster NVMe drive",
     Measure.LESS_OFFLOADED: "less offloaded",
+    Measure.FUSED_STEP: "a fused optimizer step",
 }
 WAITS = {
     Measure.LATENCY: "latency",
