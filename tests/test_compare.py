@@ -841,12 +841,35 @@ def test_a_file_that_offloads_is_compared_at_any_time(tmp_path, name, text, word
         assert (one["forecast_s"] > forecast_s) == (factor > 1), one["cause"]
 
 
+@pytest.mark.parametrize("factor", [1.5, 4.0])
+def test_offloading_comes_first_where_the_step_waits_for_it(factor):
+    words = (
+        "llama-3-8b",
+        "--gpu",
+        "a100-40gb",
+        "--gpus",
+        16,
+        "--seq",
+        4096,
+        "--sharding",
+        "zero3",
+        "--precision",
+        "o2",
+    )
+    words = (*words, "--checkpointing", "full", "--offload", "nvme", "--accumulate", 4, "--measured")
+    forecast_s = answer(*words, "9s")["forecast_s"]
+    first = answer(*words, f"{factor * forecast_s}s")["causes"][0]
+    assert first["title"] == "Offloading slower than forecast"
+    assert first["value"] == pytest.approx(factor, rel=0.05)
+
+
 def test_causes_lengthen_what_they_slow_not_what_is_offloaded():
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", 4, "--seq", 2048, "--sharding", "zero3", "--offload", "nvme")
     forecast_s = answer(*words, "--measured", "9s")["forecast_s"]
     slower = answer(*words, "--measured", f"{1.5 * forecast_s}s")["causes"]
     assert slower[0]["title"] == "Offloading slower than forecast"
     assert slower[0]["forecast_s"] == pytest.approx(1.5 * forecast_s, rel=1e-2)
-    assert not {"power-cap", "straggler", "launches", "recomputation"} & {one["cause"] for one in slower}
+    of_gpu = {"power-cap", "straggler", "launches", "recomputation", "precision"}
+    assert not of_gpu & {one["cause"] for one in slower}
     faster = answer(*words, "--measured", f"{0.5 * forecast_s}s")["causes"]
     assert "faster-offload" in {one["cause"] for one in faster}

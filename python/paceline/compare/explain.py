@@ -132,7 +132,14 @@ def explain(question: Question) -> Explanation:
 
 def _tempered(question: Question, causes: list[tuple[Explained, float]]) -> list[tuple[Explained, float]]:
     """Return causes with the probabilities that the time of a step alone supports; their sum stays as it is."""
-    weights = [weight_of(question, one.hypothesis) * min(one.share, 1 / one.share) for one, _ in causes]
+    common = [weight_of(question, one.hypothesis) for one, _ in causes]
+    others = math.fsum(
+        weight for weight, (one, _) in zip(common, causes, strict=True) if not one.hypothesis.is_of_bottleneck
+    )
+    weights = [
+        (max(others, weight) if one.hypothesis.is_of_bottleneck else weight) * min(one.share, 1 / one.share)
+        for weight, (one, _) in zip(common, causes, strict=True)
+    ]
     listed, total = math.fsum(probability for _, probability in causes), math.fsum(weights)
     return [
         (one, (1 - _MISSED) * probability + _MISSED * listed * weight / total)
@@ -191,14 +198,19 @@ def _likelihoods(question: Question) -> _Likelihoods:
         if explained is not None:
             weight = weight_of(question, hypothesis) * evidence(question, hypothesis.cause)
             weighed.append((explained, weight, likelihood))
-    others = math.fsum(weight for one, weight, _ in weighed if not one.hypothesis.is_other_reading)
+    others = math.fsum(weight for one, weight, _ in weighed if not _is_as_others(one.hypothesis))
     return _Likelihoods(
         [
-            (one, likelihood * (others + _UNKNOWN_WEIGHT if one.hypothesis.is_other_reading else weight))
+            (one, likelihood * (others + _UNKNOWN_WEIGHT if _is_as_others(one.hypothesis) else weight))
             for one, weight, likelihood in weighed
         ],
         _UNKNOWN_WEIGHT / _UNKNOWN_RANGE,
     )
+
+
+def _is_as_others(hypothesis: Hypothesis) -> bool:
+    """Whether a cause is as common as all others together."""
+    return hypothesis.is_other_reading or hypothesis.is_of_bottleneck
 
 
 def _explained(question: Question, hypothesis: Hypothesis) -> tuple[Explained | None, float]:

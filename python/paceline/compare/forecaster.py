@@ -173,7 +173,11 @@ class Forecaster:
         """Return the time with some options changed. Raises InvalidArgumentError if they cannot be."""
         if self.is_of_nccl:
             return math.fsum(it.seconds for it in self._answer(changes).times)
-        return result_of(self._prepared(changes).scenarios[0]).iteration_s
+        return result_of(self.changed(changes)).iteration_s
+
+    def changed(self, changes: Mapping[str, Any]) -> Scenario:
+        """Return the only scenario with some options changed. Raises InvalidArgumentError if they cannot be."""
+        return self._prepared(changes).scenarios[0]
 
     def _answer(self, changes: Mapping[str, Any]) -> collectives.Answer:
         answers = collectives.answers(self.words, {**self.options, **changes})

@@ -23,6 +23,8 @@ from paceline.forecast.measured import RATES, Measured, Quantity
 from paceline.forecast.nccl import Machine
 from paceline.forecast.nccl.fabrics import Alternative
 from paceline.forecast.offload import computed_s
+from paceline.forecast.result import Result
+from paceline.forecast.verdict.bottleneck import bottleneck
 
 _SOCKETS_BPS = (1e9, 100e9)
 """Rates of a node over TCP sockets in public reports: 1.9 Gbps (transformers#3274) to 40 Gbps (nccl#450, AReaL#639);
@@ -108,6 +110,8 @@ class Hypothesis:
     """Facts that speak for it before anything is measured."""
     is_other_reading: bool = False
     """Whether the measurement may as well mean this, so that it is as common as all other causes together."""
+    is_of_bottleneck: bool = False
+    """Whether most of the step waits for what it is about: likewise."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,25 @@ def _cause(name: str) -> Cause:
 
 def _of_options(question: Question, **changes: Any) -> Callable[[float], float]:  # noqa: ANN401
     return lambda _: question.forecaster.seconds(changes)
+
+
+def _of_products(question: Question, precision: str) -> Callable[[float], float]:
+    """Return the forecast with products of another precision.
+
+    What is offloaded keeps its types: they are those of the trainer's settings, not of the kernels.
+    """
+    result = question.forecast.result
+    if result is None or result.offload_s is None:
+        return _of_options(question, dtype=precision, precision=None)
+
+    def seconds(_: float) -> float:
+        own, other = (
+            question.forecaster.scenario.trace,
+            question.forecaster.changed({"dtype": precision, "precision": None}).trace,
+        )
+        return _computing(question, forward=other.forward_s / own.forward_s, backward=other.backward_s / own.backward_s)
+
+    return seconds
 
 
 def _rate(bps: float) -> str:
@@ -443,7 +466,7 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
     for precision in _from(workload, _NARROWEST_FIRST):
         yield Hypothesis(
             _cause("precision"),
-            _of_options(question, dtype=precision, precision=None),
+            _of_products(question, precision),
             words=f"{precision} instead of {workload.precision}",
         )
     if workload.attention != "unfused" and any(layer.attention is not None for layer in workload.model.layers):
@@ -480,6 +503,11 @@ def _slow_offload(workload: Workload) -> Cause:
     return replace(_cause("slow-offload"), name=offload.name, issues=offload.issues, part=part)
 
 
+def _waits_for_offload(result: Result) -> bool:
+    """Whether most of a step is what is offloaded."""
+    return bool(result.critical_path) and bottleneck(result).is_offload
+
+
 def _offload(question: Question, workload: Workload) -> Iterator[Hypothesis]:
     """Yield a slower host for what the forecast offloads, and states that are offloaded where it has them on GPUs.
 
@@ -492,6 +520,7 @@ def _offload(question: Question, workload: Workload) -> Iterator[Hypothesis]:
             _on_slower_host(question),
             Variable(*_SLOW_MEMORY, lambda factor: f"{units.factor(factor)} as slow as usual"),
             is_simulated=False,
+            is_of_bottleneck=_waits_for_offload(question.forecast.result),
         )
     if own is not None and (not own.named or STATES in own.named):
         return
@@ -699,7 +728,7 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
         )
     for precision in _from(workload, _NARROWEST_FIRST[::-1]):
         words = f"{precision} instead of {workload.precision}"
-        yield Hypothesis(_cause("lower-precision"), _of_options(question, dtype=precision, precision=None), words=words)
+        yield Hypothesis(_cause("lower-precision"), _of_products(question, precision), words=words)
     if workload.checkpointing != "none":
         words = f"none instead of {workload.checkpointing} checkpointing"
         yield Hypothesis(_cause("less-recomputation"), _of_options(question, checkpointing="none"), words=words)
