@@ -93,6 +93,8 @@ def test_misspelled_models_and_traces_get_suggestions(typed, meant):
         (("--batch", "1,2,4"), "try: --batch 1 (paceline advise searches it)"),
         (("--checkpointing", "none,full"), "'none,full' is a list, and one value is expected"),
         (("--gpu", "h100,x100"), "--gpu: unknown GPU 'x100'"),
+        *[(("--seq", word), "try: --seq max") for word in ("maximum", "mx")],
+        (("--gpus", "two"), "try: --gpus 2"),
         (("--seq", "512,x"), "--seq: must be a whole number, 1-16777216, not '512,x'"),
         (("--network", "400Gbps"), "--network: '400Gbps' is a rate, and this is how flows share a link"),
     ],

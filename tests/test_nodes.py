@@ -205,7 +205,7 @@ def test_larger_nodes_than_any_known_one_are_said(gpu, per_node, most):
     [
         *[(word, None) for word in ("gaudi3", "tpu-v5e", "h30", "gtx-1080", "")],
         *[("h100-nvl", "h100-96gb"), ("b100", "b200"), ("mi250", "mi250x"), ("mi350x", "mi355x"), ("m300", "mi300x")],
-        ("a100-pcie", "a100-80gb-pcie"),
+        *[("a100-pcie", "a100-80gb-pcie"), ("a100-40", "a100-40gb"), ("a100-80g", "a100-80gb")],
         *[("rtx-4090-ti", "rtx-4090"), ("rxt4090", "rtx-4090"), ("rtx-5080", "rtx-5090"), ("hh100", "h100")],
         *[("H100 SXM4", "h100"), ("h101", "h100"), ("b200x", "b200")],
     ],

@@ -240,7 +240,27 @@ def test_a_model_on_gpus_leads_with_what_fits(tmp_path):
 def test_a_trainers_file_is_a_workload_on_the_gpu_after_its_name(tmp_path):
     path = tmp_path / "axolotl.yml"
     path.write_text("base_model: meta-llama/Llama-3.2-1B\nadapter: lora\nlora_r: 8\nsequence_len: 1024\n")
-    assert "axolotl.yml@h100" in cli.refused("report", path, "-o", tmp_path / "report.html")
+    page = tmp_path / "report.html"
+    assert "axolotl.yml@h100" in cli.refused("report", path, "-o", page)
+    path.write_text("base_model: unheard/of\nadapter: lora\nlora_r: 8\nsequence_len: 1024\n")
+    refused = " ".join(cli.refused("report", f"{path}@h100", "-o", page).split())
+    assert "model = " in refused and "--model" not in refused
+
+
+def test_a_page_has_what_became_of_a_trainers_file(tmp_path):
+    path, page = tmp_path / "titan.toml", tmp_path / "report.html"
+    parallel = "[parallelism]\ndata_parallel_shard_degree = -1\nenable_async_tensor_parallel = true\n"
+    path.write_text(f'[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batchsize = 2\n{parallel}')
+    [chapter] = of_trace(f"{path}@h100").chapters
+    # torchtitan has neither ZeRO-1 nor ZeRO-2.
+    assert chapter.sweep.get("sharding") == ["none", "zero3", "hsdp"]
+    done = cli.call("report", f"{path}@h100", "-o", page)
+    text = " ".join(re.sub(r"<[^>]+>", " ", page.read_text()).split())
+    for shown in (text, " ".join(done.stderr.split())):
+        assert "training.local_batchsize" in shown and "training.local_batch_size" in shown
+        assert "parallelism.enable_async_tensor_parallel" in shown
+    assert "data_parallel_shard_degree -1 --sharding zero3" in text
+    assert "llama-3-8b, zero3 (FSDP), 64x H100: " in text and "does not fit, " not in text
 
 
 def test_a_trainers_file_is_reported_where_its_batch_and_degrees_permit(tmp_path):

@@ -105,6 +105,10 @@ def test_a_job_that_does_not_fit_names_the_remedy(model: str) -> None:
     assert cli.facts(text)["Memory"] == f"{parts} 0.45 GB besides: CUDA context"
     answer = json.loads(run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "580MB", "--json"))
     assert [one["sharded"]["fits"] for one in answer] == [False, True]
+    # The fastest that fits leads, and the table has what does not fit last.
+    text = run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "580MB", "--bandwidth", "1Gbps")
+    assert text.startswith("blocks, zero3 (FSDP), 8 GPUs: ") and " that fits" in cli.facts(text)["Strategy"]
+    assert text.index("\nzero3 ") < text.index("\nnone (DDP) ")
     text = " ".join(run(model, "--gpus", "8", "--sharding", "zero1,zero3", "--memory", "1GB").split())
     assert "does not fit" not in text
     assert "zero3" in text

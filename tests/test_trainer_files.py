@@ -1164,15 +1164,26 @@ def test_adapters_without_autocast_are_in_fp32(tmp_path):
     assert "precision" not in options(tmp_path, "own.yml", f"{text}bf16: true\n")
 
 
+@pytest.mark.parametrize(("arguments", "types"), [("", "fp32"), ("--bf16", "bf16, recipe o2")])
+def test_of_a_missing_file_of_deepspeeds_the_types_are_the_trainers(tmp_path, arguments, types):
+    line = "deepspeed --num_gpus=4 tune.py --deepspeed ds_zero2.json --model_name_or_path meta-llama/Llama-3.1-8B"
+    path = written(tmp_path, "own.sh", f"{line} --per_device_train_batch_size 4 {arguments}\n")
+    shown = " ".join(cli.output("simulate", path, "--gpu", "h100", "--seq", 512).split())
+    assert f"512 tokens, {types}, " in shown and ", zero2, 4x H100: " in shown
+
+
 def test_two_types_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="fp16: contradicts bf16"):
         options(tmp_path, "own.yaml", f"{PURE}bf16: true\nfp16: true\n")
 
 
-@pytest.mark.parametrize("value", ["²", "--1", "1__0", "1_", "٣", "-"])
+@pytest.mark.parametrize("value", ["²", "--1", "two", "1_", "٣", "-"])
 def test_text_that_is_no_whole_number_is_refused(tmp_path, value):
-    with pytest.raises(InvalidArgumentError, match="micro_batch_size: must be a whole number"):
+    with pytest.raises(InvalidArgumentError, match="micro_batch_size: must be a whole number") as raised:
         options(tmp_path, "own.yml", f'base_model: NousResearch/Meta-Llama-3-8B\nmicro_batch_size: "{value}"\n')
+    near = {"two": 2, "1_": 1, "٣": 3}.get(value)
+    number = f"micro_batch_size: {near}" if near else "a whole number for micro_batch_size"
+    assert raised.value.remedy == number
     made = options(tmp_path, "own.toml", f'{TORCHTITAN}selective_ac_option = "op"\n')
     titan = TORCHTITAN.replace('mode = "selective"', f'mode = "selective"\nselective_ac_option = "{value}"')
     assert options(tmp_path, "own.toml", titan)["checkpointing"] == made["checkpointing"]

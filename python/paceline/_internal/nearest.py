@@ -47,11 +47,14 @@ def like_gpu(word: str, known: Mapping[str, Sequence[str]]) -> str | None:
         if _gpu_key(typed) in map(_gpu_key, names):
             return name
     begun = re.compile(rf"{re.escape(typed)}(?!\d)")
-    # A GPU's own name first, then what it stands for.
+    # A GPU's own name first, then what it stands for; of several, the shortest: `a100-40` is `a100-40gb` without PCIe.
     for own_only in (True, False):
-        for name, names in known.items():
-            if len(typed) > 1 and any(begun.match(one.lower()) for one in ((name,) if own_only else names)):
-                return name
+        lengths = {
+            name: min((len(one) for one in ((name,) if own_only else names) if begun.match(one.lower())), default=0)
+            for name, names in known.items()
+        }
+        if len(typed) > 1 and (able := [name for name, length in lengths.items() if length]):
+            return min(able, key=lambda name: lengths[name])
     letters, number = _series(typed)
     by_number = [name for name in known if number and _series(name)[1] == number]
     # `h101` and `h1000` are slips; `a30` is another GPU.

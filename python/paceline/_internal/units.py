@@ -138,6 +138,13 @@ def watts(text: str) -> float | None:
 
 
 _BINARY = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)([kKmM])")
+_SPELLED = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def spelled_count(text: str) -> int | None:
+    """Return the number that an English word is, up to twelve; None for other text."""
+    word = text.strip().lower()
+    return _SPELLED.index(word) if word in _SPELLED else None
 
 
 def binary_count(text: str) -> int | float | None:

@@ -274,7 +274,6 @@ def _model(reading: Reading, given: Given) -> Workload:
     named = given.values.pop("model", None)
     if named is not None:
         return str(named)
-    option = SETTINGS["model"].source(given.given_by).name
     if reading.model is None:
         for field in reading.model_fields:
             reading.check_set(field, "{model=llama-3.1-8b}")
@@ -284,7 +283,7 @@ def _model(reading: Reading, given: Given) -> Workload:
         field = reading.label(reading.model_fields[0]) if reading.model_fields else "the model"
         raise InvalidArgumentError(
             f"{reading.path!s:.200}: {field}: '{reading.model!s:.80}' is no built-in model, nor in the local cache",
-            remedy=f"{option} NAME (list: paceline list models), or {option} with its config.json",
+            remedy="{model=NAME} (list: paceline list models), or {model} with its config.json",
         )
     return config
 
@@ -295,6 +294,10 @@ def _drop_contradicted(reading: Reading, given: Mapping[str, Any]) -> None:
         reading.drop("precision")
     if "precision" in given:
         reading.drop("dtype")
+    own = reading.options.get("precision") if "precision" in reading.fields_of else None
+    if own == "o2" and reading.effective("dtype") in ("fp32", "tf32"):
+        # Of a file of DeepSpeed's that is not there, only the stage is known: its types are the trainer's (`auto`).
+        reading.forget("precision")
     if given.get("lora") == NONE:
         for name in _BESIDE_ADAPTERS:
             reading.drop(name)

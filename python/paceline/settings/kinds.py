@@ -26,7 +26,7 @@ from paceline._internal.documents import read_small
 from paceline._internal.files import NO_DASH, NO_WORKING_DIRECTORY, working_directory_is_gone
 from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
-from paceline._internal.units import binary_count, shown
+from paceline._internal.units import binary_count, shown, spelled_count
 from paceline.catalog import compression, losses, optimizers
 from paceline.catalog.adapters import parse_adapter
 from paceline.catalog.dtypes import DTYPE_BYTES, SHORT_DTYPES
@@ -96,8 +96,8 @@ def _integer(value: object) -> int | None:
 _POWER_OF_TEN = re.compile(r"\d{1,12}(\.\d{1,12})?[eE]\+?\d{1,2}", re.ASCII)
 
 
-def whole(least: int, most: int, words: str = "N") -> Kind:
-    """Whole numbers in a range; text with digits is accepted, too."""
+def whole(least: int, most: int, words: str = "N", usual: int = 8) -> Kind:
+    """Whole numbers in a range; text with digits is accepted, too. `usual`: the number to try instead of text."""
 
     def check(value: object) -> int:
         integer = _integer(value)
@@ -108,8 +108,10 @@ def whole(least: int, most: int, words: str = "N") -> Kind:
             integer = int(float(value)) if float(value).is_integer() else None
         if integer is None:
             typed = "None" if value is None else f"'{shown(value)}'"
+            spelled = spelled_count(value) if isinstance(value, str) else None
+            near = max(least, min(most, usual if spelled is None else spelled))
             raise InvalidArgumentError(
-                f"must be a whole number, {least}-{most}, not {typed}", remedy=f"{{this={max(least, min(most, 8))}}}"
+                f"must be a whole number, {least}-{most}, not {typed}", remedy=f"{{this={near}}}"
             )
         if not least <= integer <= most:
             raise InvalidArgumentError(
@@ -120,9 +122,9 @@ def whole(least: int, most: int, words: str = "N") -> Kind:
     return Kind(words, check, python="int", checked="int", rust="u32" if most < 2**32 else "u64")
 
 
-def count(least: int, most: int) -> Kind:
+def count(least: int, most: int, usual: int = 8) -> Kind:
     """Whole numbers, also with the k or M that people write for 1,024 and 1,048,576 tokens, samples or GPUs."""
-    plain = whole(least, most)
+    plain = whole(least, most, usual=usual)
 
     def check(value: object) -> int:
         made = binary_count(value) if isinstance(value, str) else None
@@ -316,10 +318,22 @@ def longest_refused() -> InvalidArgumentError:
 
 def or_word(word: str, kind: Kind) -> Kind:
     """A word that stands for itself, or a value of another kind."""
+
+    def check(value: object) -> Any:  # noqa: ANN401
+        given = _lower(value)
+        if given == word:
+            return word
+        try:
+            return kind.check(value)
+        except InvalidArgumentError:
+            if isinstance(given, str) and (given.startswith(word) or nearest(given, [word])):
+                raise InvalidArgumentError(f"'{shown(value)}' is unknown", remedy=f"{{this={word}}}") from None
+            raise
+
     return replace(
         kind,
         words=f"{word}|{kind.words}",
-        check=lambda value: word if _lower(value) == word else kind.check(value),
+        check=check,
         python=kind.python if "str" in kind.python.split(" | ") else f"{kind.python} | str",
     )
 
@@ -989,7 +1003,7 @@ WORKERS = count(1, MOST_WORKERS)
 SEVERAL_WORKERS = several(WORKERS)
 BATCH = count(1, 2**32 - 1)
 GLOBAL_BATCH = count(1, 2**31)
-_LENGTH = count(1, 2**24)
+_LENGTH = count(1, 2**24, usual=4096)
 SEQUENCE = replace(_LENGTH, check=_sequence)
 SERVERS = whole(1, MOST_SERVERS)
 SEVERAL_SERVERS = several(SERVERS)

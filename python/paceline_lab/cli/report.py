@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from paceline._internal.console import say
+from paceline._internal.console import remark, say
 from paceline._internal.files import check_writable, make_folder
 from paceline.cli.command import Command
 from paceline.cli.completion import complete
@@ -43,7 +43,16 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
         make_folder("--png", png)
     suffix = spec.suffix.lower()
     is_trace = suffix == ".json" or (suffix != ".toml" and (not spec.exists() or is_candidate(spec)))
-    specification = of_trace(str(spec)) if is_trace else read(spec)
+    workload = str(spec) if is_trace else None
+    try:
+        specification = of_trace(str(spec)) if is_trace else read(spec)
+    except InvalidArgumentError as error:
+        raise _as_keys(error, workload) from None
+    for chapter in specification.chapters:
+        if chapter.file is not None:
+            for note in (*chapter.file.slips, chapter.file.left_out):
+                if note:
+                    remark(note)
     from paceline_lab.report.chapters import simulated
     from paceline_lab.report.document import write
 
@@ -51,5 +60,18 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
         try:
             chapters = simulated(specification, bar)
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{spec}: {error}", remedy=error.remedy) from None
+            raise _as_keys(error.within(str(spec)), workload) from None
     say([f"wrote {path}" for path in write(specification, chapters, output, png)])
+
+
+def _as_keys(error: InvalidArgumentError, workload: str | None) -> InvalidArgumentError:
+    """Return the error with a remedy whose settings are fields of a chapter: the command has no options for them.
+
+    `workload`: what the report is of without a specification; None if there is one.
+    """
+    remedy = error.remedy_as("key")
+    if remedy is None or remedy == error.remedy_as("flag"):
+        return error
+    if workload is not None:
+        remedy = f'{remedy} (in a SPEC.toml, whose [[chapter]] has trace = "{workload:.200}")'
+    return InvalidArgumentError(str(error), remedy=remedy)

@@ -14,7 +14,7 @@ from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.verdict.advice import Verdict, advise
 from paceline.forecast.verdict.explain import Explanation, explain
-from paceline.forecast.verdict.groups import Group, grouped
+from paceline.forecast.verdict.groups import Group, grouped, is_too_large
 from paceline.forecast.verdict.remedy import Proposed, proposed
 from paceline.forecast.wording import rows, verdict
 from paceline.forecast.wording.verdict import Answer
@@ -73,11 +73,6 @@ def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simu
 
 def _proposed(chapter: Chapter, of: Verdict) -> Proposed | None:
     return proposed(chapter.typed, chapter.sweep, of.group.scenario(of.result), of.result)
-
-
-def is_too_large(result: Result) -> bool:
-    """Whether it needs more memory than a GPU has."""
-    return result.sharded is not None and result.sharded.fits is False
 
 
 def _timeline(number: int, chapter: Chapter, groups: Sequence[Group]) -> tuple[Result | None, list[Any]]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from paceline._internal import units
 from paceline.forecast.output import plotting, style
 from paceline.forecast.result import Result
+from paceline.forecast.verdict.groups import is_too_large
 from paceline.forecast.wording import terms
 from paceline.forecast.wording.rows import distinct
 from paceline.forecast.wording.sharding import held_bytes
 
-from paceline_lab.report.chapters import Simulated, is_too_large
+from paceline_lab.report.chapters import Simulated
 from paceline_lab.report.lanes import draw as draw_lanes
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def charts(chapter: Simulated) -> Iterator[Chart]:
     """Return the charts of a chapter's runs."""
     with style.context():
         yield from _curves(chapter)
-        ranked = fitting_first(chapter.largest.fastest_first())
+        ranked = chapter.largest.fastest_first()
         first = ranked[0]
         noun = plotting.noun_of(chapter.results, chapter.chapter.prepared.noun)
         at = f"{units.count(first.workers, noun)}, {units.rate(first.bandwidth_bps)}"
@@ -68,11 +69,6 @@ def charts(chapter: Simulated) -> Iterator[Chart]:
                 "it exposed communication",
                 draw_lanes(chapter.events, _TIMELINE_WIDTH),
             )
-
-
-def fitting_first(results: Sequence[Result]) -> list[Result]:
-    """Return results in their order, but those that do not fit after all that do."""
-    return sorted(results, key=is_too_large)
 
 
 def _ranked_by(results: Sequence[Result]) -> str:

@@ -14,7 +14,9 @@ from paceline._internal.files import replaced
 from paceline.forecast.output import plotting
 from paceline.forecast.output.html import FACTS_STYLE, LEGEND_STYLE, answer, facts, legend, notes, table
 from paceline.forecast.result import Result
+from paceline.forecast.trainer_file import TrainerFile
 from paceline.forecast.wording import explanation as explanations
+from paceline.forecast.wording import trainer_file as trainer_files
 
 from paceline_lab.report.chapters import Simulated
 from paceline_lab.report.charts import Chart, charts
@@ -32,7 +34,8 @@ svg { width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0; font-size: .9rem; }
 th, td { padding: .25em .8em; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
-th { vertical-align: bottom; } .name { text-align: left; position: sticky; left: 0; background: #fff; }
+th { vertical-align: bottom; } .text { text-align: left; }
+.name { text-align: left; position: sticky; left: 0; background: #fff; }
 .notes { color: #555; font-size: .9rem; }
 tr.best td { font-weight: 600; } footer { margin: 3rem 0 1rem; color: #555; font-size: .85rem; }
 nav a { margin-right: 1em; }
@@ -82,7 +85,8 @@ def _chapter(number: int, chapter: Simulated, drawn: Sequence[Chart]) -> str:
     lines += [_paragraphs([chapter.chapter.text]), *map(answer, chapter.answers)]
     lines.append('<div class="charts">')
     lines += [_figure(number, chart) for chart in drawn]
-    lines += ["</div>", _explained(chapter), _table(chapter), notes(chapter.notes), "</section>"]
+    lines += ["</div>", _explained(chapter), _table(chapter), notes(chapter.notes)]
+    lines += [_of_file(chapter.chapter.file) if chapter.chapter.file is not None else "", "</section>"]
     return "\n".join(lines)
 
 
@@ -124,6 +128,21 @@ def _explained(chapter: Simulated) -> str:
         else ""
     )
     return f"{facts(explanations.further(explanation))}{changes}"
+
+
+def _of_file(file: TrainerFile) -> str:
+    """Return what became of the fields of a trainer's file: a table of those that are read, and facts on the others."""
+    read = "".join(
+        f'<tr><td class="name">{html.escape(row.field)}</td><td class="text">{html.escape(row.value)}</td>'
+        f'<td class="text">{html.escape(row.words)}</td></tr>'
+        for row in trainer_files.read(file)
+    )
+    head = f'<th class="name">Read from {html.escape(file.path.name)}</th><th class="text">value</th>'
+    return (
+        f"<p>{html.escape(trainer_files.headline(file))}</p>"
+        f'<div class="scroll"><table><thead><tr>{head}<th class="text">option</th></tr></thead><tbody>{read}</tbody>'
+        f"</table></div>{facts(trainer_files.others(file))}"
+    )
 
 
 def _table(chapter: Simulated) -> str:

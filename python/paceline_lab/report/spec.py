@@ -13,12 +13,14 @@ from paceline._internal.files import unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.models.names import resolve
-from paceline.catalog.models.spec import is_recorded, split_word
+from paceline.catalog.models.spec import is_file, is_recorded, split_word
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding
 from paceline.forecast.prepare import Prepared, prepare
+from paceline.forecast.remedies import has
 from paceline.forecast.request import Sweep
+from paceline.forecast.trainer_file import TrainerFile, is_candidate
 from paceline.forecast.typed import Typed
 from paceline.settings.table import of_place
 
@@ -41,6 +43,8 @@ class Chapter:
     sweep: Sweep
     typed: Typed
     """The request as `paceline simulate` takes it."""
+    file: TrainerFile | None
+    """The trainer's file that it is of, described; None for other workloads."""
     prepared: Prepared
     explained: bool
     shown: tuple[str | None, int | None] | None
@@ -91,16 +95,28 @@ def of_trace(trace: str) -> Spec:
 
     Of a model on GPUs, the shardings are compared, since its strategy is the library's.
 
-    `trace` is a file or a model's name, as for `paceline simulate`.
+    Of a trainer's file, its own sharding is among them, and those are left out that its trainer does not have.
+
+    `trace` is a file or a model's name, as for `paceline simulate`; a recording, too, may have a GPU after @.
     """
-    entry = {"trace": trace, "workers": [2, 4, 8, 16, 32, 64], "explain": True}
-    if of_model := _of_model(trace):
+    named, options = split_word(trace)
+    entry: dict[str, Any] = {"trace": trace, "workers": [2, 4, 8, 16, 32, 64], "explain": True}
+    file = None
+    if set(options) == {"gpu"} and is_file(named) and not is_candidate(named) and resolve(named) is None:
+        entry |= {"trace": named, "gpu": options["gpu"], "gpus": entry.pop("workers")}
+    elif of_model := _of_model(trace):
         del entry["workers"]
-        is_alone = of_model[max(of_model)].machine().gpus_per_node == 1
+        largest = of_model[max(of_model)]
+        is_alone = largest.machine().gpus_per_node == 1
         shardings = [name for name in SHARDINGS if not (is_alone and sharding.in_groups(name))]
+        if largest.file is not None:
+            own, lacks = largest.file.options.get("sharding"), largest.file.lacks
+            shardings = [name for name in shardings if name == own or has(lacks, {"sharding": name})]
+            shardings += [own] if own is not None and own not in shardings else []
+            file = Sweep.of(trace, {"gpus": list(of_model)}, "report", "key").described_file(shardings)
         entry |= {"gpus": list(of_model), "sharding": shardings, "strategy": ["native"]}
     title = Path(trace).stem if trace.endswith(".json") else Path(trace).name if "/" in trace else trace
-    return Spec(title, "", (_chapter("report", {**entry, "title": "Scaling"}),))
+    return Spec(title, "", (_chapter("report", {**entry, "title": "Scaling"}, file),))
 
 
 def _of_model(trace: str) -> dict[int, Sweep]:
@@ -133,7 +149,8 @@ def _of_model(trace: str) -> dict[int, Sweep]:
         raise InvalidArgumentError(error.reason, remedy=f"{trace}@h100 (list: paceline list gpus)") from None
 
 
-def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
+def _chapter(where: str, entry: Mapping[str, Any], file: TrainerFile | None = None) -> Chapter:
+    """Check a chapter. `file`: its trainer's file, if it is described already. Raises InvalidArgumentError."""
     settings = [name for setting in of_place("report") for name in (setting.name, setting.also) if name]
     _known(where, entry, (*_OWN, *settings))
     trace = _text(where, entry, "trace")
@@ -148,6 +165,7 @@ def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
     try:
         sweep = Sweep.of(trace, given, "report", "key", where=where)
         prepared = prepare(sweep)
+        file = file or sweep.described_file()
     except InvalidArgumentError as error:
         if error.source is None:
             error.within(where)
@@ -158,6 +176,7 @@ def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
         sweep=sweep,
         typed=Typed.of("simulate", trace, given, "key"),
         prepared=prepared,
+        file=file,
         explained=explained,
         shown=_shown(where, entry.get("timeline", {})),
     )

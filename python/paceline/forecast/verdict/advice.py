@@ -16,7 +16,7 @@ from paceline.forecast.lowering import LONG, is_long
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.verdict.bottleneck import MIN_GAIN, Bound, Relief, bound, reliefs
-from paceline.forecast.verdict.groups import Group, largest
+from paceline.forecast.verdict.groups import Group, is_too_large, largest
 from paceline.forecast.verdict.slow_links import SlowLinks, slow_links
 
 _FEW = 3
@@ -140,7 +140,8 @@ def _bubble(workload: Workload) -> Bubble:
 
 
 def _faster_still(group: Group, fastest: Result) -> Result | None:
-    able = [one for one in group.results if _has_its_switch(group.scenario(one))]
+    able = [one for one in group.results if is_too_large(one) == is_too_large(fastest)]
+    able = [one for one in able if _has_its_switch(group.scenario(one))]
     best = min(able, key=lambda one: one.iteration_s, default=fastest)
     return best if fastest.iteration_s / best.iteration_s > MIN_GAIN else None
 

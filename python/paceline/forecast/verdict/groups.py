@@ -52,19 +52,25 @@ class Group:
         return len({one.strategy for one in self.results}) == len(self.results)
 
     def fastest_first(self) -> list[Result]:
-        """Return results by iteration time; those that look equal in the table stay in the requested order."""
-        return sorted(self.results, key=lambda result: float(f"{result.iteration_s:.3e}"))
+        """Return results by iteration time, those that do not fit last.
+
+        Those that look equal in the table stay in the requested order.
+        """
+        return sorted(self.results, key=lambda result: (is_too_large(result), float(f"{result.iteration_s:.3e}")))
 
     def ranked(self) -> list[Result]:
-        """Return results by iteration time, without those that need what was not asked for, unless all do."""
+        """Return results, fastest first, without those that need what was not asked for, unless all do."""
         ranked = self.fastest_first()
         return [result for result in ranked if find_strategy(result.strategy).extras <= self.requested_extras] or ranked
 
     def library_default(self) -> Result | None:
-        """Return the fastest forecast of what the library runs by itself; None for bare schedules, or without one."""
+        """Return the fastest forecast of what the library runs by itself; None for bare schedules, or without one.
+
+        One that fits comes before all that do not.
+        """
         pairs = zip(self.scenarios, self.results, strict=True)
         runs = [result for it, result in pairs if not it.library.is_bare and result.strategy == it.library.strategy]
-        return min(runs, key=lambda result: result.iteration_s, default=None)
+        return min(runs, key=lambda result: (is_too_large(result), result.iteration_s), default=None)
 
     def with_interval(self) -> Result:
         """Return the fastest forecast that has an interval; if none has one, the fastest, which says why."""
@@ -75,6 +81,11 @@ class Group:
         """Return the forecast that a verdict is about: what the library runs by itself, or else the fastest."""
         runs = self.library_default()
         return self.ranked()[0] if runs is None or runs.workers == 1 else runs
+
+
+def is_too_large(result: Result) -> bool:
+    """Whether it needs more memory than a GPU has."""
+    return result.sharded is not None and result.sharded.fits is False
 
 
 def _ways(result: Result) -> tuple[str | int | None, ...]:

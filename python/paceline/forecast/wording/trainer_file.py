@@ -15,15 +15,28 @@ if TYPE_CHECKING:
 
 def lines(file: TrainerFile) -> list[str]:
     """Return the table of the fields that were read, and below it what became of the others."""
-    read = [row for row in file.rows if row.fate == "read" and row.options]
     columns = [
         Column(f"Read from {file.path.name}", left=True),
         Column("value", left=True),
         Column("option", left=True),
     ]
-    cells = [[row.field, row.value, row.words] for row in read]
-    others = list(_others(file))
-    return [f"{file.path.name} is a file of {file.trainer}", "", *render(columns, [cells]), "", *block(others)]
+    cells = [[row.field, row.value, row.words] for row in read(file)]
+    return [headline(file), "", *render(columns, [cells]), "", *block(others(file))]
+
+
+def headline(file: TrainerFile) -> str:
+    """Return whose file it is."""
+    return f"{file.path.name} is a file of {file.trainer}"
+
+
+def read(file: TrainerFile) -> list[Row]:
+    """Return the fields that options were taken from."""
+    return [row for row in file.rows if row.fate == "read" and row.options]
+
+
+def others(file: TrainerFile) -> list[Fact]:
+    """Return what became of the other fields, and what is assumed where the file says nothing."""
+    return list(_others(file))
 
 
 def _others(file: TrainerFile) -> Iterator[Fact]:

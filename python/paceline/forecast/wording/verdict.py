@@ -16,7 +16,7 @@ from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Sharded
 from paceline.forecast.verdict.advice import Bubble, Details, Verdict
 from paceline.forecast.verdict.bottleneck import MIN_GAIN, largest
-from paceline.forecast.verdict.groups import Group
+from paceline.forecast.verdict.groups import Group, is_too_large
 from paceline.forecast.verdict.remedy import Proposed
 from paceline.forecast.verdict.slow_links import SlowLinks
 from paceline.forecast.wording import bottleneck, remedies, rows, sharding, terms
@@ -367,6 +367,12 @@ def _without(best: Result | None) -> str:
     return f" without {units.listed(needs, 'or')}" if needs else ""
 
 
+def _that_fits(group: Group, fastest: Result) -> str:
+    """Return ` that fits`, if a faster row does not."""
+    faster = [one for one in group.results if one.iteration_s < fastest.iteration_s]
+    return " that fits" if not is_too_large(fastest) and any(map(is_too_large, faster)) else ""
+
+
 def _unmeasured(result: Result, group: Group) -> str:
     """Return a remark in brackets, if nobody has published a measurement of the library with this strategy."""
     ground = result.ground
@@ -386,7 +392,7 @@ def _strategy(one: Verdict) -> list[str]:
             lines.append(f"{name} is {units.factor(gain)} faster{_unmeasured(fastest, group)}")
         elif group.has_several:
             is_equal = units.duration(fastest.iteration_s, 4) == units.duration(result.iteration_s, 4)
-            others = "no other" if group.has_one_strategy is False else "no other row"
+            others = f"no other{'' if group.has_one_strategy is False else ' row'}{_that_fits(group, fastest)}"
             slower = f"{others} is faster" if is_equal else f"{others} is more than {_NO_GAIN} faster"
             lines.append(slower + _without(one.still))
     elif group.has_several:
@@ -411,13 +417,14 @@ def _ranking(group: Group, fastest: Result, without: str) -> list[str]:
     ranked = group.ranked()
     equal = [one for one in ranked if one is not fastest and units.duration(one.iteration_s, 4) == takes]
     name = rows.named(fastest, group)
+    best = f"the fastest{that_fits}" if (that_fits := _that_fits(group, fastest)) else "fastest"
     if len(equal) == len(ranked) - 1:
         lines = ["all are as fast"] if len(equal) > 1 else [f"{name} and {rows.named(equal[0], group)} are as fast"]
     elif equal:
         others = rows.named(equal[0], group) if len(equal) == 1 else f"{len(equal)} others"
-        lines = [f"{name} is fastest{without}, with {others}"]
+        lines = [f"{name} is {best}{without}, with {others}"]
     else:
-        lines = [f"{name} is fastest{without}"]
+        lines = [f"{name} is {best}{without}"]
     first = group.results[0]
     if first.iteration_s > fastest.iteration_s * MIN_GAIN:
         times = units.factor(first.iteration_s / fastest.iteration_s)

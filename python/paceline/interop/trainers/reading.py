@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline._internal.nearest import nearest
-from paceline._internal.units import binary_count
+from paceline._internal.units import binary_count, spelled_count
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.heads import architecture_of
 from paceline.errors import InvalidArgumentError
@@ -198,8 +198,11 @@ class Reading:
         if isinstance(value, float) and value.is_integer() and abs(value) < _MOST:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _MOST:
+            problem = f"must be a whole number, at least {least}, not {_quoted(value)}"
             near = _near_whole(value, least)
-            raise self.wrong(name, f"must be a whole number, at least {least}, not {_quoted(value)}", str(near))
+            if near is None:
+                raise self.refused(name, problem, f"a whole number for {self._own_label(name)}")
+            raise self.wrong(name, problem, str(near))
         return value
 
     def number(self, *names: str) -> int | None:
@@ -660,13 +663,15 @@ def missing_file(path: Path, field_name: str, word: str) -> InvalidArgumentError
     return InvalidArgumentError(f"{path!s:.200}: {where}{word:.200}: no such file", remedy=remedy)
 
 
-def _near_whole(value: Value, least: int) -> int:
-    """Return the whole number that a value may mean: 4096 of `4k`, 2048 of `2,048` or 2048.5; else a usual one."""
+def _near_whole(value: Value, least: int) -> int | None:
+    """Return the whole number that a value may mean: 4096 of `4k`, 2048 of `2,048` or 2048.5, 2 of `two`; else None."""
     plain = str(value).strip().lower().replace(",", "").replace("_", "")
+    if (spelled := spelled_count(plain)) is not None:
+        return max(least, spelled)
     with suppress(ValueError, OverflowError, InvalidArgumentError):
         meant = binary_count(plain.upper() if plain.endswith("m") else plain) or float(plain)
         return max(least, min(int(meant), _MOST - 1))
-    return 8
+    return None
 
 
 def _is_word(text: str) -> bool:
