@@ -531,7 +531,17 @@ def test_without_adapters_a_file_trains_in_its_own_precision(tmp_path):
     text = cli.call("simulate", path, "--gpu", "h100", "--gpus", 8, "--lora", "none").stdout
     setup = " ".join(text.partition("Read from")[0].split())
     assert "recipe bf16" in setup and "LoRA" not in text and "nf4" not in setup
-    assert re.search(r"load_in_4bit +true +dropped", text)
+    assert re.search(r"load_in_4bit +true +--quantize nf4-double\s+\(overridden\)", text)
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp16", "fp32"])
+def test_a_file_keeps_its_recipe_with_types_that_it_has(tmp_path, dtype):
+    path = written(tmp_path, "ds_config.json")
+    text = cli.call("simulate", path, "--gpu", "h100", "--gpus", 8, *MODEL, "--dtype", dtype).stdout
+    setup, rows = (" ".join(part.split()) for part in text.split("Read from"))
+    assert f", {dtype}, " in setup
+    assert ("recipe o2" in setup) == (dtype != "fp32")
+    assert ("--precision o2 (overridden)" in rows) == (dtype == "fp32")
 
 
 def test_what_is_missing_names_its_option(tmp_path):

@@ -31,7 +31,7 @@ _BYTES = {"float8_e4m3fn": 1, "bfloat16": 2, "float16": 2, "float32": 4}
 _SIXTEEN_BITS = ("bf16", "fp16")
 COMPUTED: dict[str, Sequence[str]] = {
     "mixed": _SIXTEEN_BITS,
-    "o2": _SIXTEEN_BITS,
+    "o2": (*_SIXTEEN_BITS, "fp8"),
     "megatron": (*_SIXTEEN_BITS, "fp8"),
     "fp8": ("fp8",),
     "fsdp-mixed": (*_SIXTEEN_BITS, "fp8"),
@@ -141,11 +141,10 @@ def precision_of(name: str, precision: str | None, hardware: Hardware) -> str:
     if precision is None:
         return next(one for one in able if one in known)
     if precision not in able:
-        other = next(recipe for recipe, those in COMPUTED.items() if precision in those)
         raise InvalidArgumentError(
             f"{precision} contradicts {name}, which computes in {computes}",
             setting="dtype",
-            remedy=f"{{precision={other}}}, or drop {{dtype}}",
+            remedy=f"{{precision={recipe_of(None, precision).name}}}, or drop {{dtype}}",
         )
     return precision
 

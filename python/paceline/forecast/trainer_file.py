@@ -13,6 +13,7 @@ from paceline.catalog.models.config import Config
 from paceline.catalog.models.names import of_script
 from paceline.catalog.models.traits import TRANSFORMER_ENGINE
 from paceline.catalog.offload import PARAMETERS
+from paceline.catalog.recipes import COMPUTED
 from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
 from paceline.settings.kinds import NONE
@@ -290,7 +291,8 @@ def _model(reading: Reading, given: Given) -> Workload:
 
 def _drop_contradicted(reading: Reading, given: Mapping[str, Any]) -> None:
     """Drop options of the file that what was given makes meaningless."""
-    if "dtype" in given:
+    computed = COMPUTED.get(str(reading.options.get("precision")), ())
+    if any(dtype not in computed for dtype in _listed(given.get("dtype", list(computed)))):
         reading.drop("precision")
     if "precision" in given:
         reading.drop("dtype")
@@ -320,8 +322,9 @@ def _drop_contradicted(reading: Reading, given: Mapping[str, Any]) -> None:
             target, _, parts = str(reading.options.get("offload", "")).partition(":")
             if PARAMETERS in parts:
                 left = [part for part in parts.split(",") if part != PARAMETERS]
-                reading.options |= {"offload": f"{target}:{','.join(left)}"}
-                if not left:
+                if left:
+                    reading.options |= {"offload": f"{target}:{','.join(left)}"}
+                else:
                     reading.drop("offload")
         if any(one in (*sharding.GATHERED, "none") for one in kinds):
             reading.drop("bucket_size")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from paceline.catalog.recipes import COMPUTED
 from paceline.interop.trainers.document import beside, document
 from paceline.interop.trainers.reading import AUTO, Reading, Trainer
 from paceline.interop.trainers.words import eager_kernels, take_optimizer
@@ -97,7 +98,7 @@ def _precision(reading: Reading) -> None:
     elif dtype is None:
         reading.default("dtype", "fp32", "FP32, as neither bf16 nor fp16 is enabled", "--dtype bf16")
         reading.take("dtype", "fp32", *(f"{name}.enabled" for name in ("bf16", "fp16")))
-    if left and reading.effective("dtype") in ("bf16", "fp16"):
+    if left and reading.effective("dtype") in COMPUTED["o2"]:
         reading.take("precision", "o2", *(f"{name}.enabled" for name in left))
 
 

@@ -149,6 +149,8 @@ class Reading:
         """Options that give way to those of the files that this one names."""
         self.winning: set[str] = set()
         """Options that the file which names this one says itself."""
+        self._dropped: dict[str, Any] = {}
+        """Values of options that what was given contradicts."""
         self._consulted: dict[str, str] = {}
         self._readable: set[str] = set()
         """Fields that this trainer's reader asks for."""
@@ -538,7 +540,8 @@ class Reading:
 
     def drop(self, setting: str) -> None:
         """Drop an option that what was given contradicts; its fields say so."""
-        self.options.pop(setting, None)
+        if setting in self.options:
+            self._dropped[setting] = self.options.pop(setting)
 
     def forget(self, setting: str) -> None:
         """Drop an option that is another's default, without a word."""
@@ -552,6 +555,8 @@ class Reading:
         `spelled`: how a setting with a value is typed.
         """
         for one in self.included:
+            for name in self._dropped:
+                one.drop(name)
             one.winning = {name for name, value in one.options.items() if self.options.get(name) != value}
         return [*self._own(spelled), *(row for one in self.included for row in one.rows(spelled))]
 
@@ -631,7 +636,7 @@ class Reading:
         elif setting in self.options:
             own = spelled(setting, self.options[setting])
         else:
-            return "dropped, as what was given contradicts it"
+            return f"{spelled(setting, self._dropped.get(setting, True))} (overridden)"
         return f"{own} ({self.winner})" if self._is_overridden(setting) else str(own)
 
     def source(self, setting: str) -> tuple[str, ...]:
