@@ -108,7 +108,11 @@ def test_a_name_is_shown_and_other_words_are_refused():
     assert cli.output("list", "gpus", "RTX", "4090").startswith("rtx-4090: ")
     assert cli.output("list", "traces", "resnet50").startswith("resnet-50: ")
     for kind in ("instances", "gpus", "clusters", "models", "traces", "strategies", "libraries"):
-        assert "unknown " in cli.refused("list", kind, "nosuchthing", "h100")
+        assert "unknown " in cli.refused("list", kind, "nosuchthing")
+        assert "nothing has all of 'nosuchthing h100' in its name" in cli.refused("list", kind, "nosuchthing", "h100")
+    # The words that do match, and the nearest name.
+    assert "try: paceline list clusters a100\n" in cli.refused("list", "clusters", "a100", "mi")
+    assert "try: paceline list gpus rtx, or rtx-5090\n" in cli.refused("list", "gpus", "rtx", "5080")
     # Options of one model, and a copy, need its name.
     assert "unknown model 'llama-3.1'" in cli.refused("list", "models", "llama-3.1", "--gpu", "h100")
     assert "unknown cluster 'h100'" in cli.refused("list", "clusters", "h100", "--export", "mine.json")

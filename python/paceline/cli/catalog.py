@@ -28,7 +28,7 @@ from paceline.catalog.characteristics import BANDWIDTH_BPS, Characteristics
 from paceline.catalog.libraries import ALL_AT_ONCE, UNLIMITED
 from paceline.catalog.models.config import find_config
 from paceline.catalog.rates import rates_of
-from paceline.catalog.strategies import KNOBS, find_strategy, registered_strategies
+from paceline.catalog.strategies import KNOBS, Strategy, find_strategy, registered_strategies
 from paceline.cli import param_types as types
 from paceline.cli.command import Command
 from paceline.cli.listed import chosen, having, words
@@ -243,6 +243,10 @@ def _latency(cluster: Cluster) -> str:
     return units.duration(latency_s) if latency_s else "none"
 
 
+def _names_of_strategy(one: Strategy) -> tuple[str, ...]:
+    return (one.name, *one.aliases)
+
+
 @click.command(cls=Command)
 @words
 @_json
@@ -252,9 +256,9 @@ def strategies(name: tuple[str, ...], as_json: bool) -> None:
     \b
     paceline list strategies ring
     """
-    shown = having(name, registered_strategies(), lambda one: (one.name, *one.aliases))
+    shown = having(name, registered_strategies(), _names_of_strategy)
     if not shown:
-        find_strategy(" ".join(name))  # raises
+        chosen(name, find_strategy, registered_strategies, _names_of_strategy)  # raises
     entries = [
         {
             "name": strategy.name,
