@@ -80,7 +80,7 @@ def kernels(operator: Operator, machine: Machine) -> list[float]:
     keys = length / 2 if causal else length
     row = keys + _OVERHEAD[phase, causal]
     work = flops(operator) / length * row
-    seconds = work / machine.attention_rate(kernel, phase, size)
+    seconds = work / machine.attention_rate(kernel, phase, size, query.dtype)
     if operator.attributes.get("version") == 1:
         seconds /= constant("attention.flash.first")
     if operator.attributes.get("dropout_p"):

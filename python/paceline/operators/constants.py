@@ -63,6 +63,7 @@ _UNITS = {
     "attention.flash.first": "times FlashAttention-2's rate",
     "attention.flash.cdna": "times the share on Ampere",
     "attention.efficient": "times flash attention's rate",
+    "attention.float": "times the rate in 16 bits",
     "attention.dropout": "times",
     "experts.imbalance": "times the mean",
     "experts.kernels": "kernels",

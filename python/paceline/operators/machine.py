@@ -23,6 +23,8 @@ _SHARED = ("ampere.small", "ada")
 """Chips half of whose FP32 lanes compute integers, too."""
 _SLOT_W = 75
 """Power that a board gets from a PCI Express slot alone (PCI Express Card Electromechanical Specification)."""
+_EMULATING = 3
+"""Products in TF32 for one in FP32: of the large parts of both operands, and of either's small part (CUTLASS)."""
 _LATER = ("hopper", "blackwell")
 
 
@@ -139,13 +141,14 @@ class Machine:
         """FLOP/s of depthwise convolutions."""
         return constant("depthwise") * self.hardware.peak_flops.get("fp32", self.half_peak / 16) * self._cores_clock
 
-    def attention_rate(self, kernel: str, phase: str, size: int) -> float:
+    def attention_rate(self, kernel: str, phase: str, size: int, dtype: str = "bfloat16") -> float:
         """Return the FLOP/s of attention on long sequences.
 
         Args:
-            kernel: `cudnn`, `flash` or `efficient`.
+            kernel: `cudnn`, `flash` or `efficient`, the only one of a GPU that takes FP32.
             phase: `forward` or `backward`.
             size: Of a head.
+            dtype: torch's name.
         """
         name = "flash" if kernel == "efficient" else kernel
         small, large = (constant(f"attention.{name}.{phase}.{width}") for width in (64, 128))
@@ -156,4 +159,22 @@ class Machine:
             share *= constant("attention.flash.cdna")
         if kernel == "efficient":
             share *= constant("attention.efficient")
+        if kernel == "efficient" and dtype == "float32":
+            if not self._emulates_float:
+                return share * self.product_rate(dtype)
+            share *= constant("attention.float")
         return share * self._product_share * self.half_peak
+
+    @property
+    def float_attention_peak(self) -> float:
+        """FLOP/s of CUTLASS's attention in FP32 at the peak: three products in TF32 for each, or on CUDA cores."""
+        peaks = self.hardware.peak_flops
+        return peaks["tf32"] / _EMULATING if self._emulates_float else peaks.get("fp32", min(peaks.values()))
+
+    @property
+    def _emulates_float(self) -> bool:
+        """Whether CUTLASS's attention in FP32 computes on Tensor Cores, by `OpMultiplyAddFastF32`.
+
+        From compute capability 8.0 on (aten/src/ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h).
+        """
+        return "tf32" in self.hardware.peak_flops and not self._is_cdna

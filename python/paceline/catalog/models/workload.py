@@ -45,6 +45,7 @@ from paceline.catalog.optimizers import IN_BACKWARD, KINDS, States, states_each,
 from paceline.catalog.recipes import Recipe, dtype_bytes, recipe_of
 from paceline.errors import InvalidArgumentError
 from paceline.operators.constants import constant as operator_constant
+from paceline.operators.machine import Machine
 from paceline.operators.queues import Program
 
 
@@ -130,8 +131,21 @@ class Workload:
 
     @property
     def peak_flops(self) -> float:
-        """FLOPs per second of a GPU, in the precision of its products."""
-        return self.hardware.peak(self.precision)
+        """FLOPs per second of a GPU, in the precision of its products.
+
+        Where attention in FP32 takes Tensor Cores, its FLOPs have their peak and all others that of the CUDA cores.
+        """
+        peak = self.hardware.peak(self.precision)
+        higher = Machine(self.hardware).float_attention_peak
+        if self.precision != "fp32" or self.attention == "unfused" or higher <= peak:
+            return peak
+        attention = sum(
+            (1 + 2 * layer.has_backward) * layer.attention.flops
+            for layer in self.model.layers
+            if layer.attention is not None
+        )
+        share = attention / self.model.flops
+        return 1 / ((1 - share) / peak + share / higher)
 
     @property
     def tensor_nodes(self) -> int:

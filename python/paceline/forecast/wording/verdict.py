@@ -129,7 +129,12 @@ def framed(
     """
     scenario, own, about = group.scenario(result), result.sharded, subject(group, result, groups)
     known += _assumed_network(scenario, result)
-    noted = (*remarks, *_over_linear(result, scenario.workload), *([] if own is None else sharding.assumed(scenario)))
+    noted = (
+        *remarks,
+        *_over_linear(result, scenario.workload),
+        *_over_peak(result),
+        *([] if own is None else sharding.assumed(scenario)),
+    )
     if own is None or own.fits is not False:
         memory = sharding.memory(scenario, result, in_full=in_full)
         return _by_vendor(Answer(f"{about}: {known}", (*before, *memory, *after), notes=noted), scenario)
@@ -437,6 +442,13 @@ def _ranking(group: Group, fastest: Result, without: str) -> list[str]:
 def notes(of: Details) -> list[str]:
     """Return the notes on names of strategies and on slow links."""
     return [*_bare_schedules(of.schedules), *([] if of.slow_links is None else _routes(of.slow_links))]
+
+
+def _over_peak(result: Result) -> list[str]:
+    """Return why an MFU is above 100 %."""
+    if result.mfu is None or result.mfu <= 1:
+        return []
+    return ["MFU counts all scores of attention, as is usual; kernels skip those of a causal mask, so it may exceed 100%"]
 
 
 def _bare_schedules(names: tuple[str, ...]) -> list[str]:
