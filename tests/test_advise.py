@@ -658,6 +658,17 @@ def test_clouds_prices_are_taken_where_none_is_given():
     assert "'b200' is none of the machines" in call(*words, "p5", "--price", "b200:1", code=2)
 
 
+def test_the_price_of_an_instance_is_that_of_its_own_gpus():
+    words = ("gpt2-medium", "--gpu", "a100-40gb,h100", "--cluster", "p4d.24xlarge", "--gpus", 8, "--batch", 1)
+    answer, known = advice(*words), price_of("p4d.24xlarge")
+    own, other = (one["answer"] for one in answer["machines"])
+    assert known is not None and own["best"]["price_per_gpu_hour"] == known.usd_per_gpu_hour
+    assert "price_per_gpu_hour" not in other["best"]
+    assert "h100: p4d.24xlarge's price is that of its A100-40GB: --price h100:AMOUNT" in call(*words)
+    given = [one["answer"] for one in advice(*words, "--price", "a100-40gb:1")["machines"]]
+    assert given[0]["best"]["price_per_gpu_hour"] == 1 and "price_per_gpu_hour" not in given[1]["best"]
+
+
 WIDE = ("--gpu", "h100", "--seq", 512, "--top", 9)
 SETTINGS_TRIED = [
     ("llama-3.2-1b", 8, "--lora", 8, "--quantize", "nf4", "--offload", "cpu:parameters"),

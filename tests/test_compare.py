@@ -403,9 +403,42 @@ def test_another_unit_is_tried_with_the_number_that_was_given():
     [mfu] = [one for one in answer(*LLAMA, "--measured", "20%MFU")["causes"] if one["cause"] == "unit"]
     assert mfu["try"] == "--measured 10%MFU (of the dense peak)"
     [part] = [
-        one for one in answer(*LLAMA, "--accumulate", 4, "--measured", "2.5s")["causes"] if one["cause"] == "unit"
+        one for one in answer(*LLAMA, "--accumulate", 2, "--measured", "1.1s")["causes"] if one["cause"] == "unit"
     ]
-    assert part["try"] == "--measured 10s (4 passes are a step)"
+    assert part["try"] == "--measured 2.2s (2 passes are a step)"
+
+
+@pytest.mark.parametrize("faster", [1.15, 1.3])
+@pytest.mark.parametrize("what", ["samples/s/GPU", "tokens/s per GPU", "tokens/s/all", "tokens/s", "s", "%MFU"])
+def test_no_other_unit_is_further_from_the_forecast_or_denied_by_words(what, faster):
+    options = (*LLAMA, "--accumulate", 2)
+    result = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3", accumulate=2)
+    rates = {"samples": result.samples_per_s / 64, "tokens": result.tokens_per_s_per_gpu}
+    whole = 1 if "GPU" in what else 64
+    known = {"s": result.iteration_s / faster**2, "%MFU": 100 * result.mfu}
+    value = faster * known.get(what, whole * rates.get(what.partition("/")[0], 0))
+    assert "unit" not in names(answer(*options, "--measured", f"{value:.6g}{what}", "--all"))
+
+
+def test_a_ring_in_the_place_of_nvls_is_named_with_its_bandwidth():
+    """370 and 480 GB/s on 8 H100 without and with it (NVIDIA/nccl#2140)."""
+    words = ("allreduce:8GiB", "--cluster", "dgx-h100", "--gpus")
+    [first, *_] = answer(*words, 8, "--measured", "365GB/s")["causes"]
+    assert first["cause"] == "nvls-off" and first["explained_by"].startswith("a ring instead of NVLS, 36")
+    assert first["share_of_gap"] == pytest.approx(1, abs=0.1)
+    assert "nvls-off" in names(answer(*words, 16, "--measured", "350GB/s"))
+    older = answer("allreduce:8GiB", "--cluster", "dgx-a100", "--gpus", 8, "--measured", "150GB/s")
+    assert "nvls-off" not in names(older)
+
+
+@pytest.mark.parametrize(("on", "is_cpu"), [("AMD EPYC, 2 threads", True), ("AMD EPYC", False)])
+def test_a_recording_of_a_cpu_has_no_causes_of_gpus(tmp_path, on, is_cpu):
+    document = paceline.load_trace("resnet-18").to_dict() | {"provenance": f"torch 2.15.0 on {on}; median of 10 steps"}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(document | {"device": "AMD EPYC"}))
+    causes = answer(path, "--gpus", 8, "--measured", "9s", "--all")["causes"]
+    assert ("power-cap" in {one["cause"] for one in causes}) != is_cpu
+    assert any("nvidia-smi" in one["check"] for one in causes) != is_cpu
 
 
 def test_what_was_given_is_not_called_assumed():

@@ -159,7 +159,9 @@ def _least_s(made: Workload) -> float:
 @pytest.mark.parametrize("seed", range(32))
 def test_no_gpu_computes_faster_than_its_peaks(seed):
     chance = random.Random(seed)
-    model = chance.choice(["llama-3.2-1b", "llama-3-8b", "qwen3-0.6b", "bert-base", "gpt2-small", "t5-base", "vit-base"])
+    model = chance.choice(
+        ["llama-3.2-1b", "llama-3-8b", "qwen3-0.6b", "bert-base", "gpt2-small", "t5-base", "vit-base"]
+    )
     hardware = find_hardware(chance.choice(["v100", "t4", "a100", "h100", "h20", "b200", "l4", "rtx-4090", "mi300x"]))
     dtype = chance.choice(list(hardware.peak_flops))
     options = {

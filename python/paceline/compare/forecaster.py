@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,6 +147,19 @@ class Forecaster:
     def computes_on(self) -> Hardware | None:
         """The GPU of a model or of a recording, if it is a known one."""
         return self.hardware or (None if self.is_of_nccl else titled(self.scenario.trace.device))
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether a CPU computes, as its device file or a recording's provenance says (`on AMD EPYC, 2 threads`)."""
+        if self.is_of_nccl:
+            return False
+        if self.computes_on is not None:
+            return self.computes_on.is_cpu
+        trace = self.scenario.trace
+        return (
+            bool(trace.device)
+            and re.search(rf" on {re.escape(trace.device)}, \d+ thread", trace.provenance) is not None
+        )
 
     @property
     def peak_flops(self) -> float | None:

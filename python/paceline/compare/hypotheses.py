@@ -7,6 +7,7 @@ likely on a logarithmic scale.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from paceline.forecast.kinds import Part
 from paceline.forecast.measured import RATES, Measured, Quantity
 from paceline.forecast.nccl import Machine
 from paceline.forecast.nccl.fabrics import Alternative
+from paceline.forecast.nccl.model import CollectiveTime, collective_time, estimates
+from paceline.forecast.nccl.request import Answer
 from paceline.forecast.offload import computed_s
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.bottleneck import bottleneck
@@ -53,6 +56,8 @@ _OF_EACH = (0.8, 4.0)
 usual errors allow to the median of the public complaints."""
 _RETRIES = (1.05, 4.0)
 """Times that a step takes as long while the allocator frees and allocates memory anew."""
+_NVLS = ("nvls", "nvls-tree")
+"""Algorithms of NCCL in which NVLink's switches reduce."""
 _NEARLY_FULL = 0.85
 """Share of a GPU's memory from which that is possible: jobs' peaks vary, and blocks are in pieces
 (docs/explanation/memory.md). A forecast that exceeds the memory by as much is of another run."""
@@ -183,9 +188,30 @@ def hypotheses(question: Question) -> list[Hypothesis]:
         causes = [*_networks(question), *_inside(question)]
         if not question.forecaster.is_of_nccl and question.forecast.result is not None:
             causes += [*_of_ranks(question), *_of_models(question), *_of_gradients(question), *_of_units(question)]
+    causes = [one for one in causes if one.cause.name != "unit" or _is_nearer(question, one)]
+    if question.forecaster.is_on_cpu:
+        causes = [*_without_gpus(causes)]
     if question.part is None:
         return causes
     return [one for one in causes if question.part == _seen_in(one.cause, question.measured_parts)]
+
+
+def _without_gpus(causes: Sequence[Hypothesis]) -> Iterator[Hypothesis]:
+    """Yield causes without the checks that ask a GPU; those without any other are a GPU's own."""
+    for one in causes:
+        checks = [check for check in one.cause.check.split("; ") if "nvidia-smi" not in check]
+        if checks:
+            yield replace(one, cause=replace(one.cause, check="; ".join(checks)))
+
+
+def _is_nearer(question: Question, unit: Hypothesis) -> bool:
+    """Return whether a measurement in another unit is nearer to the forecast than in the one that was given."""
+    values = (1.0,) if unit.variable is None else (unit.variable.low, unit.variable.high)
+    readings = [unit.seconds(value) for value in values]
+    if readings[0] <= question.seconds <= readings[-1]:
+        return True
+    off = min(abs(math.log(question.seconds / seconds)) for seconds in readings)
+    return off < abs(math.log(question.seconds / question.forecast.seconds))
 
 
 def _seen_in(cause: Cause, parts: tuple[str, ...]) -> str:
@@ -354,6 +380,7 @@ def _inside(question: Question) -> Iterator[Hypothesis]:
         rate = scenario.cluster.intra_bandwidth_bps
     if not several and within_s == 0:
         return
+    yield from _without_nvls(question)
 
     def seconds(share: float) -> float:
         longer_s = (1 / share - 1) * within_s
@@ -374,6 +401,40 @@ def _inside(question: Question) -> Iterator[Hypothesis]:
     if _has_peer_access(question) and _BY_HOST_BPS[0] < rate / 2:
         by_host = Variable(_BY_HOST_BPS[0] / rate, min(0.5, _BY_HOST_BPS[1] / rate), words)
         yield Hypothesis(_cause("peer-access-off"), seconds, by_host)
+
+
+def _without_nvls(question: Question) -> Iterator[Hypothesis]:
+    """Yield that NCCL takes its next choice where a collective is forecast with reductions in NVLink's switches."""
+    if not question.forecaster.is_of_nccl:
+        return
+    answer = question.forecaster.answer
+    if not any(one.algorithm in _NVLS for one in answer.times):
+        return
+    times = [_time_without_nvls(answer, one) for one in answer.times]
+    last, before = times[-1], answer.times[-1]
+    yield Hypothesis(
+        _cause("nvls-off"),
+        lambda _: math.fsum(one.seconds for one in times),
+        words=f"a {last.algorithm} instead of {before.algorithm.upper()}, {last.bus_bandwidth / 1e9:.0f} GB/s of bus "
+        f"bandwidth instead of {before.bus_bandwidth / 1e9:.0f}",
+        is_simulated=False,
+    )
+
+
+def _time_without_nvls(answer: Answer, one: CollectiveTime) -> CollectiveTime:
+    """Return the time of a collective with what NCCL chooses besides NVLS."""
+    if one.algorithm not in _NVLS:
+        return one
+    rest = [it for it in estimates(answer.kind, one.size, answer.group, answer.machine) if it.algorithm not in _NVLS]
+    return collective_time(
+        answer.kind,
+        one.size,
+        answer.group,
+        answer.machine,
+        algorithm=rest[0].algorithm,
+        protocol=rest[0].protocol,
+        caller="nccl-tests",
+    )
 
 
 def _has_peer_access(question: Question) -> bool:
@@ -600,22 +661,18 @@ def _of_units(question: Question) -> Iterator[Hypothesis]:
     assert result is not None
     gpus, workload = result.gpus, question.forecaster.workload
     is_time = measured.quantity in (Quantity.STEP, Quantity.STEPS)
-    if measured.quantity in RATES and not measured.per_gpu and gpus > 1:
-        variable = None
-        if measured.is_assumed_of_all:
+    if measured.quantity in RATES and measured.is_assumed_of_all and gpus > 1:
 
-            def of_each(factor: float) -> str:
-                step, times = units.duration(factor * seconds), units.factor(factor)
-                return f"{measured.text} is of each GPU: {step} per step, {times} as long as forecast"
+        def of_each(factor: float) -> str:
+            step, times = units.duration(factor * seconds), units.factor(factor)
+            return f"{measured.text} is of each GPU: {step} per step, {times} as long as forecast"
 
-            variable = Variable(*_OF_EACH, of_each)
         yield Hypothesis(
             _unit(_of_each_or_all(measured)),
             lambda factor: gpus * factor * seconds,
-            variable,
-            words=f"{measured.text} of each GPU, not of all",
+            Variable(*_OF_EACH, of_each),
             is_simulated=False,
-            is_other_reading=measured.is_assumed_of_all,
+            is_other_reading=True,
         )
     if workload is not None and is_time:
 
@@ -736,14 +793,6 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
     if better is not None:
         words = f"{better} instead of {workload.kernels}"
         yield Hypothesis(_cause("compiled-kernels"), _of_options(question, kernels=better), words=words)
-    gpus = result.gpus
-    if measured.quantity in RATES and measured.per_gpu and gpus > 1:
-        yield Hypothesis(
-            _unit(_of_each_or_all(measured)),
-            lambda _: seconds / gpus,
-            words=f"{measured.text} of all GPUs, not of each",
-            is_simulated=False,
-        )
     if measured.quantity in (Quantity.STEP, Quantity.STEPS) and (passes := _passes(question)) > 1:
         unit = _unit(f"--measured {passes * question.seconds:.6g}s ({passes} passes are a step)")
         yield Hypothesis(unit, lambda _: seconds / passes, words="a pass, not a step", is_simulated=False)

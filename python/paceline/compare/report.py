@@ -12,10 +12,11 @@ from paceline.catalog.causes import PARTS
 from paceline.catalog.gpus import find_hardware
 from paceline.compare.explain import Explained, Explanation, explain
 from paceline.compare.files import read
-from paceline.compare.forecaster import Forecaster
+from paceline.compare.forecaster import Forecast, Forecaster
 from paceline.compare.hypotheses import Question
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.measured import RATES, Measured, Quantity
+from paceline.forecast.result import Result
 
 FIVE = 5
 """Causes that are listed, unless all are asked for."""
@@ -129,16 +130,29 @@ def _facts(explanation: Explanation) -> list[Fact]:
     facts = [Fact("Measured", f"{question.measured.text}{of}: {seconds}")]
     facts.append(Fact("Forecast", f"{units.duration(forecast.seconds)}, likely {low} ({high})"))
     if not question.measured.parts_s and forecast.result is not None and forecast.result.compute_s > 0:
-        made = [
-            f"{units.duration(seconds)} {_WORDS[name]}"
-            for name, seconds in sorted(forecast.parts_s.items(), key=lambda item: -item[1])
-            if seconds > _NO_PART * forecast.seconds
-        ]
+        made = _made_of(forecast, forecast.result)
         if forecast.result.offload_s:
             made.append(f"of which offload beyond the GPU's compute: {units.duration(forecast.result.offload_s)}")
         facts.append(Fact("Made of", ", ".join(made)))
     facts.append(Fact("Gap", _gap(gap)))
     return facts
+
+
+def _made_of(forecast: Forecast, result: Result) -> list[str]:
+    """Return the parts of a forecast as `paceline simulate` tells them: what NCCL's kernels slow is exposed."""
+    slowed_s = 0.0 if result.sharded is None else result.sharded.slowed_s
+    parts_s = dict(forecast.parts_s)
+    parts_s["computation"] -= slowed_s
+    parts_s["communication"] += slowed_s
+    made = [
+        (name, f"{units.duration(seconds)} {_WORDS[name]}")
+        for name, seconds in sorted(parts_s.items(), key=lambda item: -item[1])
+        if seconds > _NO_PART * forecast.seconds
+    ]
+    slowed = ""
+    if slowed_s > _NO_PART * forecast.seconds:
+        slowed = f" ({units.duration(slowed_s)} of it compute slowed by NCCL kernels)"
+    return [f"{words}{slowed if name == 'communication' else ''}" for name, words in made]
 
 
 def _per_step(question: Question) -> str:

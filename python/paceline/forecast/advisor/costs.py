@@ -68,7 +68,7 @@ class Prices:
         cluster = machine.get("cluster")
         if cluster is not None:
             instance = find_instance(cluster) if isinstance(cluster, str) else None
-            return None if instance is None else _listed(instance, gpus)
+            return _listed(instance, gpus) if instance is not None and _computes(instance, machine) else None
         if not self.compares or not machine.get("gpu"):
             return None
         prices = [_listed(one, gpus, named=True) for one in _suitable(machine, gpus)]
@@ -76,8 +76,14 @@ class Prices:
 
     def note(self, machine: Sweep, gpus: int) -> str:
         """Return why no listed price is that of the nodes that are assumed, and the cheapest instance; or nothing."""
-        if not self.compares or machine.get("cluster") is not None or self.price(machine, gpus) is not None:
+        if not self.compares or self.price(machine, gpus) is not None:
             return ""
+        if (cluster := machine.get("cluster")) is not None:
+            instance = find_instance(cluster) if isinstance(cluster, str) else None
+            if instance is None or instance.price is None or _computes(instance, machine):
+                return ""
+            gpu = find_hardware(machine.get("gpu"))
+            return f"{instance.name}'s price is that of its {instance.hardware.label}: --price {gpu.name}:AMOUNT"
         gpu = find_hardware(machine.get("gpu"))
         if (cheapest := min(_priced_instances(gpu.name), key=_amount, default=None)) is None:
             return ""
@@ -89,6 +95,12 @@ class Prices:
             f"No instance with {nodes} has a listed price; the cheapest, {cheapest.name}, {has}: "
             f"--cluster {cheapest.name}"
         )
+
+
+def _computes(instance: Instance, machine: Sweep) -> bool:
+    """Return whether a machine computes on the GPUs of an instance, and not only by its links."""
+    gpu = machine.get("gpu")
+    return gpu is None or find_hardware(gpu).name == instance.hardware.name
 
 
 def _listed(instance: Instance, gpus: int, *, named: bool = False) -> Price | None:
@@ -152,7 +164,7 @@ def _names(machine: Sweep) -> list[str]:
     cluster, gpu = machine.get("cluster"), machine.get("gpu")
     names = [cluster] if isinstance(cluster, str) else []
     if names and (instance := find_instance(names[0])) is not None:
-        names += [instance.name, *instance.aliases, instance.hardware.name]
+        names += [instance.name, *instance.aliases, *([instance.hardware.name] if _computes(instance, machine) else [])]
     if gpu is not None:
         names += [gpu, find_hardware(gpu).name]
     return list(dict.fromkeys(map(_plain, names)))

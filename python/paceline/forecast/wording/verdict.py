@@ -448,7 +448,9 @@ def _over_peak(result: Result) -> list[str]:
     """Return why an MFU is above 100 %."""
     if result.mfu is None or result.mfu <= 1:
         return []
-    return ["MFU counts all scores of attention, as is usual; kernels skip those of a causal mask, so it may exceed 100%"]
+    return [
+        "MFU counts all scores of attention, as is usual; kernels skip those of a causal mask, so it may exceed 100%"
+    ]
 
 
 def _bare_schedules(names: tuple[str, ...]) -> list[str]:
