@@ -365,6 +365,13 @@ def test_a_faster_run_has_causes_of_its_own():
         assert "an MFU of " in cli.refused(command, *LLAMA, "--measured", "300ms")
 
 
+def test_a_forecast_beyond_the_peak_by_hidden_scores_is_no_mistake_when_measured():
+    words = ("llama-3-8b", "--gpu", "h20", "--gpus", 1, "--seq", 131072)
+    result = paceline.simulate("llama-3-8b", gpu="h20", gpus=1, seq=131072)
+    assert result.mfu > 1
+    assert answer(*words, "--measured", f"{result.iteration_s}s")["as_forecast"]
+
+
 def test_a_rate_of_each_gpu_given_as_that_of_all_is_named():
     result = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3")
     actual = answer(*LLAMA, "--measured", f"{result.tokens_per_s_per_gpu:.0f}tokens/s")

@@ -140,7 +140,8 @@ class Measured:
         if result.mfu is None or hardware is None:
             return
         mfu = result.mfu * result.iteration_s / seconds
-        if mfu <= hardware.boost_hz / hardware.clock_hz:
+        # The forecast's own may be beyond the peak, as MFU counts scores that a causal mask hides.
+        if mfu <= max(1.0, result.mfu) * hardware.boost_hz / hardware.clock_hz:
             return
         number = self.number
         if self.quantity in RATES and self.per_gpu and result.gpus > 1:
