@@ -16,7 +16,7 @@ from paceline.catalog.gpus import Hardware, titled
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import trainer_file
-from paceline.forecast.evidence import usual_spread
+from paceline.forecast.evidence import forecast_spread, usual_spread
 from paceline.forecast.likeness import QUANTILE
 from paceline.forecast.nccl import request as collectives
 from paceline.forecast.nccl.fabrics import Alternative, FabricName, alternatives
@@ -175,7 +175,7 @@ class Forecaster:
             return Forecast(seconds, *_around(seconds, spread), spread, False, {"communication": seconds})
         result = result_of(self.scenario)
         seconds, own = result.iteration_s, result.interval
-        spread = usual_spread(result.ground) if own is None else own.spread
+        spread = forecast_spread(own, result.ground)
         return Forecast(seconds, *_around(seconds, spread), spread, own is not None, parts_of(result), result)
 
     @cached_property

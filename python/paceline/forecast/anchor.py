@@ -19,7 +19,7 @@ from paceline._internal import units
 from paceline.catalog.builtin import load_trace
 from paceline.catalog.models.spec import is_file
 from paceline.errors import InvalidArgumentError, naming
-from paceline.forecast.evidence import scaled_interval, usual_spread
+from paceline.forecast.evidence import forecast_spread, scaled_interval
 from paceline.forecast.likeness import QUANTILE
 from paceline.forecast.measured import Measured, parse
 from paceline.forecast.prepare import Prepared, prepare
@@ -172,7 +172,7 @@ def _anchor(sweep: Sweep, prepared: Prepared, word: str) -> _Anchor:
 def _is_as_forecast(scenario: Scenario, measured: Measured) -> bool:
     """Whether what was measured is as far from the forecast as usual."""
     forecast = result_of(scenario)
-    spread = usual_spread(forecast.ground) if forecast.interval is None else forecast.interval.spread
+    spread = forecast_spread(forecast.interval, forecast.ground)
     return abs(math.log(measured.seconds(forecast, _peak(scenario)) / forecast.iteration_s)) <= QUANTILE * spread
 
 

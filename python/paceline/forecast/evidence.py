@@ -353,6 +353,11 @@ def _computed(question: Question, conditions: Conditions, without: frozenset[str
     return near.size, ground.on(Ground.PUBLISHED, sources=near.sources)
 
 
+def forecast_spread(own: Interval | None, ground: Evidence | None) -> float:
+    """Return how far a forecast may be off: by its interval, or as usual where it has none for this reason."""
+    return usual_spread(ground) if own is None else own.spread
+
+
 def usual_spread(ground: Evidence | None) -> float:
     """Return how far a forecast without an interval of its own may be off.
 

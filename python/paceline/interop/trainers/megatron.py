@@ -8,7 +8,13 @@ from typing import Any
 
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import NO_BITSANDBYTES, compare_with_slurm, nodes_of, take_optimizer
+from paceline.interop.trainers.words import (
+    NO_BITSANDBYTES,
+    compare_with_slurm,
+    nodes_of,
+    take_gpus_per_node,
+    take_optimizer,
+)
 
 _DEGREES = {
     "tensor_parallel": "--tensor-model-parallel-size",
@@ -75,8 +81,7 @@ def parallel(reading: Reading) -> None:
     compare_with_slurm(reading, "--world-size", *nodes.fields)
     for setting, name in _DEGREES.items():
         reading.take(setting, reading.whole(name), name, unless=1)
-    if nodes.gpus is not None and (nodes.count or 1) > 1 and "cluster" not in reading.given:
-        reading.take("gpus_per_node", nodes.gpus, *nodes.of_gpus)
+    take_gpus_per_node(reading, nodes)
     shared = (
         reading.degree("tensor_parallel") * reading.degree("pipeline_parallel") * reading.degree("context_parallel")
     )

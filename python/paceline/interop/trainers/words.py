@@ -360,11 +360,16 @@ def take_gpus(reading: Reading) -> None:
         reading.take("workers", reading.whole(of_all), of_all, *nodes.fields)
     else:
         reading.take("workers", nodes.gpus * (nodes.count or 1), *nodes.fields)
-    if nodes.gpus is not None and (nodes.count or 1) > 1 and "cluster" not in reading.given:
-        reading.take("gpus_per_node", nodes.gpus, *nodes.of_gpus)
+    take_gpus_per_node(reading, nodes)
     if nodes.gpus is not None and not nodes.is_of_launcher:
         reading.yielding |= {"workers", "gpus_per_node"}
     compare_with_slurm(reading, *nodes.fields)
+
+
+def take_gpus_per_node(reading: Reading, nodes: Nodes) -> None:
+    """Take the GPUs of each of several nodes, unless a cluster is given, which has its own."""
+    if nodes.gpus is not None and (nodes.count or 1) > 1 and "cluster" not in reading.given:
+        reading.take("gpus_per_node", nodes.gpus, *nodes.of_gpus)
 
 
 def as_fields(values: Values) -> tuple[Values, dict[str, str]]:
