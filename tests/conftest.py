@@ -18,6 +18,8 @@ settings.load_profile("few")
 os.environ["COLUMNS"] = "120"  # pytest-xdist sets 80.
 # Several workers share the cores: torch's threads would wait for each other, busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Else Python writes a line and its end apart, and those of two ranks mix in the pipe of a launcher.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 # Models by name mean the built-in ones, whatever the user has downloaded.
 os.environ["HF_HUB_CACHE"] = os.devnull
