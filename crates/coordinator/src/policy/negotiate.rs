@@ -77,12 +77,12 @@ pub struct Negotiate {
     cycle: u64,
     invited: u64,
     pace: Pace,
-    /// There is something that no vote has announced yet.
-    fresh: bool,
     /// The user waits: the next cycle begins at once.
     awaited: bool,
     pending: BTreeMap<String, Pending>,
     numbers: u64,
+    /// The number of the last one that the last vote could announce.
+    announced: u64,
     cache: Cache,
     /// Cache slots that this rank wants dropped.
     drops: BTreeSet<usize>,
@@ -108,10 +108,10 @@ impl Negotiate {
             cycle: 0,
             invited: 0,
             pace: Pace::new(settings.cycle_time, settings.sleep_every),
-            fresh: false,
             awaited: false,
             pending: BTreeMap::new(),
             numbers: 0,
+            announced: 0,
             cache: Cache::new(settings.capacity),
             drops: BTreeSet::new(),
             joined: false,
@@ -164,12 +164,12 @@ impl Negotiate {
             let pending = Pending { how, since: now, number: self.numbers, request };
             self.pending.insert(pending.request.name.clone(), pending);
         }
-        self.fresh = true;
     }
 
     fn vote(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.cycle += 1;
-        (self.fresh, self.awaited, self.phase) = (false, false, Phase::Voting);
+        (self.awaited, self.phase) = (false, Phase::Voting);
+        self.announced = self.numbers;
         self.pace.begins(now);
         let places = 0..self.cache.places();
         let by_bit = |place: usize| {
@@ -203,7 +203,8 @@ impl Negotiate {
     fn tallied(&mut self, now: Time, tally: &Tally, actions: &mut Vec<Action>) {
         self.pace.counted(now, tally.sleep);
         self.some_joined = tally.some_joined;
-        self.drops.clear();
+        // Those of after this rank's vote have not been announced.
+        self.drops.retain(|&place| !tally.dropped.get(place).is_some_and(|&dropped| dropped));
         for place in (0..tally.dropped.len()).filter(|&place| tally.dropped[place]) {
             if let Some(name) = self.cache.at(place).map(|request| request.name.clone()) {
                 self.cache.drop(place);
@@ -249,6 +250,8 @@ impl Negotiate {
             if let Some(evicted) = self.cache.insert(&tensor.request) {
                 self.demote(&evicted);
             }
+            // The slot holds something else now.
+            self.cache.place(&tensor.request.name).map(|place| self.drops.remove(&place));
             agreed.push(tensor);
         }
         self.begin(agreed, actions);
@@ -263,6 +266,18 @@ impl Negotiate {
         actions.extend(fuse(agreed, self.settings.threshold).into_iter().map(begin));
     }
 
+    /// Whether there is something that no vote has announced yet.
+    ///
+    /// A report also announces what came after its vote. A vote for that would wait in vain for ranks that leave.
+    fn unannounced(&self) -> bool {
+        let fresh = |pending: &Pending| match pending.how {
+            How::Bit(_) => pending.number > self.announced,
+            How::News => true,
+            How::Reported => false,
+        };
+        self.joined_now || self.gives_up || !self.drops.is_empty() || self.pending.values().any(fresh)
+    }
+
     /// The cache has dropped a tensor that waits by its bit: it must be reported instead, with its whole group.
     fn demote(&mut self, name: &str) {
         let Some(pending) = self.pending.get(name).filter(|pending| matches!(pending.how, How::Bit(_))) else { return };
@@ -271,7 +286,6 @@ impl Negotiate {
         for (_, pending) in self.pending.iter_mut().filter(|(known, pending)| *known == name || also(pending)) {
             pending.how = How::News;
         }
-        self.fresh = true;
     }
 
     /// Reports tensors that have waited too long.
@@ -294,7 +308,7 @@ impl Negotiate {
             actions.extend(table.stalled(now, after).into_iter().map(Action::Warn));
         }
         if !self.gives_up && table.due(None, give_up_after).is_some_and(|due| due <= now) {
-            (self.gives_up, self.fresh) = (true, true);
+            self.gives_up = true;
         }
     }
 
@@ -303,9 +317,10 @@ impl Negotiate {
         let mut due = None;
         if self.phase == Phase::Idle {
             let next = if self.awaited { now } else { self.pace.next(now) };
-            if self.invited > self.cycle || (self.fresh && next <= now) {
+            let fresh = self.unannounced();
+            if self.invited > self.cycle || (fresh && next <= now) {
                 self.vote(now, actions);
-            } else if self.fresh {
+            } else if fresh {
                 due = Some(next);
             }
         }
@@ -330,7 +345,7 @@ impl Negotiate {
         match event {
             Event::Submitted(requests) => self.submitted(now, requests, actions),
             Event::Awaited => self.awaited = true,
-            Event::Joined => (self.joined, self.joined_now, self.fresh) = (true, true, true),
+            Event::Joined => (self.joined, self.joined_now) = (true, true),
             Event::Invited(cycle) => self.invited = self.invited.max(cycle),
             Event::Woke => self.wakes = None,
             Event::Tallied(tally) => self.tallied(now, &tally, actions),

@@ -36,6 +36,8 @@ pub struct World {
     pub warned: Vec<Stall>,
     pub all_joined: Vec<Vec<u32>>,
     pub votes: u64,
+    /// The highest cycle to which others have invited each rank.
+    invited: Vec<u64>,
     /// Ranks join when they have nothing left to submit.
     pub joins: bool,
 }
@@ -55,6 +57,7 @@ impl World {
             warned: Vec::new(),
             all_joined: vec![Vec::new(); n],
             votes: 0,
+            invited: vec![0; n],
             joins: false,
         }
     }
@@ -74,6 +77,12 @@ impl World {
 
     /// Delivers several together.
     pub fn tell_all(&mut self, rank: usize, events: impl IntoIterator<Item = Event>) {
+        let events: Vec<Event> = events.into_iter().collect();
+        for event in &events {
+            if let Event::Invited(cycle) = event {
+                self.invited[rank] = self.invited[rank].max(*cycle);
+            }
+        }
         for action in self.machines[rank].on_all(self.now, events) {
             match action {
                 Action::Sleep(until) => {
@@ -82,6 +91,9 @@ impl World {
                 }
                 Action::Vote(cycle, ballot) => {
                     self.votes += 1;
+                    // Others may have called their last operation, and leave while this rank waits for their votes.
+                    let waits = ballot.joined || ballot.news || self.machines[rank].pending().next().is_some();
+                    assert!(waits || self.invited[rank] >= cycle, "rank {rank} votes, and has nothing to announce");
                     self.votes_in[rank].push_back(ballot);
                     for other in (0..self.ranks()).filter(|&other| other != rank) {
                         self.inboxes[other].push_back(Event::Invited(cycle));
