@@ -282,6 +282,23 @@ def test_all_that_makes_a_gpu_slower_or_faster_leaves_copies_as_they_are():
     assert late == pytest.approx(alone, rel=0.03) and late > 1.5 * base
 
 
+@pytest.mark.parametrize(("options", "_"), WAITING)
+@pytest.mark.parametrize("factor", [1.5, 8.0])
+def test_one_slow_gpu_takes_the_path_that_all_would_take(options, _, factor):
+    one = result_of(scenario_of(**options, stragglers=f"0:{factor}"))
+    every = result_of(scenario_of(**options).changed(compute_speedup=1 / factor))
+    assert one.iteration_s == pytest.approx(every.iteration_s, rel=1e-9)
+    ours, theirs = ({it.part: it.seconds for it in result.critical_path} for result in (one, every))
+    assert ours == pytest.approx(theirs, rel=1e-6)
+
+
+def test_jitter_multiplies_computation_and_no_copies():
+    options = {"sharding": "zero3", "offload": "nvme"}
+    clusters = [paceline.load_cluster("dgx-a100").replace(jitter=jitter) for jitter in (None, 0.1)]
+    calm, noisy = (result_of(scenario_of(**options, cluster=cluster)) for cluster in clusters)
+    assert noisy.iteration_s == pytest.approx(calm.iteration_s, rel=1e-6)
+
+
 def test_a_measured_time_scales_the_gpu_and_is_not_below_what_is_offloaded():
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", 4, "--seq", 2048, "--strategy", "native", "--lora", 16)
     words = ("simulate", *words, "--offload", "cpu:activations", "--json")

@@ -51,6 +51,21 @@ def test_exposed_communication_is_all_time_beyond_computation_alone_by_its_cause
     assert {"framework overhead", "compute slowed by NCCL kernels"} <= {name for _, name in fact.values[1:]}
 
 
+ONE_SLOW = [
+    {"sharding": name, **more} for name in ("none", "zero1", "zero3", "hsdp") for more in ({}, {"accumulate": 3})
+]
+
+
+@pytest.mark.parametrize("options", [*ONE_SLOW, {"strategy": "ring"}, {"sharding": None, "compression": "powersgd:4"}])
+@pytest.mark.parametrize("factor", [1.01, 1.7, 20])
+def test_one_slow_gpu_costs_as_much_as_if_all_were_slow(options, factor):
+    one = simulated(**options, stragglers=f"3:{factor}")
+    every = simulated(**options, compute_speedup=1 / factor)
+    # Calls of the library take the host's time.
+    assert one.iteration_s == pytest.approx(every.iteration_s, rel=1e-9)
+    assert one.sharded.calls_s == pytest.approx(every.sharded.calls_s, rel=1e-6)
+
+
 def test_no_worker_is_called_slow_because_of_kernels_or_of_calls():
     def recorded(**options):
         return paceline.simulate("resnet-50", "dgx-h100", "native", workers=16, library="ddp", **options)

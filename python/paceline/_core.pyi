@@ -946,6 +946,7 @@ class _ScenarioOptions(TypedDict, total=False):
     critical_path: bool
     detail: bool
     compute_speedup: float
+    offloaded: Sequence[tuple[float, float]]
     bucket_size: int | Literal["none"]
     sharding: str
     reshard_after_forward: Literal["yes", "no"] | int

@@ -10,6 +10,7 @@ use paceline_scenario::{BucketSize, Channels, Given, Habits, Library, Parallel, 
 use paceline_schedule::{ChunkBytes, Placement, Refusal, look_up};
 use paceline_simulator as simulator;
 use paceline_simulator::jobs::server_nodes;
+use paceline_simulator::offload::{Beside, Offloaded};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -96,6 +97,11 @@ fn set(given: &mut Given, option: &str, value_: &Bound<'_, PyAny>) -> PyResult<(
         "critical_path" => given.critical_path = Some(value("critical_path", it)?),
         "detail" => given.detail = Some(value("detail", it)?),
         "compute_speedup" => given.compute_speedup = Some(value("compute_speedup", it)?),
+        "offloaded" => {
+            let parts: [(f64, f64); 3] = value("offload", it)?;
+            let [forward, backward, optimizer] = parts.map(|(computed, offloaded)| Beside { computed, offloaded });
+            given.offloaded = Some(Offloaded { forward, backward, optimizer });
+        }
         "bucket_size" => {
             let is_none = it.extract::<String>().is_ok_and(|word| word == "none");
             let bytes = || value("bucket_size", it).map(BucketSize::Bytes);

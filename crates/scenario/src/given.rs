@@ -5,6 +5,7 @@ use paceline_iteration::{Held, Optimizer, Pull, Reshard, Sharding};
 use paceline_model::trace::Dtype;
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement, Refusal};
 use paceline_simulator::Network;
+use paceline_simulator::offload::Offloaded;
 
 /// Up to which size gradients are fused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,8 @@ pub struct Given {
     pub detail: Option<bool>,
     /// Factor by which all computation is faster.
     pub compute_speedup: Option<f64>,
+    /// What is offloaded beside the trace's computation.
+    pub offloaded: Option<Offloaded>,
     /// Up to which size gradients are fused.
     pub bucket_size: Option<BucketSize>,
     /// Sharded parts of the state.

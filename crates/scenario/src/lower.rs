@@ -180,6 +180,7 @@ fn options(strategy: &str, workers: u32, given: &Given) -> Options {
         critical_path: given.critical_path.unwrap_or(default.critical_path),
         detail: given.detail.unwrap_or(default.detail),
         compute_speedup: given.compute_speedup.unwrap_or(default.compute_speedup),
+        offloaded: given.offloaded.unwrap_or_default(),
         ..default
     }
 }

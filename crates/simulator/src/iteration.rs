@@ -16,6 +16,7 @@ mod collectives;
 mod executed;
 mod groups;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use paceline_iteration::{IterationOptions, Plan, Sharding, Step, Stream, Work};
@@ -24,14 +25,14 @@ use paceline_schedule::{Bucket, Knob, Schedule};
 
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Computation, Found, Observed, Outcome, PathPart, Traffic, compose};
-use crate::planning::duration;
 pub use crate::planning::plan_of;
+use crate::planning::{Factors, duration};
 use crate::prepare;
 use crate::run_types::Prepared;
 use crate::sharded::Watched;
 pub use crate::sharded::{ExposedBy, Memory, Resolution, Sharded};
 use crate::timeline::{Drawing, Line, Timeline};
-use crate::worker::factors;
+use crate::worker::slowest;
 pub(crate) use account::unwatched;
 use executed::Executed;
 use groups::Programs;
@@ -74,12 +75,19 @@ pub fn simulate_as(
     let by_message = few && options.collectives.is_none() && options.slowdown == 0.0;
     let resolution = resolution.unwrap_or(if by_message { Resolution::Messages } else { Resolution::Collectives });
     let shown = timeline.map_or(0, |ranks| ranks.unwrap_or(u32::MAX).min(plan.world));
+    let slowest = slowest(&plan, trace, cluster, options);
+    let own = if cluster.stragglers.is_empty() {
+        Cow::Borrowed(&plan)
+    } else {
+        Cow::Owned(plan_of(trace, &options.on_slower(slowest.slower))?)
+    };
     let executed = match resolution {
-        Resolution::Messages => by_message::execute(&plan, programs, trace, cluster, options, shown)?,
-        Resolution::Collectives => by_collective::execute(&plan, &programs, trace, cluster, options)?,
+        Resolution::Messages => by_message::execute(&plan, programs, trace, cluster, options, slowest.rank, shown)?,
+        Resolution::Collectives => by_collective::execute(&own, &programs, cluster, options, &slowest)?,
     };
     let drawn = if shown > 0 { draw(&plan, &executed) } else { Timeline::default() };
-    let found = Found { notes, ..found(trace, cluster, options, &plan, executed, sent, resolution) };
+    let plans = (&plan, &*own, &slowest.factors);
+    let found = Found { notes, ..found(trace, options, plans, executed, sent, resolution) };
     Ok((compose(trace, cluster, options, &plan, found)?, drawn))
 }
 
@@ -147,18 +155,18 @@ fn check(cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
     Ok(())
 }
 
+/// `plan` and `own`: of ranks whose GPUs are as fast as most, and of the slowest rank, with what varies by its factors.
 fn found(
     trace: &Trace,
-    cluster: &Cluster,
     options: &Options,
-    plan: &Plan,
+    (plan, own, factors): (&Plan, &Plan, &Factors),
     executed: Executed,
     (messages, bytes): (u64, u64),
     resolution: Resolution,
 ) -> Found {
     let seconds = |picoseconds: u64| picoseconds as f64 * 1e-12;
     let spans = &executed.spans[&executed.slowest];
-    let account = account::account(plan, spans, executed.end);
+    let account = account::account(own, spans, executed.end);
     // Of one iteration, where the plan has several.
     let share = 1.0 / f64::from(plan.iterations);
     let (mut forward, mut backward, mut optimizer) = (0, 0, 0);
@@ -171,9 +179,8 @@ fn found(
         }
     }
     let compute_s = seconds(forward + backward + optimizer);
-    let factors = factors(trace, cluster, options)[executed.slowest as usize];
     let sum = |counts: fn(&Step) -> bool| {
-        seconds(plan.steps.iter().filter(|step| counts(step)).filter_map(|step| duration(&step.work, factors)).sum())
+        seconds(own.steps.iter().filter(|step| counts(step)).filter_map(|step| duration(&step.work, factors)).sum())
     };
     let own_s = sum(|step| is_training(&step.work));
     // What compression adds to the computation of the model.

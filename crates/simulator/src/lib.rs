@@ -37,6 +37,7 @@ mod lanes;
 pub mod nccl;
 mod network;
 mod observer;
+pub mod offload;
 pub mod options;
 pub mod outcome;
 mod path;

@@ -10,6 +10,7 @@ use paceline_schedule::{ChunkBytes, Distribution, Entry, Inside, Placement, look
 use crate::coordination::Coordination;
 use crate::defaults;
 use crate::nccl::NcclTimes;
+use crate::offload::Offloaded;
 pub use crate::sharing::{Network, SimulationError};
 
 /// The options of one simulation.
@@ -47,6 +48,10 @@ pub struct Options {
     pub overlap: bool,
     /// Factor by which all computation is faster.
     pub compute_speedup: f64,
+    /// Factor by which this rank's GPU computes longer. Copies, and the calls of a library, take no longer by it.
+    pub slower: f64,
+    /// What is copied, or updated on the host, beside the trace's computation.
+    pub offloaded: Offloaded,
     /// Time that handing a gradient to the library adds to the backward pass; not with one worker, who hands over nothing.
     pub call: Time,
     /// How long the coordinator of a library takes to agree on a gradient, one after the other, in parallel with the
@@ -97,6 +102,8 @@ impl Options {
             network: defaults::NETWORK,
             overlap: defaults::OVERLAP,
             compute_speedup: defaults::COMPUTE_SPEEDUP,
+            slower: 1.0,
+            offloaded: Offloaded::default(),
             call: Time::ZERO,
             agreement: Time::ZERO,
             spread: 0.0,
@@ -117,6 +124,12 @@ impl Options {
     /// There is none of this name; the message says which one may be meant.
     pub fn entry(&self) -> Result<&'static Entry, SimulationError> {
         look_up(&self.strategy).map_err(|e| SimulationError::about("strategy", e.to_string()))
+    }
+
+    /// Those of a rank whose GPU computes longer by a factor.
+    #[must_use]
+    pub fn on_slower(&self, factor: f64) -> Options {
+        Options { slower: factor * self.slower, ..self.clone() }
     }
 
     /// Whether all ranks follow one plan, whose steps are watched one by one.

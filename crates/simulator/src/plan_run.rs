@@ -4,11 +4,11 @@
 //! its run, so that factors round once, and what nobody waits for in between takes no event.
 use std::mem::{discriminant, replace, swap};
 
-use paceline_iteration::{Plan, Stream, Work};
+use paceline_iteration::{Plan, Stream};
 use paceline_model::Time;
 
 use crate::observer::Activity;
-use crate::planning::{Spans, predecessors};
+use crate::planning::{Kind, Spans, computed, predecessors};
 
 /// A step, or several that are one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +28,8 @@ pub(crate) enum Task {
 
 /// Computation without interruption.
 pub(crate) struct Run {
-    /// Whether it has the factor of the backward pass.
-    pub is_backward: bool,
-    /// Whether it is the optimizer's, at whose end an iteration may be over.
-    pub is_optimizer: bool,
+    /// What it computes. An iteration may be over at the end of the optimizer's.
+    pub kind: Kind,
     /// Whether it is of the model's stream of computation, and not beside it.
     pub is_models: bool,
     pub total: Time,
@@ -41,7 +39,7 @@ pub(crate) struct Run {
     pub awaited: Activity,
 }
 
-/// Work of the workers that copy a recorded one.
+/// Work of the workers that copy a recorded one on a GPU of one speed.
 pub(crate) struct PlanRun {
     pub tasks: Vec<Task>,
     pub runs: Vec<Run>,
@@ -100,7 +98,7 @@ impl PlanRun {
         let mut task_of: Vec<u32> = Vec::with_capacity(plan.steps.len());
         let mut layers = 0;
         for ((step, before), bucket) in plan.steps.iter().zip(&before).zip(bucket_of) {
-            let Some(length) = computed(&step.work) else {
+            let Some((kind, length)) = computed(&step.work) else {
                 task_of.push(tasks.len() as u32);
                 tasks.push(Task::Exchange(bucket.unwrap_or(u32::MAX)));
                 continue;
@@ -116,15 +114,15 @@ impl PlanRun {
             let run = match continued.map(|one| tasks[task_of[one] as usize]) {
                 Some(Task::Compute { run, .. }) => run,
                 _ => {
-                    runs.push(Run::of(&step.work, step.stream, layers));
+                    runs.push(Run::of(kind, step.stream, layers));
                     runs.len() as u32 - 1
                 }
             };
             let own = &mut runs[run as usize];
             own.total += length;
             let end = own.total;
-            match &step.work {
-                Work::Forward { .. } => {
+            match kind {
+                Kind::Forward => {
                     own.shown.push((Activity::Layer(layers), end));
                     layers += 1;
                 }
@@ -276,8 +274,8 @@ impl PlanRun {
         for run in &self.runs {
             let slot = match run {
                 Run { is_models: false, .. } => return None,
-                Run { is_backward: true, .. } => &mut found.backward,
-                Run { is_optimizer: true, .. } => &mut found.optimizer,
+                Run { kind: Kind::Backward, .. } => &mut found.backward,
+                Run { kind: Kind::Optimizer, .. } => &mut found.optimizer,
                 _ => &mut found.forward,
             };
             if *slot != Time::ZERO {
@@ -290,7 +288,7 @@ impl PlanRun {
             for &follower in followers {
                 let Task::Exchange(bucket) = self.tasks[follower as usize] else { continue };
                 let Task::Compute { run, end, .. } = *task else { return None };
-                let at = if self.runs[run as usize].is_backward { end } else { Time::ZERO };
+                let at = if self.runs[run as usize].kind == Kind::Backward { end } else { Time::ZERO };
                 if sent[follower as usize].replace((at, bucket)).is_some() {
                     return None;
                 }
@@ -302,29 +300,14 @@ impl PlanRun {
 }
 
 impl Run {
-    fn of(work: &Work, stream: Stream, layer: u32) -> Run {
-        let (is_backward, is_optimizer) =
-            (matches!(work, Work::Backward { .. }), matches!(work, Work::Optimizer { .. }));
-        let shown = match work {
-            Work::Backward { .. } => vec![(Activity::Backward, Time::ZERO)],
-            Work::Forward { .. } => Vec::new(),
-            _ => vec![(Activity::Optimizer, Time::ZERO)],
+    fn of(kind: Kind, stream: Stream, layer: u32) -> Run {
+        let shown = match kind {
+            Kind::Backward => vec![(Activity::Backward, Time::ZERO)],
+            Kind::Forward => Vec::new(),
+            Kind::Optimizer | Kind::Other => vec![(Activity::Optimizer, Time::ZERO)],
         };
-        let awaited = if matches!(work, Work::Forward { .. }) { Activity::Wait(layer) } else { Activity::WaitForSums };
-        Run { is_backward, is_optimizer, is_models: stream == Stream::Compute, total: Time::ZERO, shown, awaited }
-    }
-}
-
-/// How long a step computes; `None`: it is an exchange.
-fn computed(work: &Work) -> Option<Time> {
-    match *work {
-        Work::Forward { duration_ps }
-        | Work::Backward { duration_ps }
-        | Work::Optimizer { duration_ps }
-        | Work::Compress { duration_ps }
-        | Work::Decompress { duration_ps }
-        | Work::OuterOptimizer { duration_ps } => Some(Time(duration_ps)),
-        Work::Exchange { .. } => None,
+        let awaited = if kind == Kind::Forward { Activity::Wait(layer) } else { Activity::WaitForSums };
+        Run { kind, is_models: stream == Stream::Compute, total: Time::ZERO, shown, awaited }
     }
 }
 

@@ -4,6 +4,7 @@ use paceline_model::trace::WorkerTrace;
 use paceline_model::{Time, Trace};
 use paceline_schedule::Knob;
 
+use crate::offload::Offloaded;
 use crate::options::{Options, SimulationError};
 
 /// The plan that the ranks of a simulation execute; where they copy different recorded workers, that of the first one.
@@ -23,7 +24,7 @@ pub(crate) fn executed(trace: &Trace, options: &Options) -> Result<IterationOpti
     };
     let iteration = options.iteration.clone().unwrap_or_else(recorded);
     Ok(IterationOptions {
-        compression: iteration.compression.scaled(1.0 / options.compute_speedup),
+        compression: iteration.compression.scaled(options.slower / options.compute_speedup),
         exchanges: exchanges(trace, options, &iteration)?,
         collective: options.collective,
         call: options.call,
@@ -56,20 +57,22 @@ pub(crate) fn planned(
     build(computed, options.workers, iteration)
 }
 
-/// The trace with the speedup.
+/// The trace as a rank of these options computes it.
 pub(crate) fn scaled(trace: &Trace, options: &Options) -> Trace {
     let workers = trace.workers.iter().map(|worker| sped_up(worker, options)).collect();
     Trace { workers, ..trace.clone() }
 }
 
-/// A recorded worker with the speedup.
+/// A recorded worker as a rank of these options computes it.
 pub(crate) fn sped_up(worker: &WorkerTrace, options: &Options) -> WorkerTrace {
-    let faster = 1.0 / options.compute_speedup;
+    let Offloaded { forward, backward, optimizer } = options.offloaded;
+    let [forward, backward, optimizer] =
+        [forward, backward, optimizer].map(|part| part.slower(options.slower) / options.compute_speedup);
     let mut worker = worker.clone();
-    worker.gradients.iter_mut().for_each(|gradient| gradient.ready = gradient.ready.scaled(faster));
-    worker.backward = worker.backward.scaled(faster);
-    worker.forward.iter_mut().for_each(|layer| layer.duration = layer.duration.scaled(faster));
-    worker.optimizer = worker.optimizer.scaled(faster);
+    worker.gradients.iter_mut().for_each(|gradient| gradient.ready = gradient.ready.scaled(backward));
+    worker.backward = worker.backward.scaled(backward);
+    worker.forward.iter_mut().for_each(|layer| layer.duration = layer.duration.scaled(forward));
+    worker.optimizer = worker.optimizer.scaled(optimizer);
     worker
 }
 
@@ -84,17 +87,79 @@ pub(crate) fn pace(trace: &Trace, recorded: usize) -> f64 {
     if first > 0.0 { own / first } else { 1.0 }
 }
 
-/// Picoseconds of a step of computation on a rank; `None`: it is an exchange.
-pub(crate) fn duration(work: &Work, (factor, backward): (f64, f64)) -> Option<u64> {
+/// What a step computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Forward,
+    Backward,
+    Optimizer,
+    /// Compression, and the optimizer between groups.
+    Other,
+}
+
+/// What a step computes, and for how many picoseconds by the plan; `None`: it is an exchange.
+pub(crate) fn computed(work: &Work) -> Option<(Kind, Time)> {
     match *work {
-        Work::Forward { duration_ps }
-        | Work::Optimizer { duration_ps }
-        | Work::Compress { duration_ps }
-        | Work::Decompress { duration_ps }
-        | Work::OuterOptimizer { duration_ps } => Some(Time(duration_ps).scaled(factor).0),
-        Work::Backward { duration_ps } => Some(Time(duration_ps).scaled(backward).0),
+        Work::Forward { duration_ps } => Some((Kind::Forward, Time(duration_ps))),
+        Work::Backward { duration_ps } => Some((Kind::Backward, Time(duration_ps))),
+        Work::Optimizer { duration_ps } => Some((Kind::Optimizer, Time(duration_ps))),
+        Work::Compress { duration_ps } | Work::Decompress { duration_ps } | Work::OuterOptimizer { duration_ps } => {
+            Some((Kind::Other, Time(duration_ps)))
+        }
         Work::Exchange { .. } => None,
     }
+}
+
+/// By how much a rank takes longer than its plan for each kind of computation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Factors {
+    pub forward: f64,
+    pub backward: f64,
+    pub optimizer: f64,
+    pub other: f64,
+}
+
+impl Default for Factors {
+    /// As long as the plan says.
+    fn default() -> Factors {
+        Factors { forward: 1.0, backward: 1.0, optimizer: 1.0, other: 1.0 }
+    }
+}
+
+impl Factors {
+    /// A GPU that computes longer by a factor, and by another one still in the backward pass.
+    pub fn new(offloaded: &Offloaded, factor: f64, backward: f64) -> Factors {
+        Factors {
+            forward: offloaded.forward.slower(factor),
+            backward: offloaded.backward.slower(factor * backward),
+            optimizer: offloaded.optimizer.slower(factor),
+            other: factor,
+        }
+    }
+
+    pub fn of(&self, kind: Kind) -> f64 {
+        match kind {
+            Kind::Forward => self.forward,
+            Kind::Backward => self.backward,
+            Kind::Optimizer => self.optimizer,
+            Kind::Other => self.other,
+        }
+    }
+
+    /// The larger ones of both.
+    pub fn max(self, other: Factors) -> Factors {
+        Factors {
+            forward: self.forward.max(other.forward),
+            backward: self.backward.max(other.backward),
+            optimizer: self.optimizer.max(other.optimizer),
+            other: self.other.max(other.other),
+        }
+    }
+}
+
+/// Picoseconds of a step of computation on a rank; `None`: it is an exchange.
+pub(crate) fn duration(work: &Work, factors: &Factors) -> Option<u64> {
+    computed(work).map(|(kind, time)| time.scaled(factors.of(kind)).0)
 }
 
 /// For each step, those that it waits for: the one before it on its stream, and those it names.

@@ -16,6 +16,7 @@ use crate::plan_run::PlanRun;
 use crate::planning::{computes, executed, planned, scaled};
 use crate::run_types::Prepared;
 use crate::staleness::{MEASURED, MOST_TIMES, WARM_UP};
+use crate::worker::speeds;
 
 /// Events store roles in 16 bits.
 pub(crate) const MAX_ROLES: u32 = 65_535;
@@ -117,13 +118,19 @@ fn plan_in(
     let fused_buckets = fused.len();
     let priority = fused.iter().map(|bucket| bucket.priority).collect();
     let names = fused.into_iter().map(|bucket| bucket.name).collect();
-    let computed = scaled(trace, options);
-    let of = |recorded| planned(&computed, options, &IterationOptions { recorded, ..iteration.clone() });
+    let of = |own: &Options, recorded| {
+        planned(&scaled(trace, own), own, &IterationOptions { recorded, ..iteration.clone() })
+    };
     let bucket_of = |step: &Step| step.unit.filter(|_| matches!(step.work, Work::Exchange { .. }));
     let run = |plan: &Plan| PlanRun::new(plan, &plan.steps.iter().map(bucket_of).collect::<Vec<_>>(), false);
-    let plan = of(0)?;
-    let others = (1..trace.workers.len()).map(|recorded| Ok(run(&of(recorded)?)));
-    let workers = std::iter::once(Ok(run(&plan))).chain(others).collect::<Result<_, SimulationError>>()?;
+    let plan = of(options, 0)?;
+    let mut workers = Vec::new();
+    for slower in speeds(cluster) {
+        let own = options.on_slower(slower);
+        for recorded in 0..trace.workers.len() {
+            workers.push(run(&of(&own, recorded)?));
+        }
+    }
     let prepared = Prepared {
         entry,
         schedule: schedule.into(),

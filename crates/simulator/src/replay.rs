@@ -51,13 +51,14 @@ pub fn replay(
     } else {
         iteration = IterationOptions { recorded: played.recorded, common_order: true, ..iteration };
     }
-    let plan = planned(&scaled(trace, options), options, &iteration)?;
+    let own = options.on_slower(played.slower);
+    let plan = planned(&scaled(trace, &own), &own, &iteration)?;
     let all = buckets(trace, iteration.bucket_size, iteration.exchanges.have_servers());
     let order = |recorded: usize| ready_order(trace, &trace.workers[recorded], &all);
     let same_order = !iteration.common_order || (1..trace.workers.len()).all(|other| order(other) == order(0));
     let factors = (0..iterations).map(|_| {
         played.vary(cluster);
-        PlayedFactors { compute: played.factor, backward: played.backward_factor }
+        PlayedFactors { compute: played.factors.forward, backward: played.factors.backward }
     });
     Ok(Replay { plan, factors: factors.collect(), same_order })
 }

@@ -19,7 +19,8 @@ use crate::network::fifo::transmission;
 use crate::network::topology::{NONE, NetworkLinks};
 use crate::options::{Network, Options};
 use crate::path::{Chain, Part};
-use crate::plan_run::Passes;
+use crate::plan_run::{Passes, PlanRun};
+use crate::planning::Factors;
 use crate::run_types::{Mark, Prepared};
 use crate::worker::{Moments, workers};
 
@@ -123,7 +124,7 @@ pub(crate) fn run<C: Chain>(
 ) -> Option<Ringed<C>> {
     let roles = prepared.schedule.roles();
     // Each worker is as fast in one iteration as in the next.
-    let alike = prepared.workers.len() == 1 && cluster.jitter.is_none();
+    let alike = trace.workers.len() == 1 && cluster.jitter.is_none();
     let links_of_its_own = cluster.racks.is_none()
         && cluster.fabric.is_none()
         && cluster.degraded.is_empty()
@@ -132,7 +133,7 @@ pub(crate) fn run<C: Chain>(
     if !(alike && links_of_its_own) || options.network != Network::Fifo || !options.barrier || roles.workers < 2 {
         return None;
     }
-    let passes = prepared.workers[0].passes()?;
+    let passes = prepared.workers.iter().map(PlanRun::passes).collect::<Option<Vec<_>>>()?;
     let (pieces, sizes) = pieces(prepared)?;
     let mut circle = Circle::new(wires, roles.workers, &sizes, &pieces);
     if circle.times.iter().flatten().any(|&time| time == 0) {
@@ -144,10 +145,10 @@ pub(crate) fn run<C: Chain>(
         .iter_mut()
         .map(|worker| {
             worker.vary(cluster);
-            Pace::of(&passes, worker.factor, worker.backward_factor)
+            Pace::of(&passes[worker.plan], worker.factors)
         })
         .collect();
-    let ready = ready(&passes, &paces);
+    let ready = ready(&paces);
     let follows = C::default().parts().is_some();
     let mut end = Mark { time: 0, chain: C::default() };
     for _ in 0..iterations {
@@ -166,7 +167,7 @@ pub(crate) fn run<C: Chain>(
         }
         wires.links[hop.links[0] as usize].busy += hop.messages * circle.overhead;
     }
-    let compute = |pace: &Pace| (pace.forward + pace.backward + pace.optimizer) * iterations as u64;
+    let compute = |pace: &Pace<'_>| (pace.forward + pace.backward + pace.optimizer) * iterations as u64;
     let moments = paces.iter().map(|pace| Moments {
         iteration: 1,
         backward: pace.forward,
@@ -177,20 +178,22 @@ pub(crate) fn run<C: Chain>(
 }
 
 /// How long the passes of a worker take, in picoseconds.
-struct Pace {
+struct Pace<'a> {
+    passes: &'a Passes,
     forward: u64,
     backward: u64,
     optimizer: u64,
     backward_factor: f64,
 }
 
-impl Pace {
-    fn of(passes: &Passes, factor: f64, backward_factor: f64) -> Pace {
+impl Pace<'_> {
+    fn of(passes: &Passes, factors: Factors) -> Pace<'_> {
         Pace {
-            forward: passes.forward.scaled(factor).0,
-            backward: passes.backward.scaled(backward_factor).0,
-            optimizer: passes.optimizer.scaled(factor).0,
-            backward_factor,
+            passes,
+            forward: passes.forward.scaled(factors.forward).0,
+            backward: passes.backward.scaled(factors.backward).0,
+            optimizer: passes.optimizer.scaled(factors.optimizer).0,
+            backward_factor: factors.backward,
         }
     }
 }
@@ -205,11 +208,11 @@ struct Ready {
 }
 
 /// When workers send their pieces, in order.
-fn ready(passes: &Passes, paces: &[Pace]) -> Vec<Ready> {
-    let mut all = Vec::with_capacity(passes.ready.len() * paces.len());
+fn ready(paces: &[Pace<'_>]) -> Vec<Ready> {
+    let mut all = Vec::with_capacity(paces.iter().map(|pace| pace.passes.ready.len()).sum());
     for (worker, pace) in (0..).zip(paces) {
         let (mut planned, mut last) = (pace.forward, pace.forward);
-        for &(at, bucket) in &passes.ready {
+        for &(at, bucket) in &pace.passes.ready {
             let time = pace.forward + at.scaled(pace.backward_factor).0;
             if time != last {
                 (planned, last) = (last, time);

@@ -16,7 +16,7 @@ pub(crate) struct Prepared {
     /// Position of each bucket in the distribution order.
     pub priority: Vec<u32>,
     pub element_bytes: u64,
-    /// Work of workers, by the recorded one that they copy.
+    /// Work of workers, by the speed of their GPU and then by the recorded one that they copy.
     pub workers: Vec<PlanRun>,
     /// There is no computation: an iteration is one exchange, from gradients ready everywhere to sums everywhere.
     pub exchange_only: bool,

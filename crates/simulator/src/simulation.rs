@@ -13,6 +13,7 @@ use crate::network::topology::NetworkLinks;
 use crate::observer::{Activity, Observer};
 use crate::path::{Chain, Part};
 use crate::plan_run::{PlanRun, Run, Task};
+use crate::planning::Kind;
 use crate::run_types::{JobPlace, Mark, Prepared};
 use crate::staleness::Updates;
 use crate::worker::{Moments, Worker};
@@ -629,16 +630,16 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                 return;
             }
         };
-        let factor = if run.is_backward { w.backward_factor } else { w.factor };
+        let factor = w.factors.of(run.kind);
         let mut start = if begins { Mark { time: now, chain } } else { w.run };
         if begins {
             w.busy += run.total.scaled(factor).0;
             if run.is_models {
                 w.run = start;
-                if run.is_backward && w.now().backward_end == 0 {
+                if run.kind == Kind::Backward && w.now().backward_end == 0 {
                     w.now().backward = now;
                 }
-                if run.is_backward {
+                if run.kind == Kind::Backward {
                     w.now().backward_end = now + run.total.scaled(factor).0;
                 }
                 self.show(worker, run, now, factor);
@@ -646,7 +647,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
         let time = end.scaled(factor).0;
         start.chain.add(Part::Compute, time, 0);
-        if time == 0 && run.is_optimizer {
+        if time == 0 && run.kind == Kind::Optimizer {
             self.task_done(plan, worker, task, now, start.chain);
             return;
         }
@@ -743,6 +744,6 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     fn plan_of(&self, worker: u32) -> &'a PlanRun {
         let plans = &self.jobs[self.job_of(worker)].prepared.workers;
-        &plans[self.workers[worker as usize].recorded]
+        &plans[self.workers[worker as usize].plan]
     }
 }

@@ -1,10 +1,12 @@
 //! The state of one worker.
+use paceline_iteration::Plan;
 use paceline_model::{Cluster, Trace};
 
+use crate::offload::Offloaded;
 use crate::options::Options;
 use crate::path::Chain;
 use crate::plan_run::Progress;
-use crate::planning::pace;
+use crate::planning::{Factors, duration, pace};
 use crate::random::{Random, normal_order_statistic};
 use crate::run_types::Mark;
 
@@ -14,12 +16,16 @@ pub(crate) struct Worker<C> {
     pub iteration: u32,
     /// When its model's computation last ended, or the iteration began.
     pub since: u64,
-    /// Factors of all computation and of the backward pass in this iteration.
-    pub factor: f64,
-    pub backward_factor: f64,
+    /// The plan that it follows: that of `recorded` on a GPU as slow as its own.
+    pub plan: usize,
+    /// By how much it takes longer than that plan in this iteration.
+    pub factors: Factors,
     /// The factor of its plan, if that is another recorded worker's.
     pub pace: f64,
-    straggler: f64,
+    /// By how much its GPU computes longer than others; its plan has that.
+    pub slower: f64,
+    offloaded: Offloaded,
+    slowdown: f64,
     spread: f64,
     random: Random,
     /// Picoseconds of computation since measuring began.
@@ -62,17 +68,21 @@ const SPREAD_SEED: u64 = 0x5eed_0022;
 pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<Worker<C>> {
     let last = f64::from(options.workers.max(2) - 1);
     let shuffled = Random::new(SHUFFLE_SEED).permutation(options.workers);
-    let slowdowns = slowdowns(cluster, options);
+    let (slowdowns, speeds, slower) = (slowdowns(cluster, options), speeds(cluster), slower(cluster, options.workers));
     (0..options.workers)
         .map(|rank| {
+            let (recorded, slower) = (rank as usize % trace.workers.len(), slower[rank as usize]);
+            let speed = speeds.iter().position(|&it| it == slower).unwrap_or(0);
             Worker {
-                recorded: rank as usize % trace.workers.len(),
+                recorded,
                 iteration: 0,
                 since: 0,
-                factor: 1.0,
-                backward_factor: 1.0,
+                plan: speed * trace.workers.len() + recorded,
+                factors: Factors::default(),
                 pace: 1.0,
-                straggler: slowdowns[rank as usize],
+                slower,
+                offloaded: options.offloaded.on_slower(slower),
+                slowdown: slowdowns[rank as usize],
                 spread: 1.0 + trace.backward_spread * f64::from(shuffled[rank as usize]) / last,
                 // Streams of neighboring seeds and ranks must not overlap, so both are hashed before use.
                 random: Random::new(options.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ (u64::from(rank) << 32)),
@@ -90,24 +100,55 @@ pub(crate) fn followers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Op
     let mut workers = workers(trace, cluster, options);
     for worker in &mut workers {
         worker.pace = pace(trace, std::mem::take(&mut worker.recorded));
+        worker.plan /= trace.workers.len();
     }
     workers
 }
 
-/// How much longer each rank computes than the plan: forward and optimizer, and backward.
-pub(crate) fn factors(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<(f64, f64)> {
-    let mut workers = workers::<()>(trace, cluster, options);
-    workers
-        .iter_mut()
-        .map(|worker| {
-            worker.pace = pace(trace, worker.recorded);
-            worker.vary(cluster);
-            (worker.factor, worker.backward_factor)
-        })
-        .collect()
+/// By how much GPUs compute longer, each factor once, from that of most, 1: plans are in this order.
+pub(crate) fn speeds(cluster: &Cluster) -> Vec<f64> {
+    let mut speeds = vec![1.0];
+    for &(_, factor) in &cluster.stragglers {
+        if !speeds.contains(&factor) {
+            speeds.push(factor);
+        }
+    }
+    speeds
 }
 
-/// By how much the computation of each rank takes longer than the trace's in every iteration.
+/// By how much the GPU of each rank computes longer.
+pub(crate) fn slower(cluster: &Cluster, workers: u32) -> Vec<f64> {
+    let mut factors = vec![1.0; workers as usize];
+    for &(rank, slower) in &cluster.stragglers {
+        factors[rank as usize] = slower;
+    }
+    factors
+}
+
+/// The rank that computes longest.
+pub(crate) struct Slowest {
+    pub rank: u32,
+    /// By how much its GPU computes longer than others.
+    pub slower: f64,
+    /// By how much it takes longer than the plan of such a GPU.
+    pub factors: Factors,
+}
+
+/// The rank that computes longest by a plan, most of which is the backward pass.
+pub(crate) fn slowest(plan: &Plan, trace: &Trace, cluster: &Cluster, options: &Options) -> Slowest {
+    let mut longest = (0, Slowest { rank: 0, slower: 1.0, factors: Factors::default() });
+    for (rank, worker) in (0..).zip(&mut followers::<()>(trace, cluster, options)) {
+        let own = worker.vary(cluster);
+        let factors = Factors::new(&options.offloaded, worker.slower * own, worker.spread);
+        let total = plan.steps.iter().filter_map(|step| duration(&step.work, &factors)).sum::<u64>();
+        if total > longest.0 {
+            longest = (total, Slowest { rank, slower: worker.slower, factors: worker.factors });
+        }
+    }
+    longest.1
+}
+
+/// By how much each rank takes longer in every iteration than its GPU alone would.
 pub(crate) fn slowdowns(cluster: &Cluster, options: &Options) -> Vec<f64> {
     let workers = options.workers;
     let mut factors = vec![1.0; workers as usize];
@@ -124,17 +165,15 @@ pub(crate) fn slowdowns(cluster: &Cluster, options: &Options) -> Vec<f64> {
             *factor *= (options.spread * normal_order_statistic(place, workers)).exp();
         }
     }
-    for &(rank, slower) in &cluster.stragglers {
-        factors[rank as usize] *= slower;
-    }
     factors
 }
 
 impl<C> Worker<C> {
-    /// Draws this iteration's factors.
-    pub fn vary(&mut self, cluster: &Cluster) {
+    /// Draws this iteration's factors; that of all computation.
+    pub fn vary(&mut self, cluster: &Cluster) -> f64 {
         let noise = cluster.jitter.map_or(1.0, |jitter| self.random.log_normal(jitter.sigma));
-        self.factor = self.straggler * noise * self.pace;
-        self.backward_factor = self.factor * self.spread;
+        let factor = self.slowdown * noise * self.pace;
+        self.factors = Factors::new(&self.offloaded, factor, self.spread);
+        factor
     }
 }

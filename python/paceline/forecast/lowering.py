@@ -45,14 +45,14 @@ def native(scenario: Scenario) -> _core.Scenario:
     if options.get("optimizer", IN_CORE[0]) not in IN_CORE:
         # Of which it has the bytes of states.
         del options["optimizer"]
-    trace, cluster, costs = scenario.trace, scenario.cluster, compression.native(scenario)
+    trace, costs = scenario.trace, compression.native(scenario)
     if (timed := offload.timed(scenario)) is not None:
         # It has the speed of the GPU, which copies and the CPUs' step do not share.
-        trace, cluster = timed.trace(trace), timed.cluster(scenario)
+        trace, options["offloaded"] = timed.trace(trace), timed.shares
         costs = compression.faster(costs, options.pop("compute_speedup", 1.0))
     return _core.Scenario(
         trace,
-        cluster,
+        scenario.cluster,
         scenario.strategy.name,
         scenario.workers,
         library=scenario.library.native(),

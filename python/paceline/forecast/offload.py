@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from paceline import _core
-from paceline._core import Cluster, Trace
+from paceline._core import Trace
 from paceline.catalog.instances import find_instance
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.offload import ACTIVATIONS, PARAMETERS, STATES, Offload, rate, slowest
@@ -80,6 +80,12 @@ class Beside:
         return max(self.computed_s, self.offloaded_s)
 
     @property
+    def shares(self) -> tuple[float, float]:
+        """What is computed, and what is offloaded, as shares of the longer one; nothing is computed in no time."""
+        longer = self.seconds
+        return (self.computed_s / longer, self.offloaded_s / longer) if longer > 0 else (1.0, 0.0)
+
+    @property
     def longest(self) -> Mapping[Part, float]:
         """The parts of what takes longer."""
         return self.offloaded if self.offloaded_s > self.computed_s else {Part.COMPUTE: self.computed_s}
@@ -103,13 +109,14 @@ class Timed:
             self.forward.slowed(forward, host), self.backward.slowed(backward, host), self.step.slowed(step, host)
         )
 
+    @property
+    def parts(self) -> tuple[Beside, Beside, Beside]:
+        """All three."""
+        return self.forward, self.backward, self.step
+
     def of(self, result: Result) -> Iterator[tuple[float, Beside]]:
         """Yield how long a result has each of the three in an iteration, which may be of several passes."""
-        yield from (
-            (result.forward_s, self.forward),
-            (result.backward_s, self.backward),
-            (result.optimizer_s, self.step),
-        )
+        yield from zip((result.forward_s, result.backward_s, result.optimizer_s), self.parts, strict=True)
 
     def trace(self, computed: Trace) -> Trace:
         """Return a trace that takes as long, made of the GPU's."""
@@ -133,19 +140,10 @@ class Timed:
         own = _core.Worker(layers, gradients, backward_s=_seconds(last_s), optimizer_s=_seconds(self.step.seconds))
         return computed.replace(workers=[own])
 
-    def cluster(self, scenario: Scenario) -> Cluster:
-        """Return the cluster of a scenario, whose slow ranks take longer by what they compute, not by copies."""
-        slow = scenario.cluster.stragglers
-        if not slow:
-            return scenario.cluster
-        passes, share = int(scenario.options.get("accumulate", 1)), 1 / _shard(scenario)
-
-        def seconds(factor: float) -> float:
-            own = self.slowed(factor, factor, factor)
-            return passes * (own.forward.seconds + own.backward.seconds) + share * own.step.seconds
-
-        slower = [_core.Straggler(one.rank, seconds(one.factor) / seconds(1.0)) for one in slow]
-        return scenario.cluster.replace(stragglers=slower)
+    @property
+    def shares(self) -> tuple[tuple[float, float], ...]:
+        """Of each: a rank that is slower, always or by chance, computes longer and copies no longer."""
+        return tuple(part.shares for part in self.parts)
 
 
 def timed(scenario: Scenario) -> Timed | None:
@@ -199,21 +197,33 @@ def computed_s(
     return sum(seconds * after.seconds / before.seconds for (seconds, before), (_, after) in pairs if seconds > 0)
 
 
-def with_parts(result: Result, own: Timed) -> Result:
-    """Return a result whose critical path has offloading apart from computation, with what it adds to that."""
-    shares: dict[Part, float] = {}
+def with_parts(result: Result, scenario: Scenario, own: Timed) -> Result:
+    """Return a result whose critical path has offloading apart from computation, with what it adds to that.
+
+    The path is the slowest rank's, which computes longer and copies no longer; what offloading adds is another rank's.
+    """
+    slower = _slowest_gpu(scenario)
+    parts_s: dict[Part, float] = {}
     added_s = 0.0
-    for seconds, beside in own.of(result):
+    for (seconds, beside), late in zip(own.of(result), own.slowed(slower, slower, slower).parts, strict=True):
         if seconds > 0:
             added_s += seconds * (1 - beside.computed_s / beside.seconds)
-            for part, own_s in beside.longest.items():
-                shares[part] = shares.get(part, 0.0) + seconds * own_s / beside.seconds / result.compute_s
+            for part, own_s in late.longest.items():
+                parts_s[part] = parts_s.get(part, 0.0) + seconds * own_s / beside.seconds
+    whole_s = sum(parts_s.values())
+    shares = {part: own_s / whole_s for part, own_s in parts_s.items()}
     path: list[PathPart] = []
     for one in result.critical_path:
         own_parts = shares if one.part is Part.COMPUTE else {one.part: 1.0}
         path += [PathPart(part, share * one.seconds) for part, share in own_parts.items() if share > 0]
     path.sort(key=lambda part: -part.seconds)
     return replace(result, critical_path=tuple(path), offload_s=added_s)
+
+
+def _slowest_gpu(scenario: Scenario) -> float:
+    """Return by how much the slowest GPU computes longer than others."""
+    factors = [one.factor for one in scenario.cluster.stragglers]
+    return max([*factors, *([1.0] if len(factors) < scenario.workers else [])])
 
 
 def lighter(scenario: Scenario) -> list[Offload | None]:

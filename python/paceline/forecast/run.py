@@ -81,7 +81,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
     core, workload, own = native(scenario), scenario.workload, timed(scenario)
     low = core.lowered
     outcome = core.run(scenario.timeline, ranks=ranks, stages=_stages(workload))
-    result = Result.of(outcome) if own is None else with_parts(Result.of(outcome), own)
+    result = Result.of(outcome) if own is None else with_parts(Result.of(outcome), scenario, own)
     cluster = scenario.cluster
     calibration = None if workload is None else workload.hardware.calibration
     question = Question(

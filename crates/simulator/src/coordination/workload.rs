@@ -8,7 +8,7 @@ use super::draws::Draws;
 use crate::options::{Options, SimulationError};
 use crate::planning::sped_up;
 use crate::random::Random;
-use crate::worker::{SHUFFLE_SEED, slowdowns};
+use crate::worker::{SHUFFLE_SEED, slowdowns, slower};
 
 /// A gradient that is reduced.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,11 +54,12 @@ impl Workload {
             .collect();
         let mut place = vec![usize::MAX; trace.tensors.len()];
         first.gradients.iter().enumerate().for_each(|(i, gradient)| place[gradient.tensor as usize] = i);
-        for (recorded, factor, spread) in slowest(trace, cluster, options) {
+        for Process { recorded, slower, factor, spread } in slowest(trace, cluster, options) {
             let worker = &trace.workers[recorded];
-            let own = sped_up(worker, options);
+            let own = sped_up(worker, &options.on_slower(slower));
             let called = handing_over(&own, options.workers, options.call, options.agreement).unwrap_or(own);
-            let forward = worker.forward_time().seconds() * faster * factor;
+            let longer = options.offloaded.forward.slower(slower);
+            let forward = worker.forward_time().seconds() * faster * longer * factor;
             for gradient in &called.gradients {
                 let Some(tensor) = tensors.get_mut(place[gradient.tensor as usize]) else { continue };
                 let backward = if options.overlap { gradient.ready } else { called.backward };
@@ -124,19 +125,37 @@ impl Workload {
     }
 }
 
-/// The processes that can be the last with a gradient: recorded worker, factor of all computation and of the backward
-/// pass. A process that is not slower in either than another one never is.
-fn slowest(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<(usize, f64, f64)> {
+struct Process {
+    recorded: usize,
+    /// By how much its GPU computes longer.
+    slower: f64,
+    /// By how much all its computation, with calls, takes longer than that, and by how much the backward pass does besides.
+    factor: f64,
+    spread: f64,
+}
+
+impl Process {
+    fn is_behind(&self, other: &Process) -> bool {
+        self.recorded == other.recorded
+            && self.slower >= other.slower
+            && self.factor >= other.factor
+            && self.spread >= other.spread
+    }
+}
+
+/// The processes that can be the last with a gradient. A process that is slower in nothing than another one never is.
+fn slowest(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<Process> {
     let last = f64::from(options.workers.max(2) - 1);
     let shuffled = Random::new(SHUFFLE_SEED).permutation(options.workers);
-    let mut found: Vec<(usize, f64, f64)> = Vec::new();
-    for (rank, factor) in slowdowns(cluster, options).into_iter().enumerate() {
-        let recorded = rank % trace.workers.len();
+    let mut last_ones: Vec<Process> = Vec::new();
+    let factors = slower(cluster, options.workers).into_iter().zip(slowdowns(cluster, options));
+    for (rank, (slower, factor)) in factors.enumerate() {
         let spread = 1.0 + trace.backward_spread * f64::from(shuffled[rank]) / last;
-        if !found.iter().any(|it| it.0 == recorded && it.1 >= factor && it.2 >= spread) {
-            found.retain(|it| it.0 != recorded || it.1 > factor || it.2 > spread);
-            found.push((recorded, factor, spread));
+        let own = Process { recorded: rank % trace.workers.len(), slower, factor, spread };
+        if !last_ones.iter().any(|it| it.is_behind(&own)) {
+            last_ones.retain(|it| !own.is_behind(it));
+            last_ones.push(own);
         }
     }
-    found
+    last_ones
 }

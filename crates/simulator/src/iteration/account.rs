@@ -1,7 +1,7 @@
 //! Waits of a rank's computation, and its memory over time.
 use paceline_iteration::{BufferKind, Plan, Stream};
 
-use crate::planning::{Spans, duration, predecessors};
+use crate::planning::{Factors, Spans, duration, predecessors};
 use crate::sharded::{ExposedBy, Memory, Resolution, Watched};
 
 pub(super) struct Account {
@@ -83,7 +83,7 @@ pub(super) fn unhindered(plan: &Plan) -> Memory {
     let mut spans: Spans = Vec::with_capacity(plan.steps.len());
     for (step, before) in plan.steps.iter().zip(predecessors(plan)) {
         let start = before.iter().map(|&it| spans[it as usize].1).max().unwrap_or(0);
-        spans.push((start, start + duration(&step.work, (1.0, 1.0)).unwrap_or(0)));
+        spans.push((start, start + duration(&step.work, &Factors::default()).unwrap_or(0)));
     }
     memory(plan, &spans)
 }

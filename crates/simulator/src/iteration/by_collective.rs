@@ -1,20 +1,20 @@
-//! Executes a plan with collectives as single events, on the slowest rank: all others wait for it in every collective.
+//! Executes the plan of the slowest rank with collectives as single events: all others wait for it in every collective.
 //!
 //! Collectives that overlap share the links that both need: if together they would keep a kind of link busy for longer
 //! than the time there is, all that use it slow down alike. What they spend in latency, they spend side by side.
 use std::collections::BTreeMap;
 
 use paceline_iteration::{Plan, Stream};
-use paceline_model::{Cluster, Trace};
+use paceline_model::Cluster;
 
 use super::collectives::Collectives;
 use super::executed::{Alone, Executed};
-use super::groups::Programs;
+use super::groups::{Programs, exchange_of};
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, LinkUse};
 use crate::path::COUNT;
 use crate::planning::{duration, predecessors};
-use crate::worker::factors;
+use crate::worker::Slowest;
 
 /// A collective on its way.
 struct Active {
@@ -27,14 +27,11 @@ struct Active {
 pub(super) fn execute(
     plan: &Plan,
     programs: &Programs,
-    trace: &Trace,
     cluster: &Cluster,
     options: &Options,
+    slowest: &Slowest,
 ) -> Result<Executed, SimulationError> {
-    let factors = factors(trace, cluster, options);
-    // What counts is the time that a rank computes, most of which is the backward pass.
-    let total = |rank: usize| plan.steps.iter().filter_map(|step| duration(&step.work, factors[rank])).sum::<u64>();
-    let slowest = (0..factors.len()).max_by_key(|&rank| (total(rank), std::cmp::Reverse(rank))).unwrap_or(0);
+    let exchange_of = exchange_of(plan);
     let mut collectives = Collectives::new(programs, cluster, options, plan.world);
     let before = predecessors(plan);
     let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
@@ -53,7 +50,7 @@ pub(super) fn execute(
     loop {
         for step in ready.drain(..) {
             spans[step].0 = now;
-            match (duration(&plan.steps[step].work, factors[slowest]), programs.exchange_of[step]) {
+            match (duration(&plan.steps[step].work, &slowest.factors), exchange_of[step]) {
                 (Some(time), _) => {
                     computed += time;
                     computing.push((step, time as f64));
@@ -103,12 +100,12 @@ pub(super) fn execute(
     debug_assert!(waits.iter().all(|&left| left == 0), "every step has run");
     let busy = options.detail.then(|| {
         vec![Busy {
-            name: format!("worker {slowest} compute"),
+            name: format!("worker {} compute", slowest.rank),
             kind: Stream::Compute.name(),
             busy_s: computed as f64 * 1e-12,
         }]
     });
-    Ok(Executed { end: now, slowest: slowest as u32, spans: BTreeMap::from([(slowest as u32, spans)]), links, busy })
+    Ok(Executed { end: now, slowest: slowest.rank, spans: BTreeMap::from([(slowest.rank, spans)]), links, busy })
 }
 
 /// The rate of each collective, as a share of what it has alone.

@@ -7,17 +7,17 @@ use paceline_model::{Cluster, Trace};
 use paceline_schedule::Bucket;
 
 use super::executed::{Alone, Executed};
-use super::groups::{ELEMENT_BYTES, Grouped, Programs};
+use super::groups::{ELEMENT_BYTES, Grouped, Programs, exchange_of};
 use crate::network::topology::NetworkLinks;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::{Observed, Usage};
 use crate::path::COUNT;
 use crate::plan_run::PlanRun;
-use crate::planning::duration;
+use crate::planning::plan_of;
 use crate::prepare::with_least_latency;
 use crate::run_types::{JobPlace, Prepared};
 use crate::simulation::{Boundary, JobRun, Simulation, Until};
-use crate::worker::{factors, followers};
+use crate::worker::{followers, speeds};
 
 pub(super) fn execute(
     plan: &Plan,
@@ -25,12 +25,14 @@ pub(super) fn execute(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
+    slowest: u32,
     shown: u32,
 ) -> Result<Executed, SimulationError> {
-    let factors = factors(trace, cluster, options);
-    let computes = |rank: usize| plan.steps.iter().filter_map(|step| duration(&step.work, factors[rank])).sum::<u64>();
-    let slowest = (0..factors.len()).max_by_key(|&rank| (computes(rank), std::cmp::Reverse(rank))).unwrap_or(0) as u32;
-    let prepared = prepared(plan, programs, true);
+    let mut prepared = prepared(plan, programs, true);
+    for &slower in &speeds(cluster)[1..] {
+        let own = plan_of(trace, &options.on_slower(slower))?;
+        prepared.workers.push(PlanRun::new(&own, &exchange_of(&own), true));
+    }
     let (mut simulation, end) = run_job(&prepared, trace, cluster, options)?;
     let busy = simulation.workers.iter().map(|worker| worker.busy).collect();
     let usage = Usage { wires: &simulation.wires, workers: busy, iterations: 1.0 };
@@ -46,9 +48,10 @@ pub(super) fn execute(
 
 /// The plan for the event loop, in which its exchanges are the buckets. `every_step`: whether spans are wanted.
 pub(super) fn prepared(plan: &Plan, programs: Programs, every_step: bool) -> Prepared {
-    let run = PlanRun::new(plan, &programs.exchange_of, every_step);
+    let exchange_of = exchange_of(plan);
+    let run = PlanRun::new(plan, &exchange_of, every_step);
     let buckets: Vec<Bucket> = programs.exchanges.iter().map(|&(_, bucket)| bucket).collect();
-    let exchanges = plan.steps.iter().zip(&programs.exchange_of).filter(|(_, exchange)| exchange.is_some());
+    let exchanges = plan.steps.iter().zip(&exchange_of).filter(|(_, exchange)| exchange.is_some());
     Prepared {
         entry: programs.entry,
         priority: (0..buckets.len() as u32).collect(),

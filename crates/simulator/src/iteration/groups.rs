@@ -55,8 +55,15 @@ pub(super) struct Programs {
     parts: Vec<Arc<Part>>,
     /// The part and the bucket of each exchange, in the order of steps.
     pub exchanges: Vec<(usize, Bucket)>,
-    /// The exchange of each step.
-    pub exchange_of: Vec<Option<u32>>,
+}
+
+/// The exchange of each step: they are numbered in the order of steps, which ranks have in common.
+pub(super) fn exchange_of(plan: &Plan) -> Vec<Option<u32>> {
+    let mut numbers = 0u32..;
+    plan.steps
+        .iter()
+        .map(|step| if matches!(step.work, Work::Exchange { .. }) { numbers.next() } else { None })
+        .collect()
 }
 
 impl Programs {
@@ -70,17 +77,10 @@ impl Programs {
 
     pub fn new(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Programs, SimulationError> {
         let entry = options.entry()?;
-        let mut programs = Programs {
-            entry,
-            world: plan.world,
-            parts: Vec::new(),
-            exchanges: Vec::new(),
-            exchange_of: Vec::with_capacity(plan.steps.len()),
-        };
+        let mut programs = Programs { entry, world: plan.world, parts: Vec::new(), exchanges: Vec::new() };
         let mut known: HashMap<(Collective, Group), usize> = HashMap::new();
         for step in &plan.steps {
             let Work::Exchange { collective, group, elements, dtype } = step.work else {
-                programs.exchange_of.push(None);
                 continue;
             };
             let part = match known.get(&(collective, group)) {
@@ -92,7 +92,6 @@ impl Programs {
                 }
             };
             let id = programs.exchanges.len() as u32;
-            programs.exchange_of.push(Some(id));
             programs.exchanges.push((part, Bucket { id, len: elements * dtype.size(), pull_only: false }));
         }
         Ok(programs)

@@ -13,6 +13,7 @@ use paceline_model::Cluster;
 use super::alone::{Alone, PARTS, Use};
 use super::watch::Watch;
 use crate::plan_run::{PlanRun, Progress, Task};
+use crate::planning::{Factors, Kind};
 use crate::simulation::Until;
 use crate::worker::Worker;
 
@@ -38,8 +39,7 @@ pub(super) struct Running<'a> {
 struct State {
     iteration: u32,
     progress: Progress,
-    factor: f64,
-    backward_factor: f64,
+    factors: Factors,
     /// When the run of computation began in which it is.
     run: u64,
 }
@@ -368,8 +368,7 @@ impl<'a> Run<'a> {
         for rank in &mut job.ranks {
             rank.vary(self.cluster);
         }
-        let most = |of: fn(&Worker<()>) -> f64| job.ranks.iter().map(of).fold(0.0, f64::max);
-        (job.state.factor, job.state.backward_factor) = (most(|it| it.factor), most(|it| it.backward_factor));
+        job.state.factors = job.ranks.iter().map(|rank| rank.factors).reduce(Factors::max).unwrap_or_default();
         let plan = job.plan;
         plan.begin(&mut job.state.progress, job.state.iteration == 0);
         for &task in &plan.first {
@@ -397,13 +396,13 @@ impl<'a> Run<'a> {
                 return;
             }
         };
-        let factor = if run.is_backward { job.state.backward_factor } else { job.state.factor };
+        let factor = job.state.factors.of(run.kind);
         let start = if begins { now } else { job.state.run };
         if begins && run.is_models {
             job.state.run = start;
         }
         let time = end.scaled(factor).0;
-        if time == 0 && run.is_optimizer {
+        if time == 0 && run.kind == Kind::Optimizer {
             self.task_done(number, task);
         } else {
             self.plan_event((start + time).max(now), number, Happening::TaskDone(task));

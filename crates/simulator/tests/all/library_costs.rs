@@ -1,5 +1,7 @@
 //! Costs that libraries and machines add to the workers' computation, on a network that takes no time.
+use paceline_model::cluster::Jitter;
 use paceline_model::{Cluster, Rate, Time, Trace};
+use paceline_simulator::offload::{Beside, Offloaded};
 use paceline_simulator::{Options, simulate};
 
 const FORWARD: f64 = 0.01;
@@ -41,6 +43,39 @@ fn calls_delay_the_backward_pass_and_agreements_run_beside_it() {
     // A faster device does not hand over faster.
     let faster = Options { compute_speedup: 10.0, ..options(100.0, 0.0) };
     close(seconds(&cluster(), &faster), (FORWARD + BACKWARD) / 10.0 + 2.0 * 100e-6);
+}
+
+#[test]
+fn a_slow_gpu_lengthens_no_calls() {
+    let options = |call_us, agreement_us| Options {
+        call: Time::from_seconds(call_us * 1e-6),
+        agreement: Time::from_seconds(agreement_us * 1e-6),
+        ..Options::new("ring", 4)
+    };
+    let slow = Cluster { stragglers: vec![(2, 3.0)], ..cluster() };
+    close(seconds(&slow, &options(100.0, 0.0)), 3.0 * (FORWARD + BACKWARD) + 2.0 * 100e-6);
+    close(seconds(&slow, &options(0.0, 300.0)), 3.0 * (FORWARD + BACKWARD) + 300e-6);
+    // Agreements that take longer than the pass run one after the other from the first gradient.
+    close(seconds(&slow, &options(0.0, 80_000.0)), 3.0 * (FORWARD + 0.005) + 2.0 * 0.08);
+}
+
+#[test]
+fn a_slow_gpu_lengthens_no_copies() {
+    let beside = |computed, offloaded| Beside { computed, offloaded };
+    let offloaded = Offloaded { forward: beside(0.25, 1.0), backward: beside(1.0, 0.5), optimizer: Beside::default() };
+    let copying = Options { offloaded, ..Options::new("ring", 4) };
+    let of = |factor: f64| Cluster { stragglers: vec![(2, factor)], ..cluster() };
+    close(seconds(&of(1.0), &copying), FORWARD + BACKWARD);
+    close(seconds(&of(3.0), &copying), FORWARD + 3.0 * BACKWARD);
+    close(seconds(&of(8.0), &copying), 2.0 * FORWARD + 8.0 * BACKWARD);
+    let fast = Cluster { stragglers: (0..4).map(|rank| (rank, 0.1)).collect(), ..cluster() };
+    close(seconds(&fast, &copying), FORWARD + 0.5 * BACKWARD);
+    // Nor do GPUs that share a node, or vary from step to step.
+    let copies = Offloaded { forward: beside(1e-3, 1.0), backward: beside(1e-3, 1.0), ..offloaded };
+    let copies = Options { offloaded: copies, iterations: Some(5), ..copying };
+    let noisy = Cluster { jitter: Some(Jitter { sigma: 0.5 }), gpus_per_node: 2, node_contention: 0.5, ..cluster() };
+    close(seconds(&noisy, &copies), FORWARD + BACKWARD);
+    assert!(seconds(&noisy, &Options { offloaded: Offloaded::default(), ..copies }) > 1.5 * (FORWARD + BACKWARD));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 use paceline_iteration::{IterationOptions, Sharding};
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_simulator::iteration::{Resolution, plan_of, simulate_as};
+use paceline_simulator::offload::{Beside, Offloaded};
 use paceline_simulator::{Options, Outcome, simulate};
 use proptest::prelude::*;
 
@@ -56,6 +57,34 @@ fn a_network_without_limits_costs_nothing() {
         for resolution in BOTH {
             let found = run(&trace, &fast, &options(8, sharded(sharding)), resolution);
             assert!(found.exposed_communication_s < 1e-5, "{sharding:?} {resolution:?}: {found:?}");
+        }
+    }
+}
+
+/// A collective is over when the slowest rank has come to it, whether others are as slow or not.
+#[test]
+fn one_slow_gpu_costs_as_much_as_if_all_were_slow() {
+    let trace = model(3, ELEMENTS, MS);
+    let offloaded = Offloaded {
+        forward: Beside { computed: 0.7, offloaded: 1.0 },
+        backward: Beside { computed: 1.0, offloaded: 0.4 },
+        optimizer: Beside { computed: 0.0, offloaded: 1.0 },
+    };
+    for sharding in ALL {
+        for (offloaded, factor) in [(Offloaded::default(), 1.3), (offloaded, 1.2), (offloaded, 4.0)] {
+            let iteration = IterationOptions { accumulate: 3, ..sharded(sharding) };
+            let call = Time::from_seconds(1e-4);
+            let options = Options { call, offloaded, slowdown: 0.05, ..options(8, iteration) };
+            let slow = Cluster { stragglers: vec![(5, factor)], ..cluster(100.0) };
+            let one = run(&trace, &slow, &options, Resolution::Collectives);
+            let all = run(&trace, &cluster(100.0), &options.on_slower(factor), Resolution::Collectives);
+            assert_eq!(one.iteration_s, all.iteration_s, "{sharding:?} {factor}");
+            let calls = |outcome: &Outcome| outcome.sharded.calls_s;
+            assert_eq!(calls(&one), calls(&run(&trace, &cluster(100.0), &options, Resolution::Collectives)));
+            let one = run(&trace, &slow, &options, Resolution::Messages).iteration_s;
+            let all = run(&trace, &cluster(100.0), &options.on_slower(factor), Resolution::Messages).iteration_s;
+            // Messages of ranks that were early come between those of the slow one, and delay them.
+            assert!(one <= all * 1.02, "{sharding:?} {factor}: {one} {all}");
         }
     }
 }
