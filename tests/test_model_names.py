@@ -42,6 +42,12 @@ def download(cache, name, revision, reference="main", **fields):
         ("Qwen/Qwen3-235B-A22B-Instruct-2507", "qwen3-235b-a22b"),
         ("mistralai/Mistral-7B-v0.3", "mistral-7b-v0.3"),
         ("TheBloke/Llama-2-70B-GPTQ", "llama-2-70b"),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"),
+        ("Skywork/Skywork-Reward-V2-Qwen3-8B", "qwen3-8b"),
+        ("hugging-quants/Meta-Llama-3.1-405B-BNB-NF4-BF16", "llama-3.1-405b"),
+        ("allenai/OLMo-2-1124-13B-SFT", "olmo-2-13b"),
+        ("/data/ckpts/olmo3-7b-instruct-sft/step_100", "olmo-3-7b"),
+        ("lmsys/vicuna-13b-v1.5", "llama-2-13b"),
     ],
 )
 def test_names_of_the_hub_stand_for_built_in_models(word, name):
@@ -50,6 +56,24 @@ def test_names_of_the_hub_stand_for_built_in_models(word, name):
     known = word.lower() in [spelled for one in result.hub for spelled in (one.lower(), one.lower().partition("/")[2])]
     assert result.notes == (() if known else (f"Assumed the sizes of {name} for {word}",))
     assert model_of(result).notes == result.notes
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("microsoft/Phi-4-multimodal-instruct", "nvidia/Llama-3.1-Minitron-4B-Width-Base", "models/llama3-8b-pro"),
+        *("deepcogito/cogito-v1-preview-qwen-14B", "Qwen/Qwen3-Coder-480B-A35B-Instruct", "Mapika/GLM-5.2-NVFP4"),
+    ],
+)
+def test_names_that_tell_of_other_sizes_stand_for_nothing(word):
+    with pytest.raises(InvalidArgumentError, match="unknown model"):
+        resolve(word)
+
+
+def test_models_of_images_are_their_decoders():
+    result = resolve("Qwen/Qwen3-VL-8B-Instruct")
+    assert result.name == "qwen3-8b"
+    assert result.notes[1] == "Not modeled: the encoder of images of Qwen/Qwen3-VL-8B-Instruct"
 
 
 def test_every_built_in_model_has_the_published_count():

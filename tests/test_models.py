@@ -69,7 +69,7 @@ PUBLISHED = {
     "vit-huge": 632_045_800,
 }
 WITHOUT_A_BUILT_IN = {
-    *("ministral", "granite", "olmo3", "glm4_moe", "falcon_h1", "qwen3_5_text", "qwen3_5_moe_text", "gemma4_text"),
+    *("ministral", "granite", "glm4_moe", "falcon_h1", "gemma4_text"),
     *("ministral3", "helium", "hunyuan_v1_dense", "exaone4", "glm", "xlm-roberta", "camembert", "mt5"),
     *("chatglm", "gpt_bigcode", "lfm2"),
 }

@@ -24,14 +24,24 @@ _OF_HUB = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """The rule of `huggingface_hub.utils.validate_repo_id`, with an owner."""
 _VARIANTS = re.compile(
     r"[-_.](?:instruct|chat|it|pt|hf|base|bf16|fp16|fp8|awq|gptq(?:-int[48])?|int[48]"
-    r"|(?:unsloth-)?bnb-4bit|4bit|8bit|2507|v0\.\d)$",
+    r"|(?:unsloth-)?bnb-4bit|4bit|8bit|2507|v0\.\d|cased|uncased)$",
     re.IGNORECASE,
 )
 """Words after a name that change no sizes: how a model was trained further, or how its weights are held."""
+_WITHIN = re.compile(r"(?<=[-_])(?:coder|math|instruct|chat|vl)[-_](?=\d)", re.IGNORECASE)
+"""Words between a family and its size that change no sizes of the decoder: `Qwen2.5-Coder-7B`, `Qwen3-VL-8B`."""
+_OF_IMAGES = re.compile(r"(?:^|[-_])(?:vl|vision)(?:[-_]|$)", re.IGNORECASE)
+_OTHER_SIZES = re.compile(
+    r"\d*x?\d+(?:\.\d+)?[bm]|a\d+(?:\.\d+)?b|\d+e|mini|small|tiny|nano|medium|large|xl+|lite|flash|air|pro|moe|pruned"
+    r"|draft|eagle\d*|medusa|minitron|multimodal|omni|audio|vision|plus|max|turbo|upscaled|hybrid",
+    re.IGNORECASE,
+)
+"""Words beside the name of a built-in model that tell of other sizes."""
 _OWNERS = re.compile(r"^(?:meta|mistralai)-(?=llama|mistral|codellama)", re.IGNORECASE)
 _FILES = ("config.json", "transformer/config.json")
 """Of a folder: of transformers' models, and of diffusers' pipelines, of which the transformer is trained."""
 _LARGEST_REFERENCE = 1000
+_MOST_WORDS, _MOST_FOLDERS = 16, 8
 
 
 def resolve(word: str | Path) -> Config | None:
@@ -156,9 +166,37 @@ def _plainer(text: str) -> list[str]:
 
 def _variant(text: str) -> Config | None:
     """Return the built-in model of the same sizes; its notes say so."""
-    for bare in _plainer(text):
-        for name in (bare, _OWNERS.sub("", bare)):
-            config = find_config(name)
-            if config is not None:
-                return replace(config, notes=(f"Assumed the sizes of {config.name} for {text}",), called=text)
+    config = next(filter(None, map(_of_name, _plainer(text))), None)
+    if config is None and "/" in text:
+        # Of a folder with the weights, one of the folders above may have the model's name.
+        parts = [_WITHIN.sub("", part) for part in text.split("/")[-_MOST_FOLDERS:] if part]
+        config = next(filter(None, map(_within, reversed(parts))), None)
+    if config is None:
+        return None
+    notes = [f"Assumed the sizes of {config.name} for {text}"]
+    if _OF_IMAGES.search(text.rpartition("/")[2]):
+        notes.append(f"Not modeled: the encoder of images of {text}")
+    return replace(config, notes=tuple(notes), called=text)
+
+
+def _of_name(bare: str) -> Config | None:
+    names = (bare, _OWNERS.sub("", bare), _WITHIN.sub("", bare))
+    return next((config for name in names if (config := find_config(name)) is not None), None)
+
+
+def _within(name: str) -> Config | None:
+    """Return the built-in model whose name is a part of another: of `Skywork-Reward-V2-Qwen3-8B`, qwen3-8b.
+
+    Words beside it that tell of other sizes make it none, and so does a family without a version behind other words,
+    as that of `cogito-v1-preview-qwen-14B`.
+    """
+    words = re.split(r"[-_]", name[:_LARGEST_REFERENCE])[:_MOST_WORDS]
+    for count in range(len(words), 0, -1):
+        for first in range(len(words) - count + 1):
+            last = first + count
+            config = find_config("-".join(words[first:last]))
+            if config is None or any(_OTHER_SIZES.fullmatch(one) for one in (*words[:first], *words[last:])):
+                continue
+            if first == 0 or count > 2 or any(map(str.isdigit, words[first])):
+                return config
     return None

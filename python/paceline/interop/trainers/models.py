@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.catalog.models.config import Config, built_in_configs
+from paceline.catalog.models.config import Config, built_in_configs, find_config
 from paceline.catalog.models.names import resolve
 from paceline.errors import InvalidArgumentError
 
@@ -12,6 +12,8 @@ _COMPARED = (
     *("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
     *("intermediate_size", "vocab_size", "tie_word_embeddings", "head_dim", "moe_intermediate_size"),
 )
+_OWNER = "openai-community"
+"""Of `gpt2`, which has no owner on the hub."""
 
 
 def found_config(word: str | Path, path: Path) -> Config | None:
@@ -25,7 +27,7 @@ def found_config(word: str | Path, path: Path) -> Config | None:
     except (OSError, ValueError):  # too long, or contains a NUL
         is_beside = False
     try:
-        return resolve(beside if is_beside else word)
+        return resolve(beside if is_beside else word) or find_config(f"{_OWNER}/{word}")
     except InvalidArgumentError:
         if is_beside:
             raise
