@@ -483,6 +483,11 @@ def test_a_straggler_is_one_of_the_ranks():
     same = paceline.simulate(TINY, workers=16, strategy="ring", stragglers=[{"rank": 13, "factor": 2.0}])
     assert slow["iteration_s"] == same.iteration_s > paceline.simulate(TINY, workers=16, strategy="ring").iteration_s
     assert paceline.simulate(TINY, workers=16, strategy="ring", stragglers="13:2") == same
+    assert paceline.simulate(TINY, workers=16, strategy="ring", stragglers={13: 2}) == same
+    with pytest.raises(paceline.InvalidArgumentError, match="unknown option 'straggler'\n  try: stragglers"):
+        paceline.simulate(TINY, workers=16, straggler={13: 2})
+    with pytest.raises(paceline.InvalidArgumentError, match="^stragglers: .*0.01-1000, not '0'"):
+        paceline.simulate(TINY, workers=16, stragglers={13: 0})
     for wrong, why in (
         ("13", "'13' is not RANK:FACTOR"),
         ("13:0", "must be a factor, 0.01-1000, not '0'"),

@@ -44,7 +44,8 @@ def simulate(
         **options: Settings of a forecast (docs/reference/settings.md), such as `servers=2`, `bucket_size="25MB"` or
             `pull="step"`; the `library` to model (docs/reference/libraries.md); changes to the trace
             (`gpu`, `samples_per_s`, `batch`, `dtype`); and fields of the cluster, such as `bandwidth="10Gbps"`,
-            `latency="10us"` or `gpus_per_node=4`. Sizes are bytes, or text with a unit. None stands for the default.
+            `latency="10us"`, `gpus_per_node=4`, or `stragglers={13: 1.2}` for a slow GPU. Sizes are bytes, or text with
+            a unit. None stands for the default.
 
     Returns:
         The forecast; times are seconds per iteration in the steady state.

@@ -79,7 +79,7 @@ def _keywords() -> str:
     others = [one.name for one in of_place(SIMULATE) if one.part == "" and one.name not in _OWN]
     lines = _python(
         "Keyword arguments of the public functions, as types.",
-        "from collections.abc import Sequence",
+        "from collections.abc import Mapping, Sequence",
         "from pathlib import Path",
         "from typing import Any, Literal, TypedDict",
         "",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -113,7 +113,7 @@ class ClusterFields(TypedDict, total=False):
     message_overhead: str | None
     gpus_per_node: int | Sequence[int] | None
     intra_bandwidth: str | None
-    stragglers: str | list[dict[str, Any]] | None
+    stragglers: str | Mapping[int, float] | list[dict[str, Any]] | None
     degraded: Sequence[dict[str, Any]] | str | None
 
 

@@ -588,18 +588,24 @@ _RANK = whole(0, MOST_WORKERS - 1)
 
 
 def _stragglers(value: object) -> list[dict[str, Any]]:
-    """Text such as `13:1.2,5:2`, or the list of a cluster file, which its parser checks."""
-    if not isinstance(value, str):
-        if isinstance(value, list) and all(isinstance(one, dict) for one in value):
-            return value
+    """Text such as `13:1.2,5:2`, factors by rank, or the list of a cluster file, which its parser checks."""
+    if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        return value
+    if not isinstance(value, str | Mapping):
         raise InvalidArgumentError(f"{shown(value, repr)} is not ranks and factors", remedy="{this=13:1.2}")
+    pairs: list[tuple[object, object]] = []
+    if isinstance(value, Mapping):
+        pairs += value.items()
+    else:
+        for word in value.split(","):
+            rank, colon, slowness = word.strip().partition(":")
+            if not colon:
+                raise InvalidArgumentError(
+                    f"'{word[:80]}' is not RANK:FACTOR", remedy="13:1.2 (rank 13 takes 1.2 times as long)"
+                )
+            pairs.append((rank, slowness))
     made: dict[int, float] = {}
-    for word in value.split(","):
-        rank, colon, slowness = word.strip().partition(":")
-        if not colon:
-            raise InvalidArgumentError(
-                f"'{word[:80]}' is not RANK:FACTOR", remedy="13:1.2 (rank 13 takes 1.2 times as long)"
-            )
+    for rank, slowness in pairs:
         number_of = _RANK.check(rank)
         if number_of in made:
             raise InvalidArgumentError(f"rank {number_of} is listed twice", remedy="each rank once")
@@ -1043,7 +1049,7 @@ DEGRADED = replace(
 )
 TIME = Kind("TIME", _as_typed(_core.parse_time, "10us"))
 TIMES = several(TIME, same=_core.parse_time)
-STRAGGLERS = Kind("RANK:X,…", _stragglers, python="str | list[dict[str, Any]]")
+STRAGGLERS = Kind("RANK:X,…", _stragglers, python="str | Mapping[int, float] | list[dict[str, Any]]")
 SECONDS = number(
     0,
     LONGEST_TIMEOUT_S,
