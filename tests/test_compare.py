@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import shlex
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.catalog.causes import PARTS, all_causes
+from paceline.compare import report
 from paceline.compare.explain import explain
 from paceline.compare.forecaster import Forecaster
 from paceline.compare.forecaster import parts_of as forecaster_parts
@@ -192,6 +194,39 @@ def test_the_catalog_has_parts_checks_and_remedies():
         assert cause.title and cause.check and cause.remedy
         assert all(issue.url.startswith("https://github.com/") for issue in cause.issues)
     assert all_causes()["input-pipeline"].weight(["images"]) > all_causes()["input-pipeline"].weight(["text"])
+
+
+OF_NVIDIA = re.compile(
+    r"nvidia|(?<!ofi-)\bnccl\b|nvlink|nvls|geforce|dali|dcgm|sgemm|tensor cores|CUDA_(DEVICE|ALLOC)|flash_fwd|peermem",
+    re.IGNORECASE,
+)
+"""What AMD's machines have not; RCCL reads variables such as NCCL_DEBUG."""
+
+
+def test_causes_have_the_words_of_amd():
+    for name, cause in all_causes().items():
+        own = cause.on_amd
+        # NVLink's switches are NVIDIA's alone, and no forecast of another GPU has them.
+        assert name == "nvls-off" or not OF_NVIDIA.search(f"{own.title} {own.check} {own.remedy}"), own
+        assert own == replace(cause, title=own.title, check=own.check, remedy=own.remedy)
+        # Other words have a reason.
+        assert bool(cause.amd) == (own != cause)
+
+
+@pytest.mark.parametrize(
+    ("workload", "options", "measured"),
+    [
+        ("llama-3-8b", {"gpu": "mi300x", "workers": 16, "sharding": "zero3"}, "9s"),
+        ("llama-3-8b", {"gpu": "mi250x", "workers": 16, "offload": "cpu", "sharding": "zero2"}, "90s"),
+        ("resnet-50", {"cluster": "Standard_ND96isr_MI300X_v5", "workers": 16}, "3s"),
+        ("allreduce:1GiB", {"cluster": "Standard_ND96isr_MI300X_v5", "workers": 16}, "30GB/s"),
+    ],
+)
+def test_causes_on_a_machine_of_amd_are_named_by_its_tools(workload, options, measured):
+    explanation = report.answer(workload, options, measured)
+    text = "\n".join(report.lines(explanation, everything=True))
+    assert not OF_NVIDIA.search(text.replace("RCCL is forecast by NCCL's model", "")), text
+    assert len(explanation.causes) > 1
 
 
 def injected(key, cause, *, parts):

@@ -6,8 +6,8 @@ their words from here.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from paceline.catalog.constants import read_document
 _FILE = Path(__file__).parent / "causes.json"
 _UNSEEN = 0.5
 """Issues that a cause without any counts as: Jeffreys' prior for a proportion."""
+_FIELDS = {"try": "remedy"}
+"""Names of the file's fields, where they are words of Python."""
 PARTS = ("computation", "communication", "input", "optimizer", "launches", "stragglers")
 """Parts of a step, in the order of tables."""
 
@@ -40,6 +42,13 @@ class Cause:
     """A counter, a line of a log or a command that tells it from others."""
     remedy: str
     issues: tuple[Issue, ...]
+    amd: Mapping[str, str] = field(default_factory=dict)
+    """Fields that have other words on AMD's GPUs. RCCL reads the variables of NCCL, and logs as NCCL does."""
+
+    @property
+    def on_amd(self) -> Cause:
+        """The same cause in the words of AMD's tools and libraries."""
+        return replace(self, **self.amd)  # type: ignore[arg-type]
 
     def weight(self, runs: Collection[str], without: str = "") -> float:
         """Return how often it was stated in issues about runs of these kinds, with half an issue for the unseen.
@@ -63,6 +72,7 @@ def all_causes() -> dict[str, Cause]:
             one["check"],
             one["try"],
             tuple(Issue(**issue) for issue in one["issues"]),
+            {_FIELDS.get(name, name): words for name, words in one.get("amd", {}).items()},
         )
         for one in document["causes"]
     ]

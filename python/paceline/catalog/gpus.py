@@ -142,6 +142,11 @@ class Hardware:
         return self.architecture == "cpu"
 
     @property
+    def is_amd(self) -> bool:
+        """Whether it is one of AMD's GPUs, whose kernels are ROCm's and whose collectives are RCCL's."""
+        return self.architecture.startswith("cdna")
+
+    @property
     def limit_w(self) -> float | None:
         """The watts that limit its clock; None: not known."""
         return self.power_w if self.power_limit_w is None else self.power_limit_w

@@ -82,7 +82,7 @@ def _refuse_collective(path: Path, forecaster: Forecaster) -> None:
         raise InvalidArgumentError(
             f"{path}: is of training, and {forecaster.words[0]} is a collective",
             setting="measured",
-            remedy="a log of nccl-tests, or 5GB/s (busbw)",
+            remedy=f"a log of {forecaster.library.lower()}-tests, or 5GB/s (busbw)",
         )
 
 
@@ -189,7 +189,7 @@ def _log(path: Path, forecaster: Forecaster) -> Measured:
     tests = [one for one in read_log(path, "") if one.format == "nccl-tests"]
     known = [one for one in tests if _kind(one) in (spec.kind, "")]
     if not known:
-        what = units.listed([one.what for one in tests]) if tests else "no test of nccl-tests"
+        what = units.listed([one.what for one in tests]) if tests else f"no test of {forecaster.library.lower()}-tests"
         raise InvalidArgumentError(
             f"{path}: has {what}, not {spec.kind}", setting="measured", remedy=f"a log of {_PERF[spec.kind]}"
         )
@@ -209,7 +209,8 @@ def _log(path: Path, forecaster: Forecaster) -> Measured:
         raise InvalidArgumentError(
             f"{path}: has a bus bandwidth of 0, so that each process measured its own GPU alone",
             setting="measured",
-            remedy="nccl-tests compiled with MPI (make MPI=1 MPI_HOME=…), or all_reduce_perf -g 8 on one node",
+            remedy=f"{forecaster.library.lower()}-tests compiled with MPI (make MPI=1 MPI_HOME=…), or "
+            "all_reduce_perf -g 8 on one node",
         )
     notes = _placed(path, known[-1], forecaster)
     rows = tuple(Timed(size, wanted[size], forecaster.of_size(spec.kind, size)) for size in sorted(wanted))

@@ -26,6 +26,8 @@ from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.trainer_file import TrainerFile
+from paceline.forecast.wording import terms
+from paceline.forecast.wording.nccl import library
 from paceline.settings.table import SIMULATE
 
 _OF_CLUSTER = ("bandwidth", "channel", "latency", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
@@ -147,6 +149,15 @@ class Forecaster:
     def computes_on(self) -> Hardware | None:
         """The GPU of a model or of a recording, if it is a known one."""
         return self.hardware or (None if self.is_of_nccl else titled(self.scenario.trace.device))
+
+    @property
+    def library(self) -> str:
+        """The library of collectives of the GPUs: NCCL, or AMD's RCCL."""
+        if self.is_of_nccl:
+            return library(self.answer)
+        if self.computes_on is not None and self.computes_on.is_amd:
+            return terms.RCCL
+        return terms.collectives(self.scenario.cluster, self.scenario.workload)
 
     @property
     def is_on_cpu(self) -> bool:

@@ -28,6 +28,7 @@ from paceline.forecast.nccl.request import Answer
 from paceline.forecast.offload import computed_s
 from paceline.forecast.result import Result
 from paceline.forecast.verdict.bottleneck import bottleneck
+from paceline.forecast.wording.terms import RCCL
 
 _SOCKETS_BPS = (1e9, 100e9)
 """Rates of a node over TCP sockets in public reports: 1.9 Gbps (transformers#3274) to 40 Gbps (nccl#450, AReaL#639);
@@ -191,6 +192,8 @@ def hypotheses(question: Question) -> list[Hypothesis]:
     causes = [one for one in causes if one.cause.name != "unit" or _is_nearer(question, one)]
     if question.forecaster.is_on_cpu:
         causes = [*_without_gpus(causes)]
+    elif question.forecaster.library == RCCL:
+        causes = [replace(one, cause=one.cause.on_amd) for one in causes]
     if question.part is None:
         return causes
     return [one for one in causes if question.part == _seen_in(one.cause, question.measured_parts)]
@@ -337,7 +340,10 @@ def _sockets(question: Question, instead: Alternative | None) -> Iterator[Hypoth
     if usual_s is not None and _NOTICED * question.forecast.seconds < usual_s < _MUCH * question.seconds:
         facts.append(f"over sockets of one interface the forecast is {units.duration(usual_s)}")
     if instead.name == "no-plugin":
-        facts.append(f"NCCL uses the nodes' RDMA by the plugin {question.forecaster.cluster.nccl_plugin} only")
+        facts.append(
+            f"{question.forecaster.library} uses the nodes' RDMA by the plugin "
+            f"{question.forecaster.cluster.nccl_plugin} only"
+        )
     yield Hypothesis(_cause(instead.name), _on_network(question, instead), variable, facts=tuple(facts))
 
 

@@ -74,7 +74,7 @@ def _seconds(measured: Measured, forecaster: Forecaster) -> float:
         raise InvalidArgumentError(
             f"'{measured.text:.80}': a collective has no {measured.quantity.value}",
             setting="measured",
-            remedy="{this=5GB/s} (busbw), 340ms, or a log of nccl-tests",
+            remedy=f"{{this=5GB/s}} (busbw), 340ms, or a log of {forecaster.library.lower()}-tests",
         )
     return measured.value
 
@@ -130,7 +130,7 @@ def _facts(explanation: Explanation) -> list[Fact]:
     facts = [Fact("Measured", f"{question.measured.text}{of}: {seconds}")]
     facts.append(Fact("Forecast", f"{units.duration(forecast.seconds)}, likely {low} ({high})"))
     if not question.measured.parts_s and forecast.result is not None and forecast.result.compute_s > 0:
-        made = _made_of(forecast, forecast.result)
+        made = _made_of(forecast, forecast.result, question.forecaster.library)
         if forecast.result.offload_s:
             made.append(f"of which offload beyond the GPU's compute: {units.duration(forecast.result.offload_s)}")
         facts.append(Fact("Made of", ", ".join(made)))
@@ -138,8 +138,8 @@ def _facts(explanation: Explanation) -> list[Fact]:
     return facts
 
 
-def _made_of(forecast: Forecast, result: Result) -> list[str]:
-    """Return the parts of a forecast as `paceline simulate` tells them: what NCCL's kernels slow is exposed."""
+def _made_of(forecast: Forecast, result: Result, library: str) -> list[str]:
+    """Return the parts of a forecast as `paceline simulate` tells them: what a library's kernels slow is exposed."""
     slowed_s = 0.0 if result.sharded is None else result.sharded.slowed_s
     parts_s = dict(forecast.parts_s)
     parts_s["computation"] -= slowed_s
@@ -151,7 +151,7 @@ def _made_of(forecast: Forecast, result: Result) -> list[str]:
     ]
     slowed = ""
     if slowed_s > _NO_PART * forecast.seconds:
-        slowed = f" ({units.duration(slowed_s)} of it compute slowed by NCCL kernels)"
+        slowed = f" ({units.duration(slowed_s)} of it compute slowed by {library} kernels)"
     return [f"{words}{slowed if name == 'communication' else ''}" for name, words in made]
 
 

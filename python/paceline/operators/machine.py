@@ -108,7 +108,7 @@ class Machine:
     @property
     def _is_cdna(self) -> bool:
         """Whether it is one of AMD's GPUs, whose kernels are ROCm's."""
-        return self.hardware.architecture.startswith("cdna")
+        return self.hardware.is_amd
 
     @cached_property
     def half_peak(self) -> float:

@@ -587,25 +587,23 @@ _SLOWNESS = number(0.01, 1000, "a factor, 0.01-1000", "X", example="1.2 means 20
 _RANK = whole(0, MOST_WORKERS - 1)
 
 
+def _rank_and_factor(word: str) -> tuple[str, str]:
+    rank, colon, slowness = word.strip().partition(":")
+    if not colon:
+        raise InvalidArgumentError(
+            f"'{word[:80]}' is not RANK:FACTOR", remedy="13:1.2 (rank 13 takes 1.2 times as long)"
+        )
+    return rank, slowness
+
+
 def _stragglers(value: object) -> list[dict[str, Any]]:
     """Text such as `13:1.2,5:2`, factors by rank, or the list of a cluster file, which its parser checks."""
     if isinstance(value, list) and all(isinstance(one, dict) for one in value):
         return value
     if not isinstance(value, str | Mapping):
         raise InvalidArgumentError(f"{shown(value, repr)} is not ranks and factors", remedy="{this=13:1.2}")
-    pairs: list[tuple[object, object]] = []
-    if isinstance(value, Mapping):
-        pairs += value.items()
-    else:
-        for word in value.split(","):
-            rank, colon, slowness = word.strip().partition(":")
-            if not colon:
-                raise InvalidArgumentError(
-                    f"'{word[:80]}' is not RANK:FACTOR", remedy="13:1.2 (rank 13 takes 1.2 times as long)"
-                )
-            pairs.append((rank, slowness))
     made: dict[int, float] = {}
-    for rank, slowness in pairs:
+    for rank, slowness in value.items() if isinstance(value, Mapping) else map(_rank_and_factor, value.split(",")):
         number_of = _RANK.check(rank)
         if number_of in made:
             raise InvalidArgumentError(f"rank {number_of} is listed twice", remedy="each rank once")

@@ -8,6 +8,7 @@ from paceline._internal import units
 from paceline._internal.block import Fact
 from paceline.catalog.nccl import Kind, checked
 from paceline.forecast.nccl.request import Answer
+from paceline.forecast.wording.terms import NCCL, RCCL
 
 COLLECTIVES: dict[Kind, str] = {
     "allreduce": "all-reduce",
@@ -20,7 +21,7 @@ COLLECTIVES: dict[Kind, str] = {
 
 def library(answer: Answer) -> str:
     """Return the name of the library: that of AMD's GPUs is RCCL."""
-    return "RCCL" if answer.machine.intra_link == "xgmi" else "NCCL"
+    return RCCL if answer.machine.intra_link == "xgmi" else NCCL
 
 
 def headline(answer: Answer) -> str:

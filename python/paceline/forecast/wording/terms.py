@@ -25,7 +25,7 @@ from paceline.forecast.likeness import FP32_QUANTIZED
 from paceline.settings.table import SETTINGS
 
 COMPUTATION = "compute"
-NCCL = "NCCL"
+NCCL, RCCL = "NCCL", "RCCL"
 NATIVE = "native"
 
 RESOURCES = {
@@ -297,10 +297,8 @@ _SHARDINGS = {"zero3": "zero3 (FSDP)", "hsdp": "hsdp (FSDP)"}
 
 def collectives(cluster: Cluster, workload: Workload | None) -> str:
     """Return the library of collectives of the GPUs: NCCL, or AMD's RCCL."""
-    is_amd = cluster.intra_link == "xgmi" or (
-        workload is not None and workload.hardware.architecture.startswith("cdna")
-    )
-    return "RCCL" if is_amd else NCCL
+    is_amd = cluster.intra_link == "xgmi" or (workload is not None and workload.hardware.is_amd)
+    return RCCL if is_amd else NCCL
 
 
 def renamed(facts: Sequence[Fact], name: str) -> list[Fact]:
