@@ -14,8 +14,6 @@ def test_what_is_no_hook_is_refused():
         paceline.torch.in_order(None)
 
 
-# Some runs abort with "Resource deadlock avoided", most likely in gloo: a thread drops the last reference to its group.
-@pytest.mark.flaky(reruns=3)
 def test_compression_hooks_that_wait_in_callbacks_give_what_they_give_with_gloo():
     run(2, callbacks.hooks_as_with_gloo, default=None, limit_s=60)
 

@@ -60,9 +60,11 @@ def _train(register, rank, bucket_mb=25.0):
 
 def hooks_as_with_gloo(store, rank, size):
     """Every hook gives the same bits as with gloo."""
-    weights = {}
+    weights, kept = {}, []
     for backend in ("gloo", "paceline"):
         dist.init_process_group(backend, store=dist.PrefixStore(backend, store), rank=rank, world_size=size)
+        # Else a thread of gloo may drop the last reference to its group, and would wait for itself: it aborts.
+        kept.append(dist.group.WORLD)
         weights[backend] = {name: _train(register, rank) for name, register in HOOKS.items()}
         dist.destroy_process_group()
     for name in HOOKS:
