@@ -44,6 +44,7 @@ _VALUES: list[tuple[Mapping[str, Any], str, Any]] = [
     (_PLAIN | {"kernels": "eager"}, "cuda_graphs", True),
     (_ADAPTED, "cuda_graphs", True),
     (_PLAIN, "loss_chunks", 8),
+    (_PLAIN | {"kernels": "eager"}, "loss_dtype", "bf16"),
     (_PLAIN, "real_tokens", 0.5),
     (_PLAIN, "precision", "bf16"),
     (_ADAPTED, "precision", "mixed"),

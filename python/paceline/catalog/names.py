@@ -65,7 +65,7 @@ Inside = Literal["root", "ring"]
 Cuda = Literal["auto", "host", "ipc", "nccl", "mpi"]
 Dtype = Literal["float64", "float32", "float16", "bfloat16"]
 Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32"]
-Attention = Literal["flash", "flash-1", "flash-2", "unfused"]
+Attention = Literal["flash", "flash-1", "flash-2", "efficient", "unfused"]
 Checkpointing = Literal["none", "selective", "full", "reentrant", "offload"]
 Kernels = Literal["eager", "fused", "compiled", "transformer-engine"]
 Recipe = Literal[
@@ -83,6 +83,7 @@ Recipe = Literal[
 ]
 ExpertDispatch = Literal["alltoall", "deepep"]
 MomentDtype = Literal["bf16", "fp16", "fp32"]
+LossDtype = Literal["bf16", "fp16", "fp32"]
 OptimizerImpl = Literal["fused", "foreach", "loop", "in-backward"]
 Optimizer = Literal[
     "adam",

@@ -34,7 +34,8 @@ _SECTIONS = {
     "Basic options": ("gpu", "batch", "seq", "gpus", "as_json"),
     "Details": (
         *("power_limit", "dtype", "precision", "checkpointing", "attention", "kernels", "cuda_graphs"),
-        *("optimizer", "optimizer_impl", "moment_dtype", "loss_chunks", "lora", "dora", "quantize"),
+        *("optimizer", "optimizer_impl", "moment_dtype", "loss_chunks", "loss_dtype"),
+        *("lora", "dora", "quantize"),
         *("modules_to_save", "freeze", "constants"),
     ),
 }

@@ -135,6 +135,7 @@ class TraceChanges(TypedDict, total=False):
     moment_dtype: names.MomentDtype | None
     cuda_graphs: bool | None
     loss_chunks: int | str | None
+    loss_dtype: names.LossDtype | None
     offload: str | None
     loss: names.Loss | None
     real_tokens: float | None

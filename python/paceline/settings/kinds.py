@@ -933,13 +933,14 @@ PRECISION = choice(_PRECISIONS, literal="Precision")
 DTYPE = replace(choice((*_DTYPES, *_PRECISIONS)), python="names.Dtype | names.Precision")
 ONE_DTYPE = replace(choice(_DTYPES, SHORT_DTYPES), python="names.Dtype | names.ShortDtype")
 ATTENTION = choice(
-    ("flash", "flash-1", "flash-2", "unfused"),
+    ("flash", "flash-1", "flash-2", "efficient", "unfused"),
     # transformers' names.
     {"sdpa": "flash", "flash_attention_2": "flash-2", "eager": "unfused"},
     meant={
         **dict.fromkeys(("flash-3", "flash-attention-3", "flash-attn", "flash-attention", "xformers", "true"), "flash"),
         **dict.fromkeys(("math", "false", "none"), "unfused"),
         "flash-attn-2": "flash-2",
+        **dict.fromkeys(("mem-efficient", "memory-efficient", "masked", "padded"), "efficient"),
     },
     literal="Attention",
 )
@@ -969,6 +970,7 @@ RECIPE = choice(
 )
 EXPERT_DISPATCH = choice(("alltoall", "deepep"), {"hybridep": "deepep"}, literal="ExpertDispatch")
 MOMENT_DTYPE = choice(("bf16", "fp16", "fp32"), literal="MomentDtype")
+LOSS_DTYPE = choice(("bf16", "fp16", "fp32"), literal="LossDtype")
 OPTIMIZER_IMPL = choice(("fused", "foreach", "loop", "in-backward"), literal="OptimizerImpl")
 SHARDING = Kind("NAME", _sharding)
 SEVERAL_SHARDINGS = names_of(_sharding)

@@ -50,7 +50,7 @@ class Computation:
 
     precision: str = "bf16"
     attention: AttentionKind = "flash"
-    """`flash` keeps no scores."""
+    """Only `unfused` keeps scores."""
     kernels: Kernels = "fused"
     checkpointing: Checkpointing = "none"
     """`full` keeps the inputs of blocks; `selective` recomputes what is cheap."""
@@ -58,8 +58,8 @@ class Computation:
     """Tensor-parallel GPUs."""
     autocast: bool = False
     """Whether the residual stream is in FP32, and weights are converted."""
-    wide_loss: bool = False
-    """Whether autocast computes the loss in FP32, whatever the model converts."""
+    wide_loss: bool | None = None
+    """Whether the loss is in FP32, as by autocast; None: where the model converts its logits."""
     loss_chunks: int | None = None
     """Chunks of a fused loss; None: it is not fused."""
     expert: int = 1
@@ -85,7 +85,7 @@ class Computation:
     @property
     def is_by_operator(self) -> bool:
         """Whether checkpointing keeps every second product and attention, as torchtitan's does."""
-        return self.checkpointing == "selective" and self.attention == "flash" and not self.only_scores
+        return self.checkpointing == "selective" and self.attention != "unfused" and not self.only_scores
 
     @property
     def is_gathered(self) -> bool:
@@ -112,7 +112,7 @@ def activation_bytes(layer: Layer, computed: Computation) -> int:
         has_adapter = any(tensor.is_of_adapter for tensor in layer.tensors)
         return own if has_adapter and checkpointing != "selective" else min(own, by_rules)
     total = (kept.inputs + kept.products) * size + kept.wide * _kept_of_logits(layer, computed)
-    if attention == "flash" and kept.scores:
+    if attention != "unfused" and kept.scores:
         # The log-sum-exp of each query, in FP32.
         total += 4 * (layer.attention.heads * layer.attention.queries if layer.attention else 0)
     if computed.is_by_operator and layer.block:
@@ -311,7 +311,8 @@ def largest_unit(model: Model) -> int:
 
 def _loss_bytes(layer: Layer, computed: Computation) -> int:
     """Return the bytes of a logit as PyTorch's loss takes it: autocast, and most models, convert it to FP32."""
-    return 4 if layer.kept.upcast or computed.wide_loss else element_bytes(computed.precision)
+    is_wide = layer.kept.upcast if computed.wide_loss is None else computed.wide_loss
+    return 4 if is_wide else element_bytes(computed.precision)
 
 
 def _kept_of_logits(layer: Layer, computed: Computation) -> int:

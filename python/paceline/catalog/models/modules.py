@@ -22,7 +22,7 @@ from paceline.catalog.models.layers import SAVED, Attention, Layer
 from paceline.catalog.models.layers import Tensor as Parameter
 from paceline.catalog.models.steps import Add, Attend, Batched, Convolve, Norm, Pointwise, Product, Scan, Step, Weight
 from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE, Block, Experts, Latent
-from paceline.operators.backend import Backend, backend_of, capability
+from paceline.operators.backend import Backend, Enabled, backend_of, capability
 from paceline.operators.constants import constant
 from paceline.operators.operator import ITEM_BYTES, SYNCHRONIZE, Operator, Tensor, contiguous
 from paceline.operators.tape import Storage, Tape, Value, dense_like
@@ -65,6 +65,8 @@ class Setting:
     """Whether products add to FP32 gradients, as Megatron-LM's do."""
     chunks: int | None = None
     """Parts of the tokens of which a fused loss computes logits at a time; None: it is not fused."""
+    wide_loss: bool | None = None
+    """Whether cross-entropy is in FP32; None: that of decoders."""
     adapter: Adapter | None = None
     adapter_dtype: str = "float32"
     """In which adapters are held."""
@@ -548,11 +550,14 @@ class _Module:
             return self._unfused(query, key, value, block, causal=attention.causal)
         tape = self.tape
         query, key, value = (tape.lowered(one) for one in (query, key, value))
-        keys = attention.keys
+        is_padded = self.setting.attention == "efficient"
+        # A mask hides what is outside of a window; the kernel computes it all the same.
+        keys = max(attention.keys, attention.queries) if is_padded else attention.keys
         key, value = (self._with_tokens(one, keys) for one in (key, value))
         grouped = query.shape[1] != key.shape[1]
         is_cross = self.layer.form.role == "cross-attention"
-        has_mask = block.position_bias != "none" and not self.setting.is_fused and not is_cross
+        has_bias = block.position_bias != "none" and not self.setting.is_fused and not is_cross
+        has_mask = has_bias or is_padded
         backend: Backend = "flash"
         if self.setting.architecture != "cpu":
             backend = backend_of(
@@ -560,9 +565,10 @@ class _Module:
                 (query.tensor, key.tensor, value.tensor),
                 _DROPOUT if block.attention_dropout else 0.0,
                 has_mask=has_mask,
-                mask_trains=has_mask and block.position_bias == "learned",
+                mask_trains=has_bias and block.position_bias == "learned",
                 is_causal=attention.causal and not has_mask,
                 enable_gqa=grouped,
+                enabled=Enabled(cudnn=not is_padded),
             )
         if (self.setting.flash or self.setting.kernels == "fused") and backend == "cudnn":
             backend = "flash"
@@ -1120,7 +1126,7 @@ class _Module:
         if self.setting.is_fused or self.setting.chunks is not None:
             sums = contiguous((logits.shape[0],), "float32")
             return tape.fused("cross_entropy", (logits,), sums)
-        if self.layer.form.causal:
+        if self.layer.form.causal if self.setting.wide_loss is None else self.setting.wide_loss:
             logits = tape.cast(logits, "float32")
         logs = tape.softmax(logits, "_log_softmax")
         labels = Value(contiguous(logs.shape[:1], "int64"), trains=False)

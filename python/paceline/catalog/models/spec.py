@@ -21,7 +21,7 @@ from paceline.catalog.models.families import model_of
 from paceline.catalog.models.layers import Model
 from paceline.catalog.models.names import resolve, unknown_model
 from paceline.catalog.models.pipeline import can_be_cut
-from paceline.catalog.models.traits import TRANSFORMER_ENGINE
+from paceline.catalog.models.traits import MEGATRON, TRANSFORMER_ENGINE
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.offload import ACTIVATIONS, STATES, Offload, parse_offload
 from paceline.catalog.optimizers import ALIASES, KINDS, check_impl, check_moments, check_offload, default_impl
@@ -40,7 +40,7 @@ _PARALLEL = (
 )
 _RECIPE = (
     *("precision", "optimizer_impl", "moment_dtype", "cuda_graphs"),
-    *("loss_chunks", "offload", "loss", "real_tokens"),
+    *("loss_chunks", "loss_dtype", "offload", "loss", "real_tokens"),
 )
 _TRAINED = ("lora", "dora", "quantize", "modules_to_save", "freeze")
 OPTIONS = (
@@ -140,6 +140,7 @@ def workload_of(  # noqa: PLR0917
     moment_dtype: str | None = None,
     cuda_graphs: bool | None = None,
     loss_chunks: int | None = None,
+    loss_dtype: str | None = None,
     offload: str | None = None,
     loss: str | None = None,
     real_tokens: float | None = None,
@@ -169,7 +170,8 @@ def workload_of(  # noqa: PLR0917
         checkpointing: `none`, `selective`, `full`, or `offload`: `full` with inputs of blocks in the CPU's memory;
             `reentrant`: `full` by torch's reentrant function, under FSDP1.
         attention: `flash`, the kernel that torch chooses today; `flash-1` or `flash-2`, FlashAttention's of that
-            version, which torch 2.2 to 2.8 choose on Hopper; or `unfused`.
+            version, which torch 2.2 to 2.8 choose on Hopper; `efficient`, CUTLASS's of all scores, which torch chooses
+            for a mask, as of padding, on Hopper before 2.9; or `unfused`.
         kernels: `eager`, `fused` or `compiled`; by default `fused`, and `eager` with adapters.
         optimizer: One of `paceline.catalog.optimizers.KINDS`; `adamw` is `adam`.
         precision: A recipe of `paceline.catalog.recipes`, which `dtype` may not contradict; with adapters, autocast's
@@ -179,6 +181,7 @@ def workload_of(  # noqa: PLR0917
         moment_dtype: `bf16`, `fp16` or `fp32`: of moments, where the optimizer's are not of a type of their own.
         cuda_graphs: Whether blocks are CUDA graphs, except for their routed experts.
         loss_chunks: Chunks of tokens in which a fused loss computes logits; by default it is not fused.
+        loss_dtype: `bf16`, `fp16` or `fp32`: of cross-entropy; by default `fp32`, where the model converts its logits.
         offload: `cpu`, `nvme` or `cpu:states,activations`: what the host has instead of the GPU.
         loss: One of `paceline.catalog.losses`, `lm` by default.
         real_tokens: Share of the tokens that are no padding, 1 by default.
@@ -278,6 +281,7 @@ def workload_of(  # noqa: PLR0917
             "optimizer_impl",
         ),
         loss_chunks=_checked_chunks(model, loss_chunks, kernels),
+        wide_loss=_is_wide(loss_dtype, model, recipe, computed, kernels),
         offloads=recomputed == "offload" or ACTIVATIONS in moved.named,
         reentrant=recomputed == "reentrant",
         loss=compared,
@@ -378,7 +382,7 @@ def _quantization(
         raise InvalidArgumentError(
             "needs adapters: quantized weights are not trained themselves", setting="quantize", remedy="{lora=16}"
         )
-    if recipe.name in ("fsdp-mixed", "fp32"):
+    if recipe.name == "fsdp-mixed":
         raise InvalidArgumentError(
             f"contradicts {recipe.name}, which has all weights in FP32", setting="quantize", remedy="{precision=bf16}"
         )
@@ -427,6 +431,31 @@ def _loss(name: str, model: Model, batch: int, stages: int) -> names.Loss:
             remedy=f"{{batch={-(-batch // own.sequences) * own.sequences}}}",
         )
     return loss
+
+
+def _is_wide(dtype: str | None, model: Model, recipe: Recipe, precision: str, kernels: str) -> bool | None:
+    """Return whether cross-entropy is in FP32. None: as the model has it.
+
+    Raises InvalidArgumentError for a type that it cannot have.
+    """
+    if dtype is None:
+        return None
+    if not any(layer.logits for layer in model.layers):
+        raise InvalidArgumentError(
+            f"has no effect on {model.name}, whose loss is not of tokens", setting="loss_dtype", remedy="drop {this}"
+        )
+    if dtype == "fp32":
+        return True
+    always = f"{recipe.name} computes" if recipe.autocast else f"{kernels} kernels compute" if kernels in MEGATRON else ""
+    if always:
+        raise InvalidArgumentError(
+            f"{always} the loss in FP32", setting="loss_dtype", remedy="{this=fp32}, or drop {this}"
+        )
+    if dtype != precision:
+        raise InvalidArgumentError(
+            f"logits are in {precision}", setting="loss_dtype", remedy=f"{{this={precision}}}, or {{this=fp32}}"
+        )
+    return False
 
 
 def _checked_chunks(model: Model, chunks: int | None, kernels: str) -> int | None:

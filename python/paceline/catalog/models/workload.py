@@ -102,6 +102,8 @@ class Workload:
     optimizer_impl: OptimizerImpl = "fused"
     loss_chunks: int | None = None
     """Chunks of tokens in which a fused cross-entropy computes logits, one at a time; None: it is not fused."""
+    wide_loss: bool | None = None
+    """Whether cross-entropy is in FP32; None: where the model converts its logits."""
     offloads: bool = False
     """Whether the CPU's memory has what blocks keep for the backward pass, with checkpointing their inputs."""
     reentrant: bool = False
@@ -183,7 +185,7 @@ class Workload:
             self.checkpointing,
             self.tensor,
             self._has_wide_stream,
-            self.recipe.autocast,
+            True if self.recipe.autocast else self.wide_loss,
             self.loss_chunks,
             self.expert,
             self.recipe.name == "megatron",
@@ -311,6 +313,7 @@ class Workload:
             reduction=self.recipe.reduction,
             main_gradients=self._has_main_gradients,
             chunks=self.loss_chunks,
+            wide_loss=self.wide_loss,
             adapter=self.adapter,
             adapter_dtype=self.recipe.parameters,
             adapter_autocast=self.recipe.autocast,

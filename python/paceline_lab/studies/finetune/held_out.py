@@ -112,8 +112,12 @@ def _mistral_finetune(it: Measurement) -> Reading:
 
 def _universal(it: Measurement) -> Reading:
     """Its scripts, without autocast: PEFT's adapters in FP32; all in one type under FSDP."""
-    adapters = "bf16" if it.strategy.startswith("FSDP") else "mixed"
-    return trainer(it, tokens=it.tokens, kernels="eager", adapters=adapters)
+    adapters = "bf16" if it.strategy.startswith("FSDP") else "fp32" if it.quantization != "none" else "mixed"
+    reading = trainer(it, tokens=it.tokens, kernels="eager", adapters=adapters)
+    reading.add("--attention", "unfused" if it.model.startswith("gemma-2") else "efficient")
+    if adapters != "fp32" or it.method == "full":
+        reading.add("--loss-dtype", "bf16")
+    return reading
 
 
 def _vectorlm(it: Measurement) -> Reading:
