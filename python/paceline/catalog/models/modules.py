@@ -74,6 +74,8 @@ class Setting:
     """Whether autocast converts their operands to the dtype of products."""
     quantization: names.Quantization | None = None
     """How weights beside adapters are held."""
+    quantized_dtype: str = ""
+    """Of products by these weights; empty: that of all products."""
     cuda_graphs: bool = False
     """Whether the host launches CUDA graphs: of a block all but its routed experts."""
 
@@ -301,7 +303,7 @@ class _Module:
         AutoGPTQ converts by torch's operators, and autograd keeps the result.
         """
         tape, setting, kind = self.tape, self.setting, value.dtype
-        value = tape.cast(value, setting.dtype)
+        value = tape.cast(value, setting.quantized_dtype or setting.dtype)
         if setting.quantization == "int8":
             # The largest element of each row is sought, and the product converted.
             tape.run("amax", (value,), contiguous(value.shape[:-1], "float32"))

@@ -166,7 +166,8 @@ def workload_of(  # noqa: PLR0917
         gpu: Its name or device file.
         seq: Tokens of a sample; by default the model's context, at most 8,192.
         batch: Samples of a forward and backward pass, 1 by default.
-        dtype: `fp8`, `bf16`, `fp16`, `tf32` or `fp32`; by default the GPU's 16-bit type.
+        dtype: `fp8`, `bf16`, `fp16`, `tf32` or `fp32`; by default the GPU's 16-bit type. In 16 bits beside `precision`
+            `fp32` and `quantize`: of products by quantized weights alone (`bnb_4bit_compute_dtype`).
         checkpointing: `none`, `selective`, `full`, or `offload`: `full` with inputs of blocks in the CPU's memory;
             `reentrant`: `full` by torch's reentrant function, under FSDP1.
         attention: `flash`, the kernel that torch chooses today; `flash-1` or `flash-2`, FlashAttention's of that
@@ -209,8 +210,12 @@ def workload_of(  # noqa: PLR0917
         hardware = limited(hardware, power_limit)
     computed = _one_of(_PRECISIONS.get(dtype, dtype), get_args(names.Precision), "dtype") if dtype else None
     named: names.Recipe | None = None
+    of_quantized = ""
     if precision is not None:
         named = _one_of(precision, get_args(names.Recipe), "precision")
+        if named == "fp32" and quantize is not None and computed in ("bf16", "fp16"):
+            hardware.peak(computed)
+            of_quantized, computed = computed, None
         computed = precision_of(precision, computed, hardware)
     computed = computed or _default_precision(hardware)
     hardware.peak(computed)
@@ -289,6 +294,7 @@ def workload_of(  # noqa: PLR0917
         offload=moved if offload is not None else None,
         adapter=adapter,
         quantization=held,
+        quantized_precision=of_quantized,
         flash=version,
         cuda_graphs=_graphs(
             hardware, is_offloaded=recomputed == "offload" or bool({*moved.named} - {STATES}), wanted=bool(cuda_graphs)
@@ -333,7 +339,7 @@ def _adapter(text: str | None, saved: Sequence[str], *, dora: bool) -> Adapter |
 
 _COMPUTE_DTYPE = (
     "Assumed bnb_4bit_compute_dtype={}: without it and without autocast, bitsandbytes multiplies in FP32, several "
-    "times as slowly"
+    "times as slowly (precision fp32)"
 )
 _EAGER = "Assumed eager kernels, as PEFT's adapters run in; full training is assumed with fused ones (kernels fused)"
 _UNCONVERTED = (

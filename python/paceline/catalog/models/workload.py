@@ -122,6 +122,8 @@ class Workload:
     """Adapters beside weights that are not trained; None: what is trained is trained itself."""
     quantization: names.Quantization | None = None
     """How weights beside adapters are held; None: in 16 bits."""
+    quantized_precision: str = ""
+    """Of products by quantized weights, `bf16` or `fp16`, where all else is FP32; empty: that of all products."""
     cuda_graphs: bool = False
     """Whether the host launches CUDA graphs of blocks, except for their routed experts."""
     source: str = field(default="", compare=False)
@@ -136,7 +138,10 @@ class Workload:
         """FLOPs per second of a GPU, in the precision of its products.
 
         Where attention in FP32 takes Tensor Cores, its FLOPs have their peak and all others that of the CUDA cores.
+        With quantized weights that are multiplied in 16 bits, it is the peak of these.
         """
+        if self.quantized_precision:
+            return self.hardware.peak(self.quantized_precision)
         peak = self.hardware.peak(self.precision)
         higher = Machine(self.hardware).float_attention_peak
         if self.precision != "fp32" or self.attention == "unfused" or higher <= peak:
@@ -231,7 +236,8 @@ class Workload:
         outer = 0 if self.recipe.autocast else max(shape[0] for shape in sizes) * own
         through = rows * (outer + max(shape[1] for shape in sizes) * own) if own > size or self.recipe.autocast else 0.0
         is_converted = self.quantization not in (None, "gptq-int4")
-        matrix = max(map(math.prod, sizes)) * size if is_converted else 0
+        converted = element_bytes(self.quantized_precision or self.precision)
+        matrix = max(map(math.prod, sizes)) * converted if is_converted else 0
         if self.adapter.dora:
             matrix += max(own * (3 * outer * inner + inner * inner) for outer, inner in sizes)
         return round((through + matrix) / self.tensor)
@@ -318,6 +324,7 @@ class Workload:
             adapter_dtype=self.recipe.parameters,
             adapter_autocast=self.recipe.autocast,
             quantization=self.quantization,
+            quantized_dtype=recipe_of(None, self.quantized_precision).computation if self.quantized_precision else "",
             cuda_graphs=self.cuda_graphs,
         )
 
@@ -877,7 +884,8 @@ class Workload:
     def trained_words(self) -> list[str]:
         """The trained parts if these are not all, for prose."""
         if self.adapter is not None:
-            held = [] if self.quantization is None else [f"weights in {self.quantization}"]
+            computed = f", multiplied in {self.quantized_precision}" if self.quantized_precision else ""
+            held = [] if self.quantization is None else [f"weights in {self.quantization}{computed}"]
             return [self.adapter.words, *held]
         model = self.model
         return [f"{model.parameters - model.trained_parameters:,} parameters frozen"] if model.is_frozen else []

@@ -12,10 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.catalog import names
+from paceline.catalog.models.config import Config
+from paceline.catalog.models.families import model_of
 from paceline.catalog.models.names import resolve
+from paceline.catalog.recipes import dtype_bytes, recipe_of
 
 from paceline_lab.studies.finetune.measurement import Measurement
-from paceline_lab.studies.steps.data import FOLDER
+from paceline_lab.studies.steps.data import FOLDER, UNITS
 
 
 class NotForecast(Exception):
@@ -328,13 +332,28 @@ def _liger_chunks(reading: Reading, tokens: int) -> tuple[int, int]:
     return -(-tokens // size), words
 
 
+def check_states(it: Measurement, reading: Reading, recipe: names.Recipe) -> None:
+    """Leave out what contradicts itself: less memory of one GPU than parameters, gradients and AdamW's states take."""
+    own = {"--lora", "--freeze", "--optimizer", "--offload", "in-backward"}
+    if "memory" not in it.metric or it.gpus != "1" or own & {*reading.words}:
+        return
+    types = recipe_of(recipe, "bf16")
+    each = sum(map(dtype_bytes, (types.parameters, types.gradients, types.states, types.states)))
+    if float(it.measured) * UNITS[it.unit] < each * model_of(_config(reading)).parameters:
+        reading.not_counted = "it contradicts itself: parameters, gradients and AdamW's moments alone take more memory"
+
+
 def layers(reading: Reading) -> int:
     """Return the blocks of a reading's model."""
     return int(_fields(reading)["num_hidden_layers"])
 
 
 def _fields(reading: Reading) -> Mapping[str, Any]:
+    return _config(reading).fields
+
+
+def _config(reading: Reading) -> Config:
     word = reading.words[reading.words.index("--config") + 1] if "--config" in reading.words else reading.words[0]
     config = resolve(FOLDER / word if word.startswith("configs/") else word)
     assert config is not None
-    return config.fields
+    return config

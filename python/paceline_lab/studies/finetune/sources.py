@@ -34,8 +34,8 @@ def trainer(
     *,
     tokens: int,
     kernels: str,
-    precision: str = "bf16",
-    adapters: str = "mixed",
+    precision: names.Recipe = "bf16",
+    adapters: names.Recipe = "mixed",
     implementation: str = "foreach",
     is_reentrant: bool = False,
 ) -> Reading:
@@ -63,6 +63,7 @@ def trainer(
     readings.sharding(it, reading)
     readings.loss(it, reading, tokens * int(it.batch_per_gpu))
     reading.add("--strategy", "native")
+    readings.check_states(it, reading, recipe)
     return reading
 
 
