@@ -158,7 +158,7 @@ class Machine:
         if self._is_cdna:
             share *= constant("attention.flash.cdna")
         if kernel == "efficient":
-            share *= constant("attention.efficient")
+            share *= constant(f"attention.efficient.{phase}")
         if kernel == "efficient" and dtype == "float32":
             if not self._emulates_float:
                 return share * self.product_rate(dtype)

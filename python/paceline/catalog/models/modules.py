@@ -574,6 +574,10 @@ class _Module:
             )
         if (self.setting.flash or self.setting.kernels == "fused") and backend == "cudnn":
             backend = "flash"
+        elif self.setting.kernels == TRANSFORMER_ENGINE and backend == "efficient" and not is_padded:
+            # Its backends are FlashAttention's, cuDNN's and an unfused one (`get_attention_backend` in
+            # transformer_engine/pytorch/attention): cuDNN's has heads whose values are narrower.
+            backend = "cudnn"
         if backend == "math":
             return self._unfused(query, key, value, block, causal=attention.causal)
         if backend == "efficient" and grouped:
