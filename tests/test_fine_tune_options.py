@@ -27,6 +27,7 @@ _VALUES: list[tuple[Mapping[str, Any], str, Any]] = [
     (_PLAIN, "lora", "8"),
     (_ADAPTED, "lora", "8:q_proj,v_proj"),
     (_ADAPTED, "dora", True),
+    (_ADAPTED, "lora_dropout", 0.05),
     (_ADAPTED, "quantize", "nf4"),
     (_ADAPTED, "quantize", "int8"),
     (_ADAPTED, "modules_to_save", ["lm_head", "norm"]),

@@ -139,21 +139,25 @@ class Adapter:
     """Whether the length of each row of a weight is trained, too."""
     saved: tuple[str, ...] = ()
     """Modules that are trained wholly beside the adapters (PEFT's `modules_to_save`)."""
+    dropout: float = 0.0
+    """The share of an adapter's inputs that is dropped."""
 
     @property
     def words(self) -> str:
         """For prose."""
         saved = f", {'+'.join(self.saved)} trained" if self.saved else ""
-        return f"{'DoRA' if self.dora else 'LoRA'} of rank {self.rank} on {'+'.join(self.modules)}{saved}"
+        dropout = f" with dropout of {self.dropout:g}" if self.dropout else ""
+        return f"{'DoRA' if self.dora else 'LoRA'} of rank {self.rank} on {'+'.join(self.modules)}{dropout}{saved}"
 
 
-def parse_adapter(text: str, *, dora: bool = False, saved: Sequence[str] = ()) -> Adapter:
+def parse_adapter(text: str, *, dora: bool = False, saved: Sequence[str] = (), dropout: float = 0.0) -> Adapter:
     """Return the adapter of `RANK` or `RANK:MODULES`, with commas or plus signs between modules.
 
     Args:
         text: Rank and modules.
         dora: Whether it is DoRA's.
         saved: Modules that are trained wholly.
+        dropout: The share of an adapter's inputs that is dropped.
 
     Raises InvalidArgumentError for a rank that is no number, or an empty module.
     """
@@ -164,7 +168,7 @@ def parse_adapter(text: str, *, dora: bool = False, saved: Sequence[str] = ()) -
         raise InvalidArgumentError(f"'{rank[:40]}' is no rank", remedy="{this=16}, or {this=16:attention}")
     if not all(modules):
         raise InvalidArgumentError(f"'{text[:80]}' has an empty module", remedy=f"{{this={rank}:q_proj,v_proj}}")
-    return Adapter(int(rank), modules, dora, tuple(dict.fromkeys(saved)))
+    return Adapter(int(rank), modules, dora, tuple(dict.fromkeys(saved)), dropout)
 
 
 def linear_name(tensor: Tensor) -> str | None:

@@ -35,7 +35,7 @@ _SECTIONS = {
     "Details": (
         *("power_limit", "dtype", "precision", "checkpointing", "attention", "kernels", "cuda_graphs"),
         *("optimizer", "optimizer_impl", "moment_dtype", "loss_chunks", "loss_dtype"),
-        *("lora", "dora", "quantize"),
+        *("lora", "dora", "lora_dropout", "quantize"),
         *("modules_to_save", "freeze", "constants"),
     ),
 }

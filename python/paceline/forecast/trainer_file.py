@@ -27,7 +27,7 @@ _FREE = {"advise": ("sharding", "reshard_after_forward", "checkpointing", "batch
 """Settings that a command searches, whatever the file says of them."""
 _UNSAID = {"seq": "sequences as long as the model's, at most 8,192 tokens", "batch": "a batch of 1 per GPU"}
 """Assumptions where neither the file nor an option says it, by setting."""
-_BESIDE_ADAPTERS = ("dora", "quantize", "modules_to_save")
+_BESIDE_ADAPTERS = ("dora", "lora_dropout", "quantize", "modules_to_save")
 _OF_WHOLE_MODELS = ("bf16", "mixed", "amp-bf16", "amp-fp16")
 """Recipes of files without adapters, which are in FP32 beside what is frozen."""
 _OF_OPTIMIZER = ("optimizer_impl", "moment_dtype")

@@ -141,6 +141,7 @@ class TraceChanges(TypedDict, total=False):
     real_tokens: float | None
     lora: str | int | None
     dora: bool | None
+    lora_dropout: float | None
     quantize: names.Quantization | None
     modules_to_save: str | Sequence[str] | None
     freeze: str | Sequence[str] | None

@@ -597,6 +597,14 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
+        name="lora_dropout",
+        kind=kinds.share(0, "a share of the inputs", "SHARE"),
+        help="With --lora: dropout before adapters, of which each keeps its own input: 0.05.",
+        default_words="0",
+        part="trace",
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+    ),
+    Setting(
         name="quantize",
         kind=kinds.QUANTIZATION,
         help="With --lora: how the weights beside adapters are held: nf4, nf4-double, int8, gptq-int4.",
@@ -1528,7 +1536,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "optimizer_impl",
         *("moment_dtype", "loss_chunks", "loss_dtype"),
         *("offload", "loss", "real_tokens"),
-        *("lora", "dora", "quantize", "modules_to_save", "freeze"),
+        *("lora", "dora", "lora_dropout", "quantize", "modules_to_save", "freeze"),
     ),
     "Parallelism": (
         *("tensor_parallel", "pipeline_parallel", "virtual_stages", "microbatches"),

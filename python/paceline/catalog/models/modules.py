@@ -343,6 +343,8 @@ class _Module:
         base, tape.is_frozen = (tape.is_frozen, tape.autocast), False
         if not (setting.adapter_autocast and setting.quantization in ("nf4", "nf4-double", "int8")):
             value = tape.cast(value, setting.adapter_dtype)
+        if adapter.dropout:
+            value = tape.dropout(value)
         tape.autocast = setting.dtype if setting.adapter_autocast else ""
         added = tape.linear(tape.linear(value, adapter.rank, bias=False), outer, bias=False)
         if adapter.dora:

@@ -42,7 +42,7 @@ _RECIPE = (
     *("precision", "optimizer_impl", "moment_dtype", "cuda_graphs"),
     *("loss_chunks", "loss_dtype", "offload", "loss", "real_tokens"),
 )
-_TRAINED = ("lora", "dora", "quantize", "modules_to_save", "freeze")
+_TRAINED = ("lora", "dora", "lora_dropout", "quantize", "modules_to_save", "freeze")
 OPTIONS = (
     *("gpu", "power_limit", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer"),
     *(*_RECIPE, *_TRAINED, *_PARALLEL),
@@ -146,6 +146,7 @@ def workload_of(  # noqa: PLR0917
     real_tokens: float | None = None,
     lora: str | None = None,
     dora: bool | None = None,
+    lora_dropout: float | None = None,
     quantize: str | None = None,
     modules_to_save: Sequence[str] | None = None,
     freeze: Sequence[str] | None = None,
@@ -188,6 +189,7 @@ def workload_of(  # noqa: PLR0917
         real_tokens: Share of the tokens that are no padding, 1 by default.
         lora: `RANK` or `RANK:MODULES`: adapters beside weights that are not trained.
         dora: Whether they are DoRA's.
+        lora_dropout: The share of an adapter's inputs that is dropped, 0 by default.
         quantize: How the weights beside adapters are held: `nf4`, `nf4-double`, `int8` or `gptq-int4`; by default in
             16 bits.
         modules_to_save: Modules that are trained wholly beside adapters, by transformers' names.
@@ -226,7 +228,7 @@ def workload_of(  # noqa: PLR0917
     if kernels is None and lora is not None:
         config = replace(config, notes=(*config.notes, _EAGER))
     kernels = kernels or ("fused" if lora is None else "eager")
-    adapter = _adapter(lora, modules_to_save or (), dora=bool(dora))
+    adapter = _adapter(lora, modules_to_save or (), dora=bool(dora), dropout=lora_dropout or 0.0)
     quantize, note = _of_checkpoint(config, quantize, adapter)
     config = replace(config, notes=(*config.notes, note)) if note else config
     held = _quantization(None if quantize == "none" else quantize, adapter, recipe, dora=bool(dora))
@@ -321,18 +323,20 @@ def _graphs(hardware: Hardware, *, wanted: bool, is_offloaded: bool) -> bool:
     return wanted
 
 
-def _adapter(text: str | None, saved: Sequence[str], *, dora: bool) -> Adapter | None:
-    """Return the adapter of `lora`, `modules_to_save` and `dora`; None without `lora`. Raises InvalidArgumentError."""
+def _adapter(text: str | None, saved: Sequence[str], *, dora: bool, dropout: float) -> Adapter | None:
+    """Return the adapter of `lora` and what belongs to it; None without `lora`. Raises InvalidArgumentError."""
     if text is None and saved:
         raise InvalidArgumentError(
             "names modules that are trained beside adapters, and needs them",
             setting="modules_to_save",
             remedy="{lora=16}, or drop {this}: without {lora} all are trained",
         )
+    if text is None and dropout:
+        raise InvalidArgumentError("needs adapters", setting="lora_dropout", remedy="{lora=16}, or drop {this}")
     if text is None:
         return None
     try:
-        return parse_adapter(text, dora=dora, saved=saved)
+        return parse_adapter(text, dora=dora, saved=saved, dropout=dropout)
     except InvalidArgumentError as error:
         raise error.at("lora") from None
 
@@ -686,7 +690,7 @@ def _share(text: str, option: str, value: str) -> float:
 _VALUES: Mapping[str, Callable[[str, str, str], Any]] = {
     **dict.fromkeys(("seq", "batch", "loss_chunks"), _whole),
     "power_limit": _watts,
-    "real_tokens": _share,
+    **dict.fromkeys(("real_tokens", "lora_dropout"), _share),
     **dict.fromkeys(("dora", "cuda_graphs"), _switch),
     **dict.fromkeys(("modules_to_save", "freeze"), lambda text, option, value: value.split("+")),
 }

@@ -214,6 +214,20 @@ def sizes(it: Measurement, reading: Reading, tokens: int) -> None:
 _WITH_ENDS = "lora+embeddings+lm_head trained"
 
 
+_DROPOUTS = (
+    ("AnswerDotAI/fsdp_qlora", "0.1"),  # train.py
+    ("QwenLM/Qwen ", "0.05"),  # finetune.py
+    ("huggingface/peft docs", "0.1"),  # examples/sft/run_peft_fsdp.sh
+    ("foundation-model-stack/fms-acceleration", "0.1"),  # lora_dropout in scripts/benchmarks/refs
+    ("modelscope/ms-swift", "0.05"),  # its default: swift/arguments/tuner_args.py
+    ("github.com/Lightning-AI/litgpt", "0.05"),  # config_hub/finetune, and finetune/lora.py of 2023
+    ("github.com/ljm565/universal-llm-trainer", "0.05"),  # config_lora
+    ("github.com/VectorInstitute/vectorlm", "0.1"),  # profiling/configs/lora-benchmark.yaml
+    ("github.com/hpcaitech/ColossalAI", "0.1"),  # applications/ColossalChat/coati/models/lora.py
+)
+"""The dropout of adapters that the scripts and configurations of a source have, by how its name begins; else none."""
+
+
 def trained(it: Measurement, reading: Reading) -> None:
     """Set the adapters, and how the base weights are held. Raises NotForecast for other methods."""
     if re.fullmatch(r"full( \((SFT|DPO|SimPO|ORPO|KTO)\))?", it.method):
@@ -226,6 +240,9 @@ def trained(it: Measurement, reading: Reading) -> None:
     reading.add("--lora", f"{rank}:{_modules(it, reading)}")
     if it.method == "dora":
         reading.add("--dora")
+    dropout = next((share for pattern, share in _DROPOUTS if re.match(pattern, it.source)), "")
+    if dropout:
+        reading.add("--lora-dropout", dropout)
     if it.method == _WITH_ENDS:
         # `modules_to_save` of Qwen's finetune.py.
         reading.add("--modules-to-save", "wte,lm_head")
