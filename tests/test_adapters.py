@@ -229,7 +229,11 @@ def test_quantized_weights_have_scales(quantize: str, bits: float) -> None:
         ({"lora": "8:q_proj,,v_proj"}, "has an empty module", "8:q_proj,v_proj"),
         ({"quantize": "nf4"}, "quantized weights are not trained themselves", "lora"),
         ({"lora": "16", "quantize": "nf5"}, "unknown value 'nf5'", "nf4"),
-        ({"lora": "16", "quantize": "nf4", "precision": "fp32"}, "contradicts fp32", "bf16"),
+        ({"lora": "16", "quantize": "nf4", "precision": "fsdp-mixed"}, "contradicts fsdp-mixed", "bf16"),
+        ({"lora_dropout": 0.1}, "needs adapters", "lora"),
+        ({"lora": "16", "loss_dtype": "bf16"}, "amp-bf16 computes the loss in FP32", "fp32"),
+        ({"loss_dtype": "bf16"}, "fused kernels compute the loss in FP32", "fp32"),
+        ({"loss_dtype": "fp16", "kernels": "eager"}, "logits are in bf16", "bf16"),
         ({"dora": True}, "needs adapters", "lora"),
         ({"modules_to_save": ["lm_head"]}, "names modules that are trained beside adapters", "lora"),
         ({"lora": "16", "modules_to_save": ["lm_heads"]}, "'lm_heads' is no module of llama-3-8b", "lm_head"),
@@ -490,3 +494,49 @@ def test_small_batches_beside_adapters_find_no_blocks_of_gradients() -> None:
     made = paceline.simulate("llama-3.2-1b@a100", **options).sharded
     assert made is not None
     assert made.memory.reserved_bytes - made.memory.peak_bytes >= 2 * 512 * 128256
+
+
+def test_each_adapter_keeps_its_input_after_dropout() -> None:
+    tokens, hidden, layers = 512, 4096, 32
+    options = {"gpu": "a100", "seq": tokens, "lora": "8:q_proj,v_proj", "precision": "bf16"}
+    plain, dropped = (workload("llama-3-8b", **options, lora_dropout=share) for share in (0.0, 0.05))
+    kept = dropped.memory().activations - plain.memory().activations
+    # Two inputs and masks of a byte instead of one input that both share; the first block's has no gradient, nor masks.
+    assert kept == tokens * hidden * (layers * (2 * (2 + 1) - 2) - 2)
+    assert dropped.forward_s > plain.forward_s
+    assert "dropout of 0.05" in dropped.trained_words[0]
+
+
+def test_the_type_of_the_loss() -> None:
+    options = {"gpu": "a100", "seq": 1024, "precision": "bf16", "kernels": "eager", "checkpointing": "full"}
+    usual, wide, narrow = (workload("llama-3-8b", **options, loss_dtype=it) for it in (None, "fp32", "bf16"))
+    logits = 1024 * 128_256
+    assert usual.memory() == wide.memory()
+    more = [it.memory().activations + it.memory().loss for it in (wide, narrow)]
+    # 6 bytes a logit instead of 12, less the head's gradient, which exists when copies have been let go.
+    assert 4 * logits <= more[0] - more[1] <= 6 * logits
+    assert narrow.forward_s < wide.forward_s
+    bert = {"gpu": "a100", "kernels": "eager", "precision": "bf16"}
+    usual, wide = (workload("bert-base", **bert, loss_dtype=it) for it in (None, "fp32"))
+    assert wide.memory().total > usual.memory().total
+
+
+def test_a_mask_of_padding_takes_all_scores() -> None:
+    options = {"seq": 8192, "checkpointing": "full", "kernels": "eager", "precision": "bf16"}
+    for gpu in ("a100", "h100"):
+        flash, masked = (workload("llama-3-8b", gpu=gpu, **options, attention=it) for it in ("flash-2", "efficient"))
+        scores = [sum(spent.attention_s[0] for spent in map(it._spent, it.model.layers)) for it in (flash, masked)]
+        assert scores[1] > 2 * scores[0]
+        assert masked.memory() == flash.memory()
+    windowed = workload("mistral-7b", gpu="a100", **options, attention="efficient")
+    whole = workload("mistral-7b", gpu="a100", **options)
+    assert windowed.forward_s > whole.forward_s
+
+
+def test_quantized_weights_beside_fp32() -> None:
+    options = {"gpu": "a100", "seq": 1024, "lora": "8", "quantize": "nf4", "precision": "fp32", "checkpointing": "full"}
+    wide, narrow = (workload("llama-3-8b", **options, dtype=it) for it in (None, "bf16"))
+    usual = workload("llama-3-8b", **(options | {"precision": "upcast-bf16"}))
+    assert usual.forward_s < narrow.forward_s < wide.forward_s / 3
+    assert narrow.memory().total <= wide.memory().total
+    assert narrow.peak_flops == usual.peak_flops > wide.peak_flops

@@ -491,7 +491,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="attention",
         kind=kinds.ATTENTION,
-        help="Attention kernel: flash (today's), flash-1, flash-2 (FlashAttention's), efficient (CUTLASS's, with a mask of padding), unfused (stores scores).",
+        help="Attention kernel: flash (today's), flash-1, flash-2, efficient (masks), unfused (stores scores).",
         default_words="flash",
         part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),

@@ -456,7 +456,9 @@ def _is_wide(dtype: str | None, model: Model, recipe: Recipe, precision: str, ke
         )
     if dtype == "fp32":
         return True
-    always = f"{recipe.name} computes" if recipe.autocast else f"{kernels} kernels compute" if kernels in MEGATRON else ""
+    always = f"{recipe.name} computes" if recipe.autocast else ""
+    if kernels in MEGATRON:
+        always = f"{kernels} kernels compute"
     if always:
         raise InvalidArgumentError(
             f"{always} the loss in FP32", setting="loss_dtype", remedy="{this=fp32}, or drop {this}"

@@ -292,7 +292,8 @@ def _lora(reading: Reading, *, is_trl: bool, autocast: bool) -> None:
     switches = _switches(reading)
     default = (16, "TRL's default") if is_trl else (8, "PEFT's default")
     on = [name for name, is_on in switches.items() if is_on]
-    take_lora(reading, _RANKS, ("lora_target_modules",), *on, default_rank=default)
+    dropout = (0.05, "TRL's default") if is_trl else (0.0, "")
+    take_lora(reading, _RANKS, ("lora_target_modules",), *on, default_rank=default, default_dropout=dropout)
     adapters_in_fp32(reading, autocast=autocast)
     if any(switches.get(name) for name in _QUANTIZING):
         # FastChat calls PEFT's prepare_model_for_kbit_training (train_lora.py); TRL's SFTTrainer does not.

@@ -45,6 +45,7 @@ def _derive(reading: Reading) -> None:
             ("peft_config.target_modules",),
             _ADAPTER,
             default_modules=("all-linear", "LLaMA-Factory's default"),
+            dropout="peft_config.lora_dropout",
         )
         # Only full training converts the model to FP32 (v1/core/model_engine.py).
         reading.forget("precision")

@@ -136,8 +136,10 @@ def take_lora(
     default_modules: tuple[str, str] | None = None,
     parameters: str = "lora_target_parameters",
     beside: str = "",
+    dropout: str = "lora_dropout",
+    default_dropout: tuple[float, str] = (0.0, ""),
 ) -> None:
-    """Take the rank and the modules of LoRA.
+    """Take the rank, the modules and the dropout of LoRA.
 
     Args:
         reading: The file.
@@ -148,6 +150,8 @@ def take_lora(
         default_modules: The trainer's default; None: PEFT's, by the model's family.
         parameters: The field of PEFT's `target_parameters`, of experts.
         beside: The field of a switch that joins all linear layers to those that are named.
+        dropout: The field of the share of inputs that is dropped.
+        default_dropout: The trainer's default, and whose it is.
     """
     size = reading.whole(*rank)
     if size is None:
@@ -163,6 +167,22 @@ def take_lora(
         reading.assume(f"{modules.replace(',', ' and ')}, {whose}", "--lora RANK:MODULES")
     own = (_of_model(reading, modules), *experts)
     reading.take("lora", f"{size}:{','.join(filter(None, own))}", *names, *rank, *targets, parameters)
+    _dropout(reading, dropout, *default_dropout)
+
+
+def _dropout(reading: Reading, name: str, default: float, whose: str) -> None:
+    """Take the dropout before adapters, or the trainer's default."""
+    value = reading.value(name)
+    if value is None and default:
+        reading.default("lora_dropout", default, f"dropout of {default:g} before adapters, {whose}", "--lora-dropout 0")
+        return
+    try:
+        share = float(value or 0.0)
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise reading.wrong(name, "is no share of 0 to 1", "0.05")
+    reading.take("lora_dropout", share or None, name)
 
 
 def _known_modules(reading: Reading) -> list[str] | None:

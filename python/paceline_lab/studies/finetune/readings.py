@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from paceline.catalog import names
 from paceline.catalog.models.config import Config
@@ -349,12 +349,12 @@ def _liger_chunks(reading: Reading, tokens: int) -> tuple[int, int]:
     return -(-tokens // size), words
 
 
-def check_states(it: Measurement, reading: Reading, recipe: names.Recipe) -> None:
+def check_states(it: Measurement, reading: Reading, recipe: str) -> None:
     """Leave out what contradicts itself: less memory of one GPU than parameters, gradients and AdamW's states take."""
     own = {"--lora", "--freeze", "--optimizer", "--offload", "in-backward"}
     if "memory" not in it.metric or it.gpus != "1" or own & {*reading.words}:
         return
-    types = recipe_of(recipe, "bf16")
+    types = recipe_of(cast("names.Recipe", recipe), "bf16")
     each = sum(map(dtype_bytes, (types.parameters, types.gradients, types.states, types.states)))
     if float(it.measured) * UNITS[it.unit] < each * model_of(_config(reading)).parameters:
         reading.not_counted = "it contradicts itself: parameters, gradients and AdamW's moments alone take more memory"

@@ -34,8 +34,8 @@ def trainer(
     *,
     tokens: int,
     kernels: str,
-    precision: names.Recipe = "bf16",
-    adapters: names.Recipe = "mixed",
+    precision: str = "bf16",
+    adapters: str = "mixed",
     implementation: str = "foreach",
     is_reentrant: bool = False,
 ) -> Reading:
