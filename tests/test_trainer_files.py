@@ -1215,3 +1215,57 @@ def test_integers_of_thousands_of_digits(tmp_path, number, field):
 def test_settings_of_thousands_of_digits(name):
     with pytest.raises(InvalidArgumentError):
         paceline.simulate("llama-3-8b", gpu="h100", workers=8, **{name: 10**5000})
+
+
+def test_the_optimizer_of_deepspeeds_file_is_used(tmp_path):
+    text = LLAMAFACTORY + "optim: adamw_8bit\n"
+    assert options(tmp_path, "factory.yaml", text)["optimizer"] == "adamw"  # states on the CPU
+    (tmp_path / "z2.json").write_text('{"zero_optimization": {"stage": 2}, "optimizer": {"type": "Lion"}}')
+    path = written(tmp_path, "factory.yaml", text.replace("ds_config.json", "z2.json"))
+    reading = trainers.read(path, {})
+    assert reading.options["optimizer"] == "lion"
+    assert fates(reading)["optim"] == ("no effect", "z2.json: optimizer.type says the optimizer")
+    (tmp_path / "z2.json").write_text('{"zero_optimization": {"stage": 2}}')
+    reading = trainers.read(path, {})
+    assert reading.options["optimizer"] == "adamw-8bit" and "optimizer_impl" not in reading.options
+
+
+def test_nemos_optimizer_shards_and_products_are_as_fp8_says(tmp_path):
+    text = NEMO.replace("distributed_fused_adam", "mcore_distributed_optim") + "  fp8: false\n  fp8_hybrid: true\n"
+    reading = trainers.read(written(tmp_path, "nemo.yaml", text), {})
+    assert (reading.options["sharding"], reading.options["dtype"]) == ("zero1", "bf16")
+    assert fates(reading)["model.fp8_hybrid"] == ("no effect", "fp8 is off")
+    assert options(tmp_path, "nemo.yaml", text.replace("fp8: false", "fp8: true"))["dtype"] == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "own"),
+    [
+        ("lora.yml", AXOLOTL.replace("adapter: qlora\n", "").replace("load_in_4bit: true\n", ""), {"dtype": "fp8"}),
+        ("factory.yaml", LLAMAFACTORY, {"dtype": "fp8", "precision": "o2"}),
+    ],
+)
+def test_fp8_of_axolotl_and_llama_factory(tmp_path, name, text, own):
+    read = options(tmp_path, name, f"{text}fp8: true\n")
+    assert own.items() <= read.items()
+
+
+def test_compiled_kernels_beside_ligers_loss(tmp_path):
+    text = f"{AXOLOTL}torch_compile: true\nliger_rms_norm: true\nliger_fused_linear_cross_entropy: true\n"
+    read = options(tmp_path, "lora.yml", text)
+    assert read["kernels"] == "compiled" and read["loss_chunks"] > 1
+    values = {**TRAINING_ARGUMENTS, "torch_compile": True, "use_liger_kernel": True}
+    read = options(tmp_path, "args.json", json.dumps(values))
+    assert read["kernels"] == "compiled" and read["loss_chunks"] >= 1
+
+
+def test_llama_factory_on_megatron(tmp_path):
+    text = LLAMAFACTORY.replace("deepspeed: ds_config.json", "pipeline_model_parallel_size: 4\nuse_muon: true")
+    read = options(tmp_path, "factory.yaml", text)
+    assert "kernels" not in read and "checkpointing" not in read
+    assert read["optimizer"] == "muon"
+
+
+def test_tokens_of_prompt_and_completion(tmp_path):
+    values = {**TRAINING_ARGUMENTS, "max_prompt_length": 512, "max_completion_length": 1024, "num_generations": 8}
+    assert options(tmp_path, "args.json", json.dumps(values))["seq"] == 1536

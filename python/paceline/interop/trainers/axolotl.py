@@ -53,6 +53,8 @@ def _derive(reading: Reading) -> None:
             reading.take("dtype", DTYPES[name], name)
     types = [name for name in _TYPES if reading.has(name) and reading.values[name]]
     autocast = hf_trainer.precision(reading, held, *types)
+    if not reading.has("adapter"):
+        hf_trainer.eight_bits(reading, "fp8")
     # These two are without autocast (axolotl's reference of the configuration).
     _adapter(reading, autocast=autocast and not (reading.flag("bfloat16") or reading.flag("float16")))
     if quantized:
@@ -141,12 +143,11 @@ _LIGER = (
 
 
 def _kernels(reading: Reading) -> None:
+    fused = [name for name in _LIGER if reading.flag(name)]
     if reading.flag("torch_compile"):
         reading.take("kernels", "compiled", "torch_compile")
         hf_trainer.compile_mode(reading)
-        return
-    fused = [name for name in _LIGER if reading.flag(name)]
-    if fused:
+    elif fused:
         reading.take("kernels", "fused", *fused)
     else:
         eager_kernels(reading)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from paceline._internal.nearest import nearest
+from paceline.catalog.recipes import COMPUTED
 from paceline.interop.trainers import deepspeed, fsdp, launch
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
@@ -102,6 +103,17 @@ def precision(reading: Reading, held: str | None, *fields: str) -> bool:
     return True
 
 
+def eight_bits(reading: Reading, *names: str) -> None:
+    """Take products in 8 bits, beside which masters and gradients are as the sharding has them."""
+    if not reading.flag(*names):
+        return
+    reading.take("dtype", "fp8", *names)
+    if "fp8" not in COMPUTED.get(str(reading.options.get("precision")), ("fp8",)):
+        reading.forget("precision")
+        if str(reading.effective("sharding")).startswith(("zero3", "hsdp")):
+            reading.take("precision", "fsdp-mixed", *names)
+
+
 def _is_on(reading: Reading, name: str) -> bool:
     # `auto` of axolotl takes bfloat16 where the GPU has it.
     return (
@@ -150,12 +162,13 @@ def recomputation(reading: Reading, *names: str) -> None:
 def kernels(reading: Reading) -> None:
     """Take Liger's or torch.compile's kernels; those of transformers' models are eager."""
     names = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
+    of_liger = ("use_liger_kernel", "use_liger", "enable_liger_kernel", "liger")
+    if reading.flag(*of_liger):
+        liger(reading, *of_liger)
     if reading.flag(names[0]) or any(reading.text(name) for name in names[1:]):
         reading.take("kernels", "compiled", *names)
         compile_mode(reading)
-    elif reading.flag("use_liger_kernel", "use_liger", "enable_liger_kernel", "liger"):
-        liger(reading, "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger")
-    else:
+    elif "kernels" not in reading.options:
         eager_kernels(reading)
 
 
@@ -235,6 +248,9 @@ def _derive(reading: Reading) -> None:
     attention(reading)
     lengths = ("max_length", "max_seq_length", "block_size", "model_max_length", "cutoff_len", "max_seq_len")
     reading.take("seq", reading.whole(*lengths), *lengths)
+    parts = ("max_prompt_length", "max_completion_length")
+    if "seq" not in reading.options and None not in (tokens := [reading.whole(one) for one in parts]):
+        reading.take("seq", sum(filter(None, tokens)), *parts)
     if is_trl and "seq" not in reading.options and reading.values.get("max_length", "") is not None:
         reading.default("seq", 1024, "sequences of 1,024 tokens, TRL's default", "--seq N")
     _lora(reading, is_trl=is_trl, autocast=autocast)

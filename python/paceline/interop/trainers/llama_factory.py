@@ -31,6 +31,13 @@ _ATTENTION = {
 }
 _STAGES = {"pt": "lm", "sft": "lm", "dpo": "dpo", "kto": "kto", "rm": "rm", "ppo": "ppo"}
 _QUANTIZED = {4: "nf4-double", 8: "int8"}
+_DEGREES = {
+    "tensor_parallel": "tensor_model_parallel_size",
+    "pipeline_parallel": "pipeline_model_parallel_size",
+    "context_parallel": "context_parallel_size",
+    "expert_parallel": "expert_model_parallel_size",
+}
+"""Fields of its trainer on Megatron-LM, which has that one's kernels."""
 _OF_SAME_SIZE = ("hqq", "eetq")
 """Methods whose weights are as large as bitsandbytes' of as many bits."""
 
@@ -57,15 +64,25 @@ def _derive(reading: Reading) -> None:
         hf_trainer.precision(reading, "bf16")
     else:
         hf_trainer.precision(reading, None)
-    if "checkpointing" in reading.options:
+    if _kind(reading) != "lora":
+        hf_trainer.eight_bits(reading, "fp8")
+    is_megatron = any(name in reading.values for name in _DEGREES.values())
+    if "checkpointing" in reading.options or is_megatron:
         reading.flag("disable_gradient_checkpointing")
+    elif reading.flag("use_unsloth_gc"):
+        reading.take("checkpointing", "offload", "use_unsloth_gc")
     elif reading.flag("disable_gradient_checkpointing"):
         reading.known("disable_gradient_checkpointing", "--checkpointing none")
     else:
         reading.default("checkpointing", "full", "full checkpointing, LLaMA-Factory's default", "--checkpointing none")
         reading.take("checkpointing", "full", "disable_gradient_checkpointing")
     _tuning(reading, autocast=not pure or reading.flag("bf16") or reading.flag("fp16"))
-    hf_trainer.kernels(reading)
+    if is_megatron:
+        reading.assume("Megatron-LM's fused kernels, and no recomputation that the file does not name")
+    else:
+        hf_trainer.kernels(reading)
+    if reading.flag("use_muon"):
+        reading.take("optimizer", "muon", "use_muon")
     take_optimizer(reading, "optim", default="transformers' default")
     reading.take("attention", reading.choice(_ATTENTION, "flash_attn"), "flash_attn", unless="flash")
     reading.take_default("seq", 2048, "cutoff_len", "sequences of 2,048 tokens, LLaMA-Factory's default")
@@ -79,12 +96,7 @@ def _derive(reading: Reading) -> None:
 
 def _parallel(reading: Reading) -> None:
     """Take the degrees of its trainer on Megatron-LM (mcore_adapter)."""
-    for setting, name in {
-        "tensor_parallel": "tensor_model_parallel_size",
-        "pipeline_parallel": "pipeline_model_parallel_size",
-        "context_parallel": "context_parallel_size",
-        "expert_parallel": "expert_model_parallel_size",
-    }.items():
+    for setting, name in _DEGREES.items():
         reading.take(setting, reading.whole(name), name, unless=1)
     if reading.flag("use_distributed_optimizer"):
         reading.take("sharding", "zero1", "use_distributed_optimizer")

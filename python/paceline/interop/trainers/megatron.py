@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.interop.trainers.document import Values
-from paceline.interop.trainers.reading import Direct, Reading, Trainer
+from paceline.interop.trainers import deepspeed
+from paceline.interop.trainers.document import Values, beside
+from paceline.interop.trainers.reading import NO_FILE, Direct, Reading, Trainer
 from paceline.interop.trainers.words import (
     NO_BITSANDBYTES,
     compare_with_slurm,
@@ -25,6 +26,7 @@ _DEGREES = {
 _TOKENIZERS = {
     "llama3": 128_256,
     "llama-3": 128_256,
+    "llama_3": 128_256,
     "llama2": 32_000,
     "llama-2": 32_000,
     "mixtral": 32_000,
@@ -35,7 +37,7 @@ _TOKENIZERS = {
     "gpt2": 50_257,
 }
 """Entries of published vocabularies, by words in the name of a tokenizer."""
-_GATED = ("--swiglu", "--gated-linear-unit")
+_GATED = ("--swiglu", "--gated-linear-unit", "--quick-geglu", "--geglu")
 
 
 def recognizes(values: Values) -> bool:
@@ -172,7 +174,8 @@ def _precision(reading: Reading) -> None:
     if eight:
         reading.known("--bf16", "beside products in 8 bits")
         reading.take("dtype", "fp8", *eight)
-        reading.take("precision", "megatron", *eight)
+        reduced = "--grad-reduce-in-bf16"
+        reading.take("precision", "o2" if reading.flag(reduced) else "megatron", *eight, reduced)
         return
     for name in ("bf16", "fp16"):
         if not reading.flag(f"--{name}"):
@@ -195,8 +198,37 @@ def _precision(reading: Reading) -> None:
 _FSDP = {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"}
 
 
+def _of_deepspeed(reading: Reading) -> None:
+    """Take ZeRO's stage, and attention without flash kernels, of Megatron-DeepSpeed's arguments.
+
+    Its `--deepspeed` is of 2021, before Megatron Core: megatron/arguments.py of deepspeedai/Megatron-DeepSpeed.
+    """
+    names = ("--deepspeed-config", "--zero-stage")
+    word = reading.values.get(names[0])
+    file = beside(reading.path, word) if isinstance(word, str) and "$" not in word else None
+    if file is not None:
+        deepspeed.include(reading, names[0])
+        for setting in ("kernels", "optimizer", "optimizer_impl"):
+            # Defaults of transformers' integration.
+            if reading.is_default(setting):
+                reading.forget(setting)
+    else:
+        reading.leave(names[0], NO_FILE)
+    reading.known("--deepspeed", "ZeRO by DeepSpeed")
+    reading.take("sharding", reading.choice(deepspeed.STAGES, names[1]), names[1])
+    if "sharding" not in reading.options:
+        reading.default("sharding", "none", "stage 0, as nothing that is read says another", "--sharding zero1")
+    flash = [name for name in reading.values if name.startswith("--use-flash-attn")]
+    if flash:
+        reading.known(flash[0], "as a forecast's attention")
+    else:
+        reading.default("attention", "unfused", "attention without flash kernels, its default", "--attention flash")
+
+
 def _sharding(reading: Reading) -> None:
-    if reading.flag("--use-torch-fsdp2"):
+    if reading.flag("--deepspeed"):
+        _of_deepspeed(reading)
+    elif reading.flag("--use-torch-fsdp2"):
         reading.take("sharding", "zero3", "--use-torch-fsdp2")
     elif reading.flag("--use-megatron-fsdp", "--use-custom-fsdp"):
         name = "--data-parallel-sharding-strategy"
@@ -319,6 +351,7 @@ def _model(reading: Reading) -> None:
         "--untie-embeddings-and-output-weights",
         "--group-query-attention",
         "--num-query-groups",
+        "--num-key-value-heads",
     ]
     kind = _kind(reading, gated=gated, experts=experts, own=own)
     if experts:
@@ -329,6 +362,7 @@ def _model(reading: Reading) -> None:
         own["moe_intermediate_size"] = own["intermediate_size"]
         used += _latent(reading, own)
     if kind == "gpt2":
+        del own["num_key_value_heads"]
         own = {_GPT2.get(name, name): value for name, value in own.items()}
     for name in _ARCHITECTURE:
         used += [name] if name in reading.values else []
@@ -364,18 +398,22 @@ _ARCHITECTURE = (
 
 
 def _kv_heads(reading: Reading, heads: int) -> int:
-    groups = reading.whole("--num-query-groups")
+    groups = reading.whole("--num-query-groups", "--num-key-value-heads")
     if not reading.flag("--group-query-attention", default=groups is not None):
         return heads
     return groups or 1
 
 
 def _vocabulary(reading: Reading) -> int:
-    size = reading.whole("--vocab-size", "--padded-vocab-size")
+    size = reading.whole("--vocab-size", "--padded-vocab-size", "--pad-vocab-size-to")
     if size is not None:
         return size
     words = " ".join(
-        str(reading.values.get(name, "")) for name in ("--tokenizer-model", "--tokenizer-type", "--vocab-file")
+        str(reading.values.get(name, ""))
+        for name in (
+            *("--tokenizer-model", "--tokenizer-type", "--vocab-file", "--tokenizer-name-or-path", "--load"),
+            *("model.tokenizer.type", "model.tokenizer.model", "tokenizer.tokenizer_model", "model.tokenizer.library"),
+        )
     ).lower()
     for word, count in _TOKENIZERS.items():
         if word in words:

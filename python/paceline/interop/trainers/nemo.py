@@ -128,6 +128,11 @@ def _adapter(reading: Reading) -> None:
     reading.forget("precision")
 
 
+_DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
+"""NeMo 1's names of Apex's and Megatron-LM's distributed optimizers."""
+_OF_EIGHT_BITS = ("--fp8-hybrid", "--fp8-e4m3", "--fp8-format")
+
+
 def _translate(reading: Reading) -> None:
     """Say in Megatron-LM's arguments what these files say otherwise."""
     for name in ("model.share_embeddings_and_output_weights", "model.config.share_embeddings_and_output_weights"):
@@ -155,11 +160,19 @@ def _translate(reading: Reading) -> None:
                 if one == "fp8":
                     reading.stand_in("--fp8-format", "hybrid", name)
                 break
-    if "--fp8" in reading.values and reading.value("--fp8"):
+    if reading.has("--fp8"):
         reading.known("--fp8", "of the model")
-        reading.stand_in("--fp8-format", "hybrid", "--fp8")
+        if reading.values["--fp8"] is False:
+            # Transformer Engine's products are off, whatever their format is.
+            for name in _OF_EIGHT_BITS:
+                if name in reading.values:
+                    label = reading.label(name)
+                    reading.values[label] = reading.values.pop(name)
+                    reading.idle(label, "fp8 is off")
+        else:
+            reading.stand_in("--fp8-format", "hybrid", "--fp8")
     for name in ("model.optim.name", "optim.name", "optim.config.name", "optimizer.name"):
-        if "distributed_fused_adam" in str(reading.values.get(name, "")):
+        if any(one in str(reading.values.get(name, "")) for one in _DISTRIBUTED):
             reading.known(name, "of the optimizer")
             reading.stand_in("--use-distributed-optimizer", True, name)
     for name in ("--grad-reduce-in-fp32", "ddp.grad_reduce_in_fp32", "model.grad_reduce_in_fp32"):

@@ -22,7 +22,7 @@ from paceline._internal.units import binary_count, spelled_count
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.heads import architecture_of
 from paceline.errors import InvalidArgumentError
-from paceline.interop.trainers import fields
+from paceline.interop.trainers import fields, shell
 from paceline.interop.trainers.document import TWICE, Value, Values
 from paceline.interop.trainers.models import found_config, same_sizes
 
@@ -127,6 +127,7 @@ class Reading:
             self.labels = {name: names.get(own, own) for name, own in translated.items()}
         self.labels |= {name: own for name, own in names.items() if name in self.values and name not in self.labels}
         twice = self.values.pop(TWICE, None)
+        branches = self.values.pop(shell.OPEN, None)
         self._stand_ins: dict[str, str] = {}
         """Fields that another one says, by their name."""
         self._replaced: dict[str, tuple[str, Value]] = {}
@@ -138,6 +139,10 @@ class Reading:
         self._assumptions: dict[str, Assumption] = {}
         for name in twice or ():
             self.assume(f"the last value of {name:.80}, which is there twice")
+        if branches:
+            self.assume(
+                f"the last of the branches that depend on {', '.join(f'${one}' for one in branches)[:80]}, which the script leaves open"
+            )
         self.model: str | Config | None = None
         """The model by its name, or by its sizes; None if the file says neither."""
         self.model_fields: tuple[str, ...] = ()

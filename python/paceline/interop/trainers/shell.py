@@ -2,8 +2,8 @@
 
 Read are assignments (`NAME=value`, `NAME="…"`, `NAME=( … )`, `NAME+=( … )`, also with `export`), defaults
 (`${NAME:-8}`), sums and products of whole numbers (`$((8 * NODES))`), continued lines, comments, and the nodes and GPUs
-of `#SBATCH` lines. Of a variable that is assigned twice, the last value counts, and branches (`if`, `case`) are all
-read: a shell is needed to decide them. Commands that only print, and documents of `<<EOF`, are left out.
+of `#SBATCH` lines. Of a variable that is assigned twice, the last value counts. Branches (`if`, `case`) that variables
+decide against, commands that only print, and documents of `<<EOF` are left out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from paceline.interop.trainers.branches import Branches
 from paceline.interop.trainers.variables import Variables
 
 _WHOLE_COMMENT = re.compile(r"(?m)^[ \t]*#.*$")
@@ -29,17 +30,19 @@ _FILE = re.compile(r"[\w./~${}-]+\.(?:ya?ml|toml|json)")
 NAMED_FILE = "(file)"
 """The field of a file that a program gets as an argument without a name: `axolotl train qlora.yml`."""
 _HERE_DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w*)['\"]?")
-_CASE = re.compile(r"(?m)^[ \t]*-[\w|-]*\)")
-"""A pattern of `case`: `--model)`."""
 _PRINTING = frozenset(
     ("echo", "printf", "read", "grep", "sed", "awk", "cat", "jq", "export", "source", "cd", "mkdir", "[")
 )
 """Commands whose options are no trainer's."""
 _KEYWORDS = frozenset(("if", "then", "else", "elif", "do", "while", "!", "{"))
+_REDIRECTION = re.compile(r"(?:(?<=\s)[0-9]|&)?>{1,2}[ \t]*(?:&[0-9]|(?:\$\([^()]*\)|[^\s;&|])+)")
+"""Of what a command prints: `2>&1`, `> train.log`, `&>> train.log`."""
 _BATCH = re.compile(r"(?m)^#SBATCH[ \t]+(.*)$")
 _BATCH_OPTION = re.compile(r"(?:^|\s)(--nodes|-N|--gpus-per-node|--gpus|-G|--gres)[= \t]*(\S{1,40})")
 _COUNT = re.compile(r"(?:[\w.-]*[A-Za-z][\w.-]*:)*(\d{1,5})\b")
 """The number of `4`, `a100:4`, `gpu:a100:4`, or the least of `2-4`."""
+OPEN = "(branches)"
+"""The field that lists variables which branches depend on and which the script leaves open."""
 SLURM = "#SBATCH "
 """Begins the fields that are lines of a batch script: `#SBATCH --nodes`."""
 OF_NODES, OF_EACH = ("NNODES", "NUM_NODES"), ("GPUS_PER_NODE", "NPROC_PER_NODE")
@@ -68,12 +71,15 @@ def arguments(text: str) -> Iterator[tuple[str, Any]]:
     }
     variables = Variables(text, _of_slurm(batch))
     lines = _WHOLE_COMMENT.sub("", _without_documents(text))
-    plain = _CASE.sub("", _COMMENT.sub("", re.sub(r"\\[ \t]*\n", " ", lines)))
-    commands = "".join(_without_assignments(plain, variables))
+    plain = _COMMENT.sub("", re.sub(r"\\[ \t]*\n", " ", lines))
+    branches = Branches(variables, lambda part: "".join(_without_assignments(part, variables)))
+    commands = branches.read(plain)
     options = _of_lines(variables.expanded(commands))
     if not options:
         # A file of arguments only, which another script reads.
         options = [pair for value in variables for pair in _of_lines(variables.expanded(value))]
+    if branches.open_on:
+        yield OPEN, list(branches.open_on)[:8]
     yield from ((name, _scalar(value)) for name, value in batch.items())
     yield from _settings(variables, {name for name, _ in options})
     yield from options
@@ -127,7 +133,7 @@ def _of_lines(text: str) -> list[tuple[str, Any]]:
     return [
         pair
         for line in text.splitlines()
-        for command in _commands(_words(line))
+        for command in _commands(_words(_REDIRECTION.sub(" ", line)))
         if next((word for word in command if word not in _KEYWORDS), "") not in _PRINTING
         for pair in _flags(command)
     ]

@@ -35,6 +35,10 @@ class Variables:
         self._growth = 0
         self._references = 0
 
+    def __contains__(self, name: str) -> bool:
+        """Whether the script, or what is set outside of it, sets a variable."""
+        return name in self._parts
+
     def __iter__(self) -> Iterator[str]:
         """Yield the values."""
         yield from map(self.value, self._parts)

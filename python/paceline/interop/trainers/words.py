@@ -97,13 +97,21 @@ def take_optimizer(reading: Reading, *names: str, default: str = "") -> None:
             default_optimizer(reading, default)
         return
     name = reading.present(*names)
+    if (of_file := reading.source("optimizer")) and "optimizer" not in reading.fields_of:
+        # transformers/integrations/deepspeed.py (`deepspeed_optim_sched`): that of DeepSpeed's file is used.
+        reading.idle(name, f"{of_file[0]} says the optimizer")
+        return
     known = OPTIMIZERS.get(word.lower())
     if known is None:
         reading.leave(name, f"the optimizer {word:.40}; forecast is AdamW")
         return
     optimizer, implementation = known
+    if optimizer in NO_BITSANDBYTES["optimizer"] and "states" in str(reading.effective("offload", "")):
+        reading.leave(name, f"{word:.40} on the CPU; forecast is AdamW there")
+        return
     reading.take("optimizer", optimizer, name)
-    if "optimizer_impl" not in reading.options:
+    if not reading.source("optimizer_impl"):
+        reading.forget("optimizer_impl")
         reading.take("optimizer_impl", implementation, name)
 
 

@@ -1,0 +1,143 @@
+"""Shell scripts as trainers' files: branches that variables decide, redirections, and Megatron-DeepSpeed's arguments."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.interop import trainers
+from paceline.interop.trainers.branches import Branches
+from paceline.interop.trainers.shell import OPEN, arguments
+from paceline.interop.trainers.variables import Variables
+
+
+def of(text):
+    return dict(arguments(text))
+
+
+def options(folder, text, **given):
+    path = folder / "train.sh"
+    path.write_text(text, encoding="utf-8")
+    reading = trainers.read(path, given)
+    assert reading is not None
+    return reading
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        ('[ "$SIZE" = 8B ]', 1),
+        ("[[ $SIZE == 7* ]]", 2),
+        ("[ $SIZE != 8B ]", 2),
+        ("[[ $GPUS -gt 4 ]] && [ $SIZE = 8B ]", 1),
+        ("[ $GPUS -lt 4 ] || [ $GPUS -eq 8 ]", 1),
+        ("! [ $GPUS -ge 8 ]", 2),
+        ("[ ! $GPUS -ge 8 ]", 2),
+        ("[ -z ${NOBODY_SETS_IT} ]", 1),
+        ('[[ -n "$SIZE" ]]', 1),
+        ("test $GPUS -le 8", 1),
+    ],
+)
+def test_branches_that_variables_decide(condition, value):
+    for keyword in ("; then", "\nthen", ";then"):
+        script = f"SIZE=8B\nGPUS=8\nif {condition}{keyword}\n  N=1\nelse\n  N=2\nfi\nrun.py --num-layers $N"
+        assert of(script) == {"--num-layers": value}
+    assert of(f"SIZE=8B; GPUS=8; if {condition}; then N=1; else N=2; fi; run.py --num-layers $N") == {
+        "--num-layers": value
+    }
+
+
+def test_the_branch_of_a_chain():
+    script = "AC={}\nif [ $AC = full ]; then\n A=1\nelif [ $AC = sel ]; then\n A=2\nelse\n A=3\nfi\nrun.py --a $A"
+    assert [of(script.format(one))["--a"] for one in ("full", "sel", "none")] == [1, 2, 3]
+
+
+def test_the_branch_of_a_case():
+    script = """S={}
+case "${{S}}" in
+  "800M")
+    H=1024
+    ;;
+  8B|7B) H=4096 ;;
+  *)
+    H=1
+esac
+run.py --hidden-size $H
+"""
+    assert [of(script.format(one))["--hidden-size"] for one in ("800M", "7B", "x")] == [1024, 4096, 1]
+
+
+def test_open_branches_are_all_read_and_named(tmp_path):
+    script = """if [ $1 = a ]; then
+  A=1
+elif [ $1 = b ]; then
+  A=2
+fi
+if [ ! -f $DATA ]; then
+  wget $DATA
+fi
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $A --hidden-size 64 --num-attention-heads 4
+"""
+    assert of(script)[OPEN] == ["1"]
+    reading = options(tmp_path, script)
+    assert "the last of the branches that depend on $1, which the script leaves open" in [
+        one.words for one in reading.assumptions
+    ]
+
+
+def test_a_scripts_own_options_are_not_given():
+    script = (
+        'TP=2\nwhile [[ $# -gt 0 ]]; do\n case $1 in\n  --tp) TP="$2"; shift 2 ;;\n esac\ndone\nrun.py --tp-size $TP'
+    )
+    assert of(script) == {"--tp-size": 2}
+
+
+def test_a_program_may_be_a_condition():
+    assert of("if ! torchrun --nproc_per_node 8 \\\n x.py --a 1; then\n exit 1\nfi") == {
+        "--nproc-per-node": 8,
+        "--a": 1,
+    }
+
+
+@pytest.mark.parametrize("end", ["2>&1 | tee log", "> log 2>&1", "&>> log", ">$LOG/$(date +%F).log"])
+def test_redirections_are_no_values(end):
+    assert of(f"torchrun x.py --deepspeed ds.json {end}") == {"--deepspeed": "ds.json"}
+
+
+@given(st.text("if[]then elsfi;\n$A=1case)esac|&!-zx", max_size=80))
+def test_any_script_is_read(text):
+    variables = Variables(text, iter(()))
+    assert isinstance(Branches(variables, lambda part: part).read(text), str)
+
+
+MEGATRON_DEEPSPEED = """ZERO_STAGE=1
+ckpt="false"
+ds_args="--zero-stage=$ZERO_STAGE --deepspeed --deepspeed_config=ds.json"
+if [ "${ckpt}" = "true" ]; then
+  ds_args="--recompute-granularity full ${ds_args}"
+fi
+deepspeed pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --num-key-value-heads 4 \\
+  --ffn-hidden-size 5504 --swiglu --normalization rmsnorm --seq-length 2048 --max-position-embeddings 2048 --bf16 \\
+  --micro-batch-size 4 --global-batch-size 64 --pad-vocab-size-to 250880 $ds_args > log 2>&1
+"""
+
+
+def test_megatron_deepspeed(tmp_path):
+    reading = options(tmp_path, MEGATRON_DEEPSPEED, workers=16)
+    assert reading.options["sharding"] == "zero1"
+    assert reading.options["attention"] == "unfused"
+    assert "checkpointing" not in reading.options
+    fields = reading.config.fields
+    assert (fields["num_key_value_heads"], fields["vocab_size"]) == (4, 250_880)
+    rows = {row.field: row for row in reading.rows(lambda setting, value: f"{setting} {value}")}
+    assert rows["--deepspeed-config"].words == "there is no such file"
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}}', "utf-8")
+    flash = MEGATRON_DEEPSPEED.replace("--bf16", "--bf16 --use-flash-attn-v2")
+    reading = options(tmp_path, flash, workers=16)
+    assert "attention" not in reading.options and "kernels" not in reading.options
+
+
+def test_8_bit_products_with_gradients_reduced_in_16_bits(tmp_path):
+    script = (
+        "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --bf16 --fp8-format hybrid"
+    )
+    assert options(tmp_path, script).options["precision"] == "megatron"
+    assert options(tmp_path, f"{script} --grad-reduce-in-bf16").options["precision"] == "o2"
