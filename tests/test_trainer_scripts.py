@@ -1,4 +1,4 @@
-"""Shell scripts as trainers' files: branches that variables decide, redirections, and Megatron-DeepSpeed's arguments."""
+"""Shell scripts as trainers' files: branches that variables decide, redirections, Megatron-DeepSpeed's arguments."""
 
 import pytest
 from hypothesis import given

@@ -183,7 +183,7 @@ class Branches:
         left, right = left.strip("\"'"), right.strip("\"'")
         sign = words[1]
         if sign in ("=", "==", "!="):
-            return fnmatchcase(left, right) == (sign != "!=")
+            return fnmatchcase(left, right) is (sign != "!=")
         compare = _NUMBERS.get(sign[1:]) if sign.startswith("-") else None
         if compare is None or not (_WHOLE.fullmatch(left) and _WHOLE.fullmatch(right)):
             return None

@@ -140,9 +140,8 @@ class Reading:
         for name in twice or ():
             self.assume(f"the last value of {name:.80}, which is there twice")
         if branches:
-            self.assume(
-                f"the last of the branches that depend on {', '.join(f'${one}' for one in branches)[:80]}, which the script leaves open"
-            )
+            variables = ", ".join(f"${one}" for one in branches)[:80]
+            self.assume(f"the last of the branches that depend on {variables}, which the script leaves open")
         self.model: str | Config | None = None
         """The model by its name, or by its sizes; None if the file says neither."""
         self.model_fields: tuple[str, ...] = ()
