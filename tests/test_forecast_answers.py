@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import cli
 import paceline
@@ -18,6 +19,8 @@ from paceline.forecast.wording import terms
 from paceline_lab.report import spec
 
 simulated = partial(cli.call, "simulate")
+
+TINY = Path(__file__).parent.parent / "examples" / "tiny.json"
 
 CLUSTER = {"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps"}
 
@@ -112,3 +115,19 @@ def test_rows_of_two_libraries_name_theirs_once():
     reply = simulated("resnet-18", "--workers", 4, "--coordinator", "none,negotiate", "--strategy", "ring").stdout
     [head] = [line.split() for line in reply.splitlines() if "strategy" in line.split()]
     assert head.count("library") == 1
+
+
+def test_ranks_of_a_recording_on_a_cpu_are_workers_unless_they_are_called_gpus(tmp_path):
+    file, tiny = tmp_path / "mine.json", json.loads(TINY.read_text())
+    for provenance, noun in (
+        ("recorded by paceline 0.3.0 with torch 2.15.0 on AMD EPYC, 2 threads", "worker"),
+        ("recorded by paceline 0.3.0 with torch 2.15.0+cu132", "GPU"),
+    ):
+        file.write_text(json.dumps({**tiny, "device": "AMD EPYC", "provenance": provenance}))
+        text = simulated(file, "--bandwidth", "25Gbps").stdout
+        assert f" 64 {noun}s: " in text.splitlines()[0] and f"per {noun}\n" in text
+        assert ("GPU" in text.partition("Notes")[0]) == (noun == "GPU")
+        assert " 4 GPUs: " in simulated(file, "--gpus", 4).stdout.splitlines()[0]
+        assert " 4 workers: " in simulated(file, "--workers", 4).stdout.splitlines()[0]
+        compared = cli.call("compare", file, "--gpus", 4, "--measured", "9s").stdout
+        assert f"tiny, 4 {noun}s: " in compared.splitlines()[0]

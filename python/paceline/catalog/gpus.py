@@ -9,12 +9,14 @@ do, for models that were not recorded.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
+from paceline._core import Trace
 from paceline._internal.nearest import like_gpu, named_gpus
 from paceline.catalog import channels, names
 from paceline.catalog.calibration import Calibration, read_calibration
@@ -255,6 +257,13 @@ def _rated(name: str) -> tuple[str, str] | None:
 def titled(title: str) -> Hardware | None:
     """Return the device of this title, as traces computed for one have it; None for others."""
     return next((device for device in all_hardware() if device.title == title), None)
+
+
+def on_cpu(trace: Trace) -> bool:
+    """Return whether a CPU computes, as its device file or a recording's provenance says (`on AMD EPYC, 2 threads`)."""
+    if (known := titled(trace.device)) is not None:
+        return known.is_cpu
+    return bool(trace.device) and re.search(rf" on {re.escape(trace.device)}, \d+ thread", trace.provenance) is not None
 
 
 def read_hardware(path: Path) -> Hardware:

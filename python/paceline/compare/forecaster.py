@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import Any
 from paceline._core import Cluster
 from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.catalog.channels import with_channel
-from paceline.catalog.gpus import Hardware, titled
+from paceline.catalog.gpus import Hardware, on_cpu, titled
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import trainer_file
@@ -161,16 +160,15 @@ class Forecaster:
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether a CPU computes, as its device file or a recording's provenance says (`on AMD EPYC, 2 threads`)."""
+        """Whether a CPU computes."""
         if self.is_of_nccl:
             return False
-        if self.computes_on is not None:
-            return self.computes_on.is_cpu
-        trace = self.scenario.trace
-        return (
-            bool(trace.device)
-            and re.search(rf" on {re.escape(trace.device)}, \d+ thread", trace.provenance) is not None
-        )
+        return on_cpu(self.scenario.trace) if self.hardware is None else self.hardware.is_cpu
+
+    @property
+    def noun(self) -> str:
+        """What ranks are called."""
+        return "worker" if self.is_on_cpu else "GPU"
 
     @property
     def peak_flops(self) -> float | None:

@@ -114,8 +114,8 @@ def _name(question: Question) -> str:
         return f"{forecaster.words[0]}, {units.count(_gpus(question), 'GPU')}"
     result = question.forecast.result
     assert result is not None
-    gpus = _gpus(question)
-    where = units.count(gpus, "GPU") if forecaster.hardware is None else f"{gpus:,}x {forecaster.hardware.title}"
+    gpus, hardware = _gpus(question), forecaster.hardware
+    where = units.count(gpus, forecaster.noun) if hardware is None else f"{gpus:,}x {hardware.title}"
     return f"{result.trace}, {where}"
 
 
@@ -125,7 +125,7 @@ def _facts(explanation: Explanation) -> list[Fact]:
     low, high = units.durations(forecast.low_s, forecast.high_s), "80% of usual runs"
     if not forecast.has_interval:
         high = "80%, by forecasts of other conditions: this one has no interval of its own"
-    of = f" of all {_gpus(question):,} GPUs together" if _is_of_all(question) else ""
+    of = f" of all {_gpus(question):,} {question.forecaster.noun}s together" if _is_of_all(question) else ""
     seconds = f"{units.duration(question.seconds)}{_per_step(question)}"
     facts = [Fact("Measured", f"{question.measured.text}{of}: {seconds}")]
     facts.append(Fact("Forecast", f"{units.duration(forecast.seconds)}, likely {low} ({high})"))

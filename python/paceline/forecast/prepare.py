@@ -14,6 +14,7 @@ from paceline._internal import units
 from paceline._internal.files import check_distinct, check_writable
 from paceline.catalog.builtin import NO_NETWORK
 from paceline.catalog.builtin_names import cluster_names
+from paceline.catalog.gpus import on_cpu
 from paceline.catalog.libraries import DEFAULT, Library, library_names
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.placement import read_placement
@@ -54,7 +55,8 @@ class Prepared:
     unsupported: frozenset[str] = frozenset()
     """The notes on strategies that were skipped, which concern who compares all."""
     noun: str = "GPU"
-    """A rank as the user calls it: `worker` if the number of workers was given by that name."""
+    """A rank as the user calls it: `worker` if the number of workers was given by that name, or by none and all was
+    recorded on CPUs."""
 
 
 def prepare(sweep: Sweep) -> Prepared:
@@ -198,7 +200,10 @@ def _prepared(sweep: Sweep) -> Prepared:
     if modeled and sweep.get("workers") is None:
         remarks.append(notes.usual_numbers(sweep.workers, "--gpus" if sweep.given_by == "flag" else "gpus"))
     every = dict.fromkeys([*remarks, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
-    is_of_workers = sweep.spelling("workers").endswith("workers") and "workers" in sweep.sources
+    if "workers" in sweep.sources:
+        is_of_workers = sweep.spelling("workers").endswith("workers")
+    else:
+        is_of_workers = all(on_cpu(trace) for trace in traces)
     noun = "worker" if is_of_workers else "GPU"
     return Prepared(scenarios, list(every), frozenset(requested_extras), frozenset(unsupported), noun)
 
