@@ -15,6 +15,7 @@ from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.interop import trainers
 from paceline.interop.trainers.shell import arguments
+from paceline_lab.report import spec as report_spec
 
 DEEPSPEED = {
     "train_batch_size": "auto",
@@ -1269,3 +1270,18 @@ def test_llama_factory_on_megatron(tmp_path):
 def test_tokens_of_prompt_and_completion(tmp_path):
     values = {**TRAINING_ARGUMENTS, "max_prompt_length": 512, "max_completion_length": 1024, "num_generations": 8}
     assert options(tmp_path, "args.json", json.dumps(values))["seq"] == 1536
+
+
+def test_a_file_is_loaded_once_for_all_numbers_of_gpus_and_shardings(tmp_path, monkeypatch):
+    path, loaded = written(tmp_path, "lora.yml"), []
+    of = trainers.Document.of
+    monkeypatch.setattr(trainers.Document, "of", lambda file: loaded.append(file) or of(file))
+    given = {"gpu": "h100", "workers": [8, 16, 32], "sharding": ["none", "zero2", "zero3"]}
+    sweep = Sweep.of(path, given, "paceline.sweep")
+    scenarios = prepare(sweep).scenarios
+    assert loaded == [path] and {one.workers for one in scenarios} == {8, 16, 32}
+    assert sweep.described_file().rows == sweep.file.rows and loaded == [path]
+    # A report asks what a file fits, and then forecasts that.
+    loaded.clear()
+    chapter = report_spec.of_trace(f"{path}@h100").chapters[0]
+    assert len(chapter.prepared.scenarios) > 8 and len(loaded) == 2

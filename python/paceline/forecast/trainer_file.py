@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,7 @@ from paceline.settings.kinds import NONE
 from paceline.settings.table import EACH, SETTINGS, SWEPT
 
 if TYPE_CHECKING:
+    from paceline.interop.trainers import Document
     from paceline.interop.trainers.reading import Assumption, Reading, Row
 
 Workload = str | Path | Config
@@ -38,9 +40,10 @@ _OF_GATHERED = ("reshard_after_forward", "prefetch", "unit", "param_dtype", "red
 class TrainerFile:
     """A trainer's file after its options were taken."""
 
-    path: Path
+    document: Document
     trainer: str
-    rows: tuple[Row, ...]
+    all_rows: Callable[[], Iterable[Row]]
+    """Makes `rows`."""
     assumptions: tuple[Assumption, ...]
     options: Mapping[str, Any]
     """Values by setting, also of settings that the command searches."""
@@ -53,8 +56,18 @@ class TrainerFile:
     lacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Values by setting that the trainer, or what shards under it, does not have; empty: all but the default."""
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.document.path
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Its fields, with what becomes of each."""
+        return tuple(self.all_rows())
+
     def under(self, values: Mapping[str, Any]) -> tuple[Workload, TrainerFile, Given]:
-        """Read the file again, with other values given beside it.
+        """Read the file's fields again, with other values given beside it.
 
         Args:
             values: Checked values by setting; None: not given.
@@ -66,7 +79,7 @@ class TrainerFile:
             InvalidArgumentError: The values contradict the file.
         """
         given = self.given.changed(values)
-        merged = merge(self.path, self.gpu, given)
+        merged = merge(self.document, self.gpu, given)
         assert merged is not None  # it was read before
         return *merged, given
 
@@ -219,11 +232,11 @@ def is_candidate(word: str | Path) -> bool:
 _SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".conf", ".sh", ".bash", ".slurm", ".sbatch", ".args")
 
 
-def merge(path: Path, gpu: str, given: Given) -> tuple[Workload, TrainerFile] | None:
+def merge(file: Path | Document, gpu: str, given: Given) -> tuple[Workload, TrainerFile] | None:
     """Read a trainer's file; add its options to what was given. None for a JSON document of another kind.
 
     Args:
-        path: The file.
+        file: The file, or its values.
         gpu: The GPU of `FILE@GPU`; empty if there is none.
         given: What was given, which wins; the file's values are added.
 
@@ -236,11 +249,12 @@ def merge(path: Path, gpu: str, given: Given) -> tuple[Workload, TrainerFile] | 
     from paceline.interop import trainers
     from paceline.interop.trainers.reading import Assumption
 
-    before = given.changed({})
+    document = trainers.Document.of(file) if isinstance(file, Path) else file
+    path, before = document.path, given.changed({})
     if gpu and given.values.setdefault("gpu", gpu) != gpu:
         raise InvalidArgumentError(f"{path.name}@{gpu:.80} says the GPU, too", setting="gpu", remedy="drop {gpu}")
     known = {**given.values, **given.each}
-    reading = trainers.read(path, known)
+    reading = trainers.read(document, known)
     if reading is None:
         if path.suffix.lower() == ".json":
             return None
@@ -259,7 +273,6 @@ def merge(path: Path, gpu: str, given: Given) -> tuple[Workload, TrainerFile] | 
         flag = f"--{SETTINGS[setting].also}" if setting in SETTINGS and SETTINGS[setting].also else flag
         return flag if value is True else f"{flag} {value}"
 
-    rows = tuple(reading.rows(spelled))
     assumed = [
         Assumption(words, f"{SETTINGS[name].source(given.given_by).name} N")
         for name, words in _UNSAID.items()
@@ -267,7 +280,8 @@ def merge(path: Path, gpu: str, given: Given) -> tuple[Workload, TrainerFile] | 
     ]
     assumptions = (*reading.assumptions, *assumed)
     options, lacks = dict(reading.options), reading.lacks
-    return model, TrainerFile(path, reading.trainer.name, rows, assumptions, options, before, gpu, named, lacks)
+    rows = partial(reading.rows, spelled)
+    return model, TrainerFile(document, reading.trainer.name, rows, assumptions, options, before, gpu, named, lacks)
 
 
 def _model(reading: Reading, given: Given) -> Workload:

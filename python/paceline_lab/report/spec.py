@@ -113,7 +113,7 @@ def of_trace(trace: str) -> Spec:
             own, lacks = largest.file.options.get("sharding"), largest.file.lacks
             shardings = [name for name in shardings if name == own or has(lacks, {"sharding": name})]
             shardings += [own] if own is not None and own not in shardings else []
-            file = Sweep.of(trace, {"gpus": list(of_model)}, "report", "key").described_file(shardings)
+            file = largest.changed({"workers": list(of_model)}).described_file(shardings)
         entry |= {"gpus": list(of_model), "sharding": shardings, "strategy": ["native"]}
     title = Path(trace).stem if trace.endswith(".json") else Path(trace).name if "/" in trace else trace
     return Spec(title, "", (_chapter("report", {**entry, "title": "Scaling"}, file),))
@@ -132,7 +132,10 @@ def _of_model(trace: str) -> dict[int, Sweep]:
     unsuitable: list[InvalidArgumentError] = []
     for count in _GPUS:
         try:
-            sweep = Sweep.of(trace, {"gpus": [count]}, "report", "key")
+            if suitable:
+                sweep = next(iter(suitable.values())).changed({"workers": [count]})
+            else:
+                sweep = Sweep.of(trace, {"gpus": [count]}, "report", "key")
             assert sweep.workers
         except InvalidArgumentError as error:
             unsuitable.append(error)

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from paceline.interop.trainers.open_instruct import OPEN_INSTRUCT
 from paceline.interop.trainers.reading import Assumption, Reading, Row, Trainer
 from paceline.interop.trainers.torchtitan import TORCHTITAN
 
-__all__ = ["NAMES", "Assumption", "Reading", "Row", "is_candidate", "read"]
+__all__ = ["NAMES", "Assumption", "Document", "Reading", "Row", "is_candidate", "read"]
 
 _TRAINERS: tuple[Trainer, ...] = (
     *(AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_V1, ACCELERATE, TORCHTITAN, NANOTRON, MEGATRON, NEMO),
@@ -64,21 +65,36 @@ def is_candidate(path: Path) -> bool:
     return not (b'"paceline-' in start[:4096] or b'"traceEvents"' in start[:4096] or is_config(path))
 
 
-def read(path: Path, given: Mapping[str, Any]) -> Reading | None:
-    """Read a trainer's file; None if it is of none that is known.
+@dataclass(frozen=True)
+class Document:
+    """The values of a trainer's file, and of that of the program that it starts."""
+
+    path: Path
+    values: Values
+    labels: Mapping[str, str]
+    """The name of each field in its file, where that is another."""
+
+    @classmethod
+    def of(cls, path: Path) -> Document:
+        """Load a file. Raises InvalidArgumentError, which names it, if it is malformed."""
+        return cls(path, *launch.with_program(path, document(path), _is_known))
+
+
+def read(file: Path | Document, given: Mapping[str, Any]) -> Reading | None:
+    """Read the fields of a trainer's file; None if it is of none that is known.
 
     Args:
-        path: The file.
+        file: The file, or its values, of which any number of readings can be made.
         given: Checked values of settings that win over the file's, such as the number of GPUs, of which the passes of
             a global batch depend.
 
     Raises:
         InvalidArgumentError: The file is malformed, or a value is wrong; the message names file and field.
     """
-    values, labels = launch.with_program(path, document(path), _is_known)
+    own = Document.of(file) if isinstance(file, Path) else file
     for trainer in _TRAINERS:
-        if trainer.recognizes(values):
-            return Reading(trainer, path, values, given, labels).run()
+        if trainer.recognizes(own.values):
+            return Reading(trainer, own.path, dict(own.values), given, dict(own.labels)).run()
     return None
 
 
