@@ -12,7 +12,7 @@
 | models | the model that a file names or describes |
 | fsdp, deepspeed, hf_trainer | what several trainers take from these |
 | accelerate, axolotl, llama_factory, llama_factory_v1, megatron | one trainer each |
-| nanotron, nemo, open_instruct, torchtitan | one trainer each |
+| ms_swift, nanotron, nemo, open_instruct, torchtitan | one trainer each |
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from paceline.interop.trainers.hf_trainer import HF_TRAINER, LAUNCHED
 from paceline.interop.trainers.llama_factory import LLAMA_FACTORY
 from paceline.interop.trainers.llama_factory_v1 import LLAMA_FACTORY_V1
 from paceline.interop.trainers.megatron import MEGATRON
+from paceline.interop.trainers.ms_swift import MEGATRON_SWIFT, MS_SWIFT
 from paceline.interop.trainers.nanotron import NANOTRON
-from paceline.interop.trainers.nemo import NEMO
+from paceline.interop.trainers.nemo import NEMO, PRIMUS
 from paceline.interop.trainers.open_instruct import OPEN_INSTRUCT
 from paceline.interop.trainers.reading import Assumption, Reading, Row, Trainer
 from paceline.interop.trainers.torchtitan import TORCHTITAN
@@ -43,8 +44,8 @@ from paceline.interop.trainers.torchtitan import TORCHTITAN
 __all__ = ["NAMES", "Assumption", "Document", "Reading", "Row", "is_candidate", "read"]
 
 _TRAINERS: tuple[Trainer, ...] = (
-    *(AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_V1, ACCELERATE, TORCHTITAN, NANOTRON, MEGATRON, NEMO),
-    *(OPEN_INSTRUCT, HF_TRAINER, DEEPSPEED, *LAUNCHED),
+    *(AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_V1, MS_SWIFT, MEGATRON_SWIFT, ACCELERATE, TORCHTITAN, NANOTRON),
+    *(MEGATRON, PRIMUS, NEMO, OPEN_INSTRUCT, HF_TRAINER, DEEPSPEED, *LAUNCHED),
 )  # fmt: skip
 """In the order in which they are tried: LLaMA-Factory's files have fields of transformers' Trainer, too."""
 NAMES = tuple(sorted({one.name for one in _TRAINERS}, key=str.lower))

@@ -6,7 +6,7 @@ loader), except under FSDP and DeepSpeed.
 
 from __future__ import annotations
 
-from paceline.interop.trainers import deepspeed, hf_trainer
+from paceline.interop.trainers import hf_trainer
 from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import (
     DTYPES,
@@ -67,13 +67,15 @@ def _derive(reading: Reading) -> None:
     else:
         hf_trainer.recomputation(reading, "gradient_checkpointing")
     if reading.text("activation_offloading").lower() in ("true", "legacy", "disk", "hidden_states"):
-        _offload_activations(reading)
+        hf_trainer.offload_activations(reading, "activation_offloading")
     _kernels(reading)
     take_optimizer(reading, "optimizer", default="axolotl's default")
     hf_trainer.packing(reading, "sample_packing")
     loss = reading.choice(_LOSSES, "rl")
     if loss:
         take_loss(reading, loss, "rl", "rl_beta")
+    elif reading.flag("reward_model"):
+        take_loss(reading, "rm", "reward_model")
     hf_trainer.attention(reading)
     unfused = reading.flag("eager_attention")
     reading.take("attention", "unfused" if unfused else None, "eager_attention")
@@ -97,15 +99,6 @@ def _parallel(reading: Reading) -> None:
         product = (shard or 1) * (replicas or 1)
         product *= reading.degree("tensor_parallel") * reading.degree("context_parallel")
         reading.take("workers", product, *names, "tensor_parallel_size", "context_parallel_size")
-
-
-def _offload_activations(reading: Reading) -> None:
-    """Take activations on the CPU, beside what FSDP or DeepSpeed offloads."""
-    place, _, parts = str(reading.options.get("offload", "")).partition(":")
-    if place == "nvme":
-        reading.assume(deepspeed.ON_CPU, "--offload nvme:PART")
-    own = reading.fields_of.get("offload", ())
-    reading.take("offload", f"cpu:{','.join(filter(None, (parts, 'activations')))}", "activation_offloading", *own)
 
 
 def _adapter(reading: Reading, *, autocast: bool) -> None:

@@ -64,6 +64,13 @@ def _derive(reading: Reading) -> None:
 def _of_total(reading: Reading, batch: int | None, passes: int | None, total: int | None) -> None:
     """Take the third of batch, passes and GPUs from the other two and the whole batch of an iteration."""
     reading.passes(passes, "gradient_accumulation_steps")
+    if total is not None and batch is None and reading.replicas is not None and "batch" not in reading.given:
+        # deepspeed/runtime/config.py (`_set_batch_related_parameters`)
+        each = reading.replicas * (passes or 1)
+        if total % each:
+            problem = f"{total} samples are not a multiple of {each}, GPUs x accumulation"
+            raise reading.wrong("train_batch_size", problem, str(max(1, round(total / each)) * each))
+        reading.take("batch", total // each, "train_batch_size", "gradient_accumulation_steps")
     if total is None or batch is None:
         return
     each = batch * (passes or 1)

@@ -36,9 +36,12 @@ SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".conf", *SCRIPTS)
 _OPTION = re.compile(r"(?<!\S)--[a-z]+[-_][a-z-]+")
 TWICE = "(there twice)"
 """The field that lists those that a YAML file has twice."""
+_LONGEST_DEFAULT = 1000
 _OPEN = "???"
 """OmegaConf's value that is to be given."""
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
+_OF_ENVIRONMENT = re.compile(r"\$\{[A-Z][A-Z0-9_]*:([^${}]*)\}")
+"""A variable of the environment with its default: `${PRIMUS_TP:1}`."""
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\.*([A-Za-z_][\w.]*)\}")
 
 
@@ -222,8 +225,19 @@ def _resolved(values: Values) -> Values:
                 )
             pieces += value[place : one.start()], filled
             place = one.end()
-        resolved[key] = _product("".join([*pieces, value[place:]]))
+        resolved[key] = _default(_product("".join([*pieces, value[place:]])))
     return resolved
+
+
+def _default(value: Value) -> Value:
+    """Return text in which variables of the environment have their defaults, as the number or switch that it is."""
+    if not isinstance(value, str) or _OF_ENVIRONMENT.search(value) is None:
+        return value
+    text = _OF_ENVIRONMENT.sub(r"\1", value)
+    if len(text) > _LONGEST_DEFAULT:
+        return text
+    known: dict[str, Value] = {"true": True, "false": False, "null": None, "none": None}
+    return known[text.lower()] if text.lower() in known else int(text) if re.fullmatch(r"[0-9]{1,18}", text) else text
 
 
 def _product(text: str) -> Value:

@@ -13,7 +13,7 @@ from paceline._internal.nearest import nearest
 from paceline.catalog.recipes import COMPUTED
 from paceline.interop.trainers import deepspeed, fsdp, launch
 from paceline.interop.trainers.document import Values
-from paceline.interop.trainers.reading import Reading, Trainer
+from paceline.interop.trainers.reading import AUTO, Reading, Trainer
 from paceline.interop.trainers.words import (
     AUTOCAST,
     DTYPES,
@@ -153,6 +153,15 @@ def sharding(reading: Reading) -> None:
         reading.default("sharding", "none", why, "--sharding zero3")
 
 
+def offload_activations(reading: Reading, name: str) -> None:
+    """Take activations on the CPU, beside what FSDP or DeepSpeed offloads. `name`: the field that says it."""
+    place, _, parts = str(reading.options.get("offload", "")).partition(":")
+    if place == "nvme":
+        reading.assume(deepspeed.ON_CPU, "--offload nvme:PART")
+    own = reading.fields_of.get("offload", ())
+    reading.take("offload", f"cpu:{','.join(filter(None, (parts, 'activations')))}", name, *own)
+
+
 def recomputation(reading: Reading, *names: str) -> None:
     """Take full checkpointing."""
     if reading.flag(*names):
@@ -230,6 +239,9 @@ def _derive(reading: Reading) -> None:
         reading.default("batch", BATCH, f"batch {BATCH} per GPU, transformers' default", "--batch N")
     sharding(reading)
     held = reading.choice(DTYPES, "torch_dtype", "dtype") if reading.value("torch_dtype", "dtype") else None
+    if held is None and AUTO in (reading.values.get("torch_dtype"), reading.values.get("dtype")):
+        held = _of_checkpoint(reading) or "bf16"
+        reading.assume(f"parameters in {held}, the type of most checkpoints (auto)", "--precision NAME")
     if is_trl and not reading.has("bf16") and not reading.flag("fp16"):
         # trl/trainer/base_config.py (`_BaseConfig.__post_init__`)
         reading.default("dtype", "bf16", "bf16 unless fp16 is set, TRL's default", "--dtype NAME")
@@ -253,6 +265,8 @@ def _derive(reading: Reading) -> None:
         reading.take("seq", sum(filter(None, tokens)), *parts)
     if is_trl and "seq" not in reading.options and reading.values.get("max_length", "") is not None:
         reading.default("seq", 1024, "sequences of 1,024 tokens, TRL's default", "--seq N")
+    if reading.flag("activation_offloading"):
+        offload_activations(reading, "activation_offloading")
     _lora(reading, is_trl=is_trl, autocast=autocast)
     if held in (None, "fp32"):
         _in_fp32(reading, f"parameters in FP32, {whose}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
 from paceline.interop.trainers.words import DTYPES, NO_BITSANDBYTES, take_optimizer
 
@@ -26,7 +28,7 @@ def _derive(reading: Reading) -> None:
             "workers", replicas * product, *(f"{_P}{name}" for name in ("dp", "tp", "pp", "context_parallel_size"))
         )
     experts = f"{_P}expert_parallel_size"
-    if reading.has(f"{_MODEL}moe_*"):
+    if reading.has(f"{_MODEL}moe_num*"):
         reading.leave(experts, "a mixture of experts; --model says which")
     else:
         reading.take("expert_parallel", reading.whole(experts), experts, unless=1)
@@ -67,12 +69,40 @@ def _model(reading: Reading) -> None:
     if reading.values.get(f"{_MODEL}is_starcoder2_config") is True:
         kind = "starcoder2"
     known = {name: sizes[name] for name in _SIZES if sizes.get(name) is not None}
-    for name in known:
+    fields = _experts(reading, known) if reading.has(f"{_MODEL}moe_config.*") else ()
+    if fields:
+        kind = "qwen2_moe" if known.get("shared_expert_intermediate_size") else "qwen3_moe"
+    for name in _SIZES:
         if name in _FLAGS:
             reading.flag(f"{_MODEL}{name}")
         elif name not in _TEXTS:
             reading.whole(f"{_MODEL}{name}")
-    reading.build_model(kind, known, *(f"{_MODEL}{name}" for name in known))
+    reading.build_model(kind, known, *(f"{_MODEL}{name}" for name in known), *fields)
+
+
+def _experts(reading: Reading, sizes: dict[str, Any]) -> tuple[str, ...]:
+    """Take a mixture of experts into the sizes; return its fields. Defaults: nanotron/config/models_config.py."""
+    prefix = f"{_MODEL}moe_config."
+    fields = {
+        "num_experts": ("num_experts", 8),
+        "top_k": ("num_experts_per_tok", 2),
+        "moe_intermediate_size": ("moe_intermediate_size", 1408),
+    }
+    if reading.flag(f"{prefix}enable_shared_expert"):
+        fields["shared_expert_intermediate_size"] = ("shared_expert_intermediate_size", 5632)
+    for name, (own, default) in fields.items():
+        sizes[own] = reading.whole(f"{prefix}{name}") or default
+        if not reading.has(f"{prefix}{name}"):
+            reading.assume(f"{name} of {default:,}, nanotron's default", "--model config.json")
+    if reading.has(f"{prefix}layers") and reading.values.get(f"{prefix}layers") != [-1]:
+        reading.leave(f"{prefix}layers", "layers without experts among the others")
+    kind = reading.choice({"alltoall": "alltoall", "allgather": "allgather"}, f"{prefix}token_dispatcher_type")
+    if kind == "allgather":
+        reading.leave(f"{prefix}token_dispatcher_type", "all-gathers of tokens; forecast as all-to-alls")
+    else:
+        reading.known(f"{prefix}token_dispatcher_type", "as a forecast has it")
+    reading.known(f"{prefix}enable_shared_expert", "of the model")
+    return tuple(f"{prefix}{name}" for name in fields)
 
 
 _TEXTS = ("hidden_act",)

@@ -1,4 +1,4 @@
-"""YAML of NeMo, of Megatron Bridge and of Megatron-LM's own tests, whose fields are Megatron-LM's arguments.
+"""YAML of NeMo, Megatron Bridge, Primus and Megatron-LM's own tests, whose fields are Megatron-LM's arguments.
 
 NeMo 1: `model.tensor_model_parallel_size`, `trainer.num_nodes`. Megatron Bridge: `model.…`, `train.micro_batch_size`.
 NeMo 2 (`nemo llm`, recipes as YAML): `trainer.strategy.…`, `data.micro_batch_size`. Megatron-LM: `MODEL_ARGS.--…`.
@@ -6,11 +6,16 @@ NeMo 2 (`nemo llm`, recipes as YAML): `trainer.strategy.…`, `data.micro_batch_
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from paceline.interop.trainers import megatron
 from paceline.interop.trainers.document import TWICE, Values
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
 from paceline.interop.trainers.words import NO_BITSANDBYTES
 
+_OF_PRIMUS = re.compile(r"modules\.(?:pre|post|sft)_trainer\.")
+"""Primus's sections, of which `overrides` has arguments: primus/configs of AMD-AGI/Primus."""
 _SECTIONS = (
     *(
         "model",
@@ -61,8 +66,11 @@ def arguments(values: Values) -> tuple[Values, dict[str, str]]:
         if field == TWICE:
             filled[field] = value
             continue
-        section, _, name = field.removeprefix("MODEL_ARGS.").rpartition(".")
-        if name.startswith("--"):
+        plain = _OF_PRIMUS.sub("", field)
+        section, _, name = plain.removeprefix("MODEL_ARGS.").removeprefix("overrides.").rpartition(".")
+        if plain != field and not plain.startswith("overrides."):
+            option = plain if plain == _PRIMUS_MODEL else field
+        elif name.startswith("--"):
             option = f"--{name[2:].replace('_', '-')}"
         elif section in _SECTIONS or (not section and name.islower()):
             plain = _NAMES.get(name, name.replace("_", "-"))
@@ -77,6 +85,24 @@ def arguments(values: Values) -> tuple[Values, dict[str, str]]:
             filled[fields[option]], fields[fields[option]] = filled[option], fields[option]
         filled[option], fields[option] = value, field
     return filled, fields
+
+
+_PRIMUS_MODEL = "model"
+
+
+def _derive_primus(reading: Reading) -> None:
+    """Derive the options of Primus's files, whose defaults are in primus/configs/modules/megatron/pre_trainer.yaml."""
+    reading.name_model(reading.text(_PRIMUS_MODEL).removesuffix(".yaml"), _PRIMUS_MODEL)
+    _derive(reading)
+    if reading.is_default("dtype"):
+        reading.forget("dtype")
+        reading.default("dtype", "bf16", "bf16, Primus's default", "--dtype NAME")
+        reading.default("precision", "megatron", "the recipe of precision megatron", "--precision NAME")
+    if reading.is_default("sharding") and reading.flag("--use-distributed-optimizer", default=True):
+        reading.forget("sharding")
+        reading.default("sharding", "zero1", "the distributed optimizer, Primus's default", "--sharding none")
+    if reading.degree("expert_parallel") > 1 and reading.flag("--use-turbo-deepep"):
+        reading.take("expert_dispatch", "deepep", "--use-turbo-deepep")
 
 
 def _derive(reading: Reading) -> None:
@@ -202,4 +228,11 @@ NEMO = Trainer(
     prefix="--",
     lacks={**NO_BITSANDBYTES, "checkpointing": ("offload",)},
     translate=arguments,
+)
+PRIMUS = replace(
+    NEMO,
+    name="Primus",
+    recognizes=lambda values: any(map(_OF_PRIMUS.match, values)) and _recognizes(values),
+    derive=_derive_primus,
+    tables=("primus", *NEMO.tables),
 )

@@ -35,6 +35,9 @@ _PRINTING = frozenset(
 )
 """Commands whose options are no trainer's."""
 _KEYWORDS = frozenset(("if", "then", "else", "elif", "do", "while", "!", "{"))
+_ESCAPE = "\\"
+_EXPR = re.compile(r"\$\(expr[ \t]([\w \t$*/+{}\\-]{1,200})\)")
+"""A sum as a command: `$(expr 16 / $GPUS)`."""
 _REDIRECTION = re.compile(r"(?:(?<=\s)[0-9]|&)?>{1,2}[ \t]*(?:&[0-9]|(?:\$\([^()]*\)|[^\s;&|])+)")
 """Of what a command prints: `2>&1`, `> train.log`, `&>> train.log`."""
 _BATCH = re.compile(r"(?m)^#SBATCH[ \t]+(.*)$")
@@ -62,7 +65,7 @@ def arguments(text: str) -> Iterator[tuple[str, Any]]:
     `--nproc_per_node 8`, `--nproc-per-node=8` and `--nproc-per-node 8` are the same. Raises ComplexityError, with the
     line, if variables refer to each other without end.
     """
-    text = text.replace("\r\n", "\n")
+    text = _EXPR.sub(lambda match: f"$(({match[1].replace(_ESCAPE, '')}))", text.replace("\r\n", "\n"))
     batch = {
         f"{SLURM}{name}": value
         for line in _BATCH.findall(text)

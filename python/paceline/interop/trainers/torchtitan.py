@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
 from paceline.interop.trainers.words import AUTOCAST, DTYPES, NO_BITSANDBYTES, as_fields, take_gpus, take_optimizer
@@ -23,6 +24,9 @@ _FAMILIES = {
     ("deepseek_v3", "671b"): "deepseek-v3",
     ("gpt_oss", "20b"): "gpt-oss-20b",
     ("gpt_oss", "120b"): "gpt-oss-120b",
+    ("llama4", "17bx16e"): "llama-4-scout-text",
+    ("flux", "flux-dev"): "flux-1-dev",
+    ("flux", "flux-schnell"): "flux-1-dev",
 }
 """Built-in models, by `model.name` and `model.flavor`; the names of the flavors are those of torchtitan/models."""
 _P = "parallelism."
@@ -61,8 +65,24 @@ def _model(reading: Reading) -> None:
     name, flavor = reading.text("model.name"), reading.text("model.flavor")
     if not name and not flavor:
         return
-    known = _FAMILIES.get((name.lower(), flavor.lower()))
-    reading.name_model(known or f"{name}-{flavor}", "model.name", "model.flavor")
+    kind, size = name.lower(), _KERNELS.sub("", flavor.lower())
+    if (kind, size) in _DEBUG:
+        reading.build_model("llama", _DEBUG[kind, size], "model.name", "model.flavor")
+        return
+    known = _FAMILIES.get((kind, size))
+    # Of an older version: `deepseek-ai/DeepSeek-V2-Lite`.
+    reading.name_model(known or (flavor if "/" in flavor else f"{name}-{size}"), "model.name", "model.flavor")
+
+
+_KERNELS = re.compile(r"_(?:flex|varlen)(?:_attn)?$")
+"""Kernels of attention at the end of a flavor."""
+_DEBUG: Mapping[tuple[str, str], Mapping[str, int]] = {
+    ("llama3", "debugmodel"): {
+        **{"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 16},
+        **{"vocab_size": 2048, "max_position_embeddings": 131_072},
+    }
+}
+"""Sizes of flavors of its own: torchtitan/models/llama3/__init__.py."""
 
 
 def _degrees(reading: Reading) -> None:
@@ -90,7 +110,9 @@ def _degrees(reading: Reading) -> None:
         kinds = {"standard": "alltoall", "deepep": "deepep", "hybridep": "deepep"}
         reading.take("expert_dispatch", reading.choice(kinds, backend), backend)
     tensor = reading.whole(f"{_P}expert_tensor_parallel_degree")
-    if tensor not in (None, 1):
+    if tensor == reading.degree("tensor_parallel") and reading.degree("expert_parallel") == 1:
+        reading.known(f"{_P}expert_tensor_parallel_degree", "as a forecast has it")
+    elif tensor not in (None, 1):
         reading.leave(f"{_P}expert_tensor_parallel_degree", "tensor parallelism within experts")
     if shard == 1 and reading.degree("context_parallel") == 1:
         reading.take("sharding", "none", *shards)
@@ -124,7 +146,11 @@ def _batch(reading: Reading) -> None:
     length, tokens = "training.max_context_length", "training.num_tokens_per_microbatch_per_dp_rank"
     reading.take("seq", reading.whole(length), length)
     is_read = _CONFIG not in reading.values
-    if is_read and reading.whole("training.seq_len") is None:
+    pixels = reading.whole("training.img_size")
+    if pixels is not None:
+        # Latents are an eighth as wide, and packed two by two.
+        reading.take("seq", max(1, pixels // 16) ** 2, "training.img_size")
+    elif is_read and reading.whole("training.seq_len") is None:
         reading.default("seq", 2048, "sequences of 2,048 tokens, torchtitan's default", "--seq N")
     count = reading.whole(tokens)
     if count is not None and "seq" in reading.options:

@@ -287,6 +287,11 @@ def adapters_in_fp32(reading: Reading, *, autocast: bool = True) -> None:
 def take_loss(reading: Reading, loss: str, *names: str) -> None:
     """Take the loss; where it compares sequences, a sample of the file's batch is several of them."""
     known = next((one for one in LOSSES.items() if one[0] == _SAME_PASSES.get(loss, loss)), None)
+    if loss == "rm" and "batch" in reading.options:
+        reading.options["batch"] *= 2
+        reading.known(names[0], "pairs of a reward model, as sequences with logits")
+        reading.assume("a batch in sequences: 2 for each pair that a reward model compares")
+        return
     if known is None:
         for name in names[:1]:
             reading.leave(name, f"the loss {loss}")
