@@ -10,15 +10,16 @@ python scripts/write_residuals.py memory          # residuals-memory.json: the m
 The cases of models are published rates of training transformers (published/training.csv, docs/results/torchtitan.csv),
 and the times of `paceline study compute` and `finetune` whose computation is computed. Models whose shape is assumed do
 not count. Those of `paceline study held-out` are blind: their residuals are those of the first forecasts, made before
-anything was corrected by them (held-out-first.csv). They count for intervals, never for constants.
+anything was corrected by them (held-out-first.csv). Where a source states that its job was another than was first
+forecast (`Source.corrected`), they are today's. They count for intervals, never for constants.
 
 Of the scaled ones, computation was set so that the forecast of the row of fewest GPUs of a series is as measured
 (`paceline simulate --measured`); a residual is that of a row with more GPUs.
 
-A file also has the weight of a source that has not been seen (paceline.forecast.likeness): that with which intervals
-that do not know a case's source hold nearest to 80% of the blind cases and of the others, on average: a trainer in
-question is as often one whose software is as modeled as one that is not. What is printed at the end is how such
-intervals do.
+A file also has the weight of a source that has not been seen (paceline.forecast.likeness): the least with which
+intervals that do not know a case's source hold at least 80% of the blind cases, and of a blind source's cases on
+average; of all where none are blind. A trainer in question is one to which nothing was fitted. What is printed at the
+end is how such intervals do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -41,6 +41,7 @@ from paceline.forecast.evidence import ComputedCase, Coverage
 from paceline.forecast.likeness import LEVEL, SCALES, conditions_of
 from paceline.forecast.run import computed_under
 from paceline_lab.studies import compute, finetune, held_out
+from paceline_lab.studies.finetune.held_out import HELD_OUT
 from paceline_lab.studies.priors import publication
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.published.crossvalidation import leave_one_source_out
@@ -109,8 +110,11 @@ def memory_cases() -> Cases:
 def blind_cases(counts: Callable[[Row], bool]) -> Cases:
     first = {it.row.id: it for it in held_out.first_forecasts() if counts(it.row)}
     steps, _ = runs.forecast_each([it.row for it in first.values()])
+    corrected = {source.group for source in HELD_OUT if source.corrected}
+    residuals = {name: it.residual for name, it in first.items() if it.row.group not in corrected}
     return [
-        case_of(it) | {"source": it.row.group, "residual": round(first[it.row.id].residual, 4), "blind": True}
+        case_of(it)
+        | {"source": it.row.group, "residual": round(residuals.get(it.row.id, it.residual), 4), "blind": True}
         for it in once(steps)
     ]
 
@@ -187,14 +191,12 @@ def write(name: str, cases: Cases, unseen: float) -> None:
 
 def rewrite(name: str) -> None:
     cases, coverages = CASES[name](), COVERAGE[name]
-    misses = {}
     for unseen in WEIGHTS:
         write(name, cases, unseen)
-        shares = [coverages[part]().share for part in _HALVES if part in coverages] or [coverages["all"]().share]
-        misses[unseen] = abs(statistics.mean(shares) - LEVEL)
-    best = min(misses, key=misses.__getitem__)
-    write(name, cases, best)
-    print(f"{name}: {len(cases)} cases, an unseen source counts {best}")
+        coverage = coverages.get("blind", coverages["all"])()
+        if min(coverage.share, coverage.of_sources) >= LEVEL:
+            break
+    print(f"{name}: {len(cases)} cases, an unseen source counts {unseen}")
     for part, coverage in coverages.items():
         print(f"  {part}: {sentence(coverage())}")
 
@@ -203,8 +205,8 @@ def sentence(coverage: Coverage) -> str:
     if not coverage.known:
         return f"none of {coverage.outside} has an interval"
     return (
-        f"{coverage.known} with an interval, which holds {coverage.share:.0%} (of {LEVEL:.0%}); {coverage.outside} "
-        f"have none; half reach beyond {coverage.times:.2f} times the forecast"
+        f"{coverage.known} with an interval, which holds {coverage.share:.0%}, of a source {coverage.of_sources:.0%} "
+        f"(of {LEVEL:.0%}); {coverage.outside} have none; half reach beyond {coverage.times:.2f} times the forecast"
     )
 
 
@@ -218,7 +220,6 @@ PARTS: dict[str, Callable[[ComputedCase], bool]] = {
     **{scale: partial(lambda case, scale: case.conditions.scale == scale, scale=scale) for scale in SCALES},
 }
 """Cases by what they are of."""
-_HALVES = ("blind", "not blind")
 COVERAGE = {
     "published": {"all": evidence.coverage},
     "models": {part: partial(evidence.coverage_of_models, which) for part, which in PARTS.items()},

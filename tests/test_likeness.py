@@ -146,20 +146,20 @@ def test_an_interval_does_not_know_the_source_that_it_leaves_out():
 
 def test_coverage_counts():
     rows = list(zip((0.05, -0.05, 0.1, 0.3, 0.05), (0.1, 0.1, 0.1, 0.1, 0.2), strict=True))
-    result = covered([*rows, (0.0, None)])
-    assert (result.inside, result.known, result.outside, result.share) == (4, 5, 1, 0.8)
+    result = covered([*[("a", *row) for row in rows], ("b", 0.0, None)])
+    assert (result.inside, result.known, result.outside, result.share, result.of_sources) == (4, 5, 1, 0.8, 0.8)
     assert result.times == pytest.approx(math.exp(0.1))
-    assert covered([(0.0, None)]).known == 0
+    assert covered([("a", 0.0, None)]).known == 0
 
 
 @pytest.mark.parametrize("coverage", [evidence.coverage_of_models, evidence.coverage_of_memory])
-def test_intervals_hold_four_in_five_whether_their_software_was_seen_or_not(coverage):
-    """Of sources that they do not know: nothing was fitted to the blind ones, and the others are nearer."""
+def test_intervals_hold_four_in_five_of_sources_that_nothing_was_fitted_to(coverage):
+    """They do not know the case's source. The others are nearer."""
     blind, seen = (coverage(lambda case, blind=blind: case.blind == blind) for blind in (True, False))
-    assert min(blind.known, seen.known) >= 80
-    assert 0.75 <= (blind.share + seen.share) / 2 <= 0.85
-    assert seen.share >= blind.share >= 0.55
-    assert coverage().times < 1.5
+    assert min(blind.known, seen.known) >= 60
+    assert LEVEL <= min(blind.share, blind.of_sources) <= 0.9
+    assert seen.share >= blind.share
+    assert coverage().times < 1.4
 
 
 def test_an_interval_ignores_sources_in_a_context():

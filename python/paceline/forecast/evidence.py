@@ -466,6 +466,8 @@ class Coverage:
     """Cases that have none."""
     times: float
     """The median of an interval's high end over the forecast."""
+    of_sources: float
+    """The share of a source's cases in their interval, the mean of all sources that have some."""
 
     @property
     def share(self) -> float:
@@ -487,9 +489,8 @@ def coverage_of_memory(which: Callable[[ComputedCase], bool] = lambda _: True) -
     """Return how intervals of measured memory do; see `coverage_of_models`."""
     cases = [case for case in memory_cases() if which(case)]
     sizes = [_near_memory(case.kind, case.conditions, frozenset((case.source,))) for case in cases]
-    return covered(
-        [(case.residual, None if size is None else size.log) for case, size in zip(cases, sizes, strict=True)]
-    )
+    pairs = zip(cases, sizes, strict=True)
+    return covered([(case.source, case.residual, None if size is None else size.log) for case, size in pairs])
 
 
 def coverage_of_scaled() -> Coverage:
@@ -497,7 +498,7 @@ def coverage_of_scaled() -> Coverage:
     rows = []
     for case in scaled_cases():
         others = [Like(one.source, 0, one.residual) for one in scaled_cases() if one.source != case.source]
-        rows.append((case.residual, _sized(others, _SCALED).log))
+        rows.append((case.source, case.residual, _sized(others, _SCALED).log))
     return covered(rows)
 
 
@@ -528,12 +529,12 @@ def scaled_interval(
     )
 
 
-def _left_out(cases: Sequence[Case | ComputedCase]) -> list[tuple[float, float | None]]:
-    """Return the residual of each case, and the logarithm of the interval that does not know its source."""
-    rows: list[tuple[float, float | None]] = []
+def _left_out(cases: Sequence[Case | ComputedCase]) -> list[tuple[str, float, float | None]]:
+    """Return source and residual of each case, and the logarithm of the interval that does not know its source."""
+    rows: list[tuple[str, float, float | None]] = []
     for case in cases:
         own, _ = interval(1.0, question_of(case), frozenset((case.source,)))
-        rows.append((case.residual, None if own is None else math.log(own.high_s)))
+        rows.append((case.source, case.residual, None if own is None else math.log(own.high_s)))
     return rows
 
 
@@ -545,12 +546,16 @@ def question_of(case: Case | ComputedCase) -> Question:
     return Question(*usual, case.gpus, case.nodes, case.link_bps, conditions=case.conditions, gpus=case.gpus)
 
 
-def covered(rows: Sequence[tuple[float, float | None]]) -> Coverage:
-    """Return how intervals do: of each case its residual, and the logarithm of its interval's high end."""
-    known = [(abs(residual), size) for residual, size in rows if size is not None]
+def covered(rows: Sequence[tuple[str, float, float | None]]) -> Coverage:
+    """Return how intervals do: of each case its source, its residual, and the logarithm of its interval's high end."""
+    known = [(source, abs(residual) <= size, size) for source, residual, size in rows if size is not None]
+    by_source: dict[str, list[bool]] = {}
+    for source, is_inside, _ in known:
+        by_source.setdefault(source, []).append(is_inside)
     return Coverage(
-        inside=sum(residual <= size for residual, size in known),
+        inside=sum(is_inside for _, is_inside, _ in known),
         known=len(known),
         outside=len(rows) - len(known),
-        times=math.exp(statistics.median(size for _, size in known)) if known else 1.0,
+        times=math.exp(statistics.median(size for *_, size in known)) if known else 1.0,
+        of_sources=fmean(map(fmean, by_source.values())) if known else 1.0,
     )

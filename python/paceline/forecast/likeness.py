@@ -23,7 +23,7 @@ from paceline.catalog.gpus import titled
 from paceline.catalog.models.heads import ROBERTAS
 from paceline.catalog.models.layers import Model
 from paceline.catalog.models.workload import Workload
-from paceline.catalog.recipes import dtype_bytes
+from paceline.catalog.recipes import dtype_bytes, recipe_of
 
 LEVEL = 0.8
 VERDICT_LEVEL = 0.6
@@ -117,7 +117,7 @@ def size_of(cases: Sequence[Like], unseen: float = 0.0, level: float = LEVEL) ->
 
 def conditions_of(workload: Workload, gpus: int, nodes: int) -> Conditions:
     """Return the conditions of a model's training on so many GPUs."""
-    bits = 8 * dtype_bytes(workload.recipe.computation)
+    bits = 8 * dtype_bytes(recipe_of(None, workload.quantized_precision or workload.precision).computation)
     quantized = FP32_QUANTIZED if bits == _FP32_BITS else "quantized"
     return Conditions(
         architecture=workload.hardware.architecture,

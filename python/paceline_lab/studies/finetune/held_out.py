@@ -189,7 +189,7 @@ HELD_OUT = (
     Source("litgpt", "Lightning's litgpt", "github.com/Lightning-AI/litgpt", _litgpt),
     Source("xtuner", "InternLM's XTuner", "github.com/InternLM/xtuner", _xtuner),
     Source("ray", "Ray's template", "github.com/ray-project", _ray),
-    Source("flash-attention", "FlashAttention's GPT", "github.com/Dao-AILab", _flash_attention),
+    Source("flash-attention", "FlashAttention's GPT", "github.com/Dao-AILab", _flash_attention, corrected=True),
     Source("unsloth", "unsloth's tables of Hugging Face's trainer", "docs.unsloth.ai", _unsloth),
     Source(
         "transformers-docs", "transformers' page on one GPU", "github.com/huggingface/transformers", _transformers_docs
@@ -202,6 +202,7 @@ HELD_OUT = (
         *("universal", "universal-llm-trainer", "github.com/ljm565", _universal),
         memory="reserved",
         steps_are_passes=True,
+        corrected=True,
     ),
     Source("vectorlm", "Vector Institute's VectorLM", "github.com/VectorInstitute", _vectorlm),
     Source("dgx-cloud", "NVIDIA's DGX Cloud Benchmarking", "catalog.ngc.nvidia.com", _dgx_cloud),

@@ -27,6 +27,8 @@ class Source:
     """Whether memory on several GPUs is their sum."""
     steps_are_passes: bool = False
     """Whether its time of a step is that of a pass, several of which a step accumulates."""
+    corrected: bool = False
+    """Whether its first forecasts were of another job than it states, which its rules have corrected since."""
 
 
 def trainer(
