@@ -182,8 +182,9 @@ def of_accuracy() -> None:
     for name, title in titles.items():
         for part, coverage in COVERAGE[name].items():
             if (own := coverage()).known:
-                lines.append([f"{title}: {part}", own.known, f"{own.share:.0%}", f"{own.times:.2f}x", own.outside])
-    heads = ("intervals that do not know the source", "cases", "hold", "half reach", "cases without one")
+                shares = [f"{share:.0%}" for share in (own.share, own.of_sources)]
+                lines.append([f"{title}: {part}", own.known, *shares, f"{own.times:.2f}x", own.outside])
+    heads = ("intervals that do not know the source", "cases", "hold", "by source", "half reach", "cases without one")
     write(DOCS / "explanation/accuracy.md", {"coverage": table(heads, lines)})
 
 

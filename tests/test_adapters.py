@@ -527,7 +527,7 @@ def test_a_mask_of_padding_takes_all_scores() -> None:
         flash, masked = (workload("llama-3-8b", gpu=gpu, **options, attention=it) for it in ("flash-2", "efficient"))
         scores = [sum(spent.attention_s[0] for spent in map(it._spent, it.model.layers)) for it in (flash, masked)]
         assert scores[1] > 2 * scores[0]
-        assert masked.memory() == flash.memory()
+        assert masked.memory().activations - flash.memory().activations == 2 * 8192**2
     windowed = workload("mistral-7b", gpu="a100", **options, attention="efficient")
     whole = workload("mistral-7b", gpu="a100", **options)
     assert windowed.forward_s > whole.forward_s

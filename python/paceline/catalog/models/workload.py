@@ -692,6 +692,9 @@ class Workload:
     def _kept_of(self, stage: int) -> list[int]:
         parts = self._parts_of(stage)
         kept = [[one.activation_bytes for one in part] for part in parts]
+        if self.attention == "efficient":
+            # All blocks share the mask of a pass.
+            kept[0][0] += self.model.sequence**2 // self.context * element_bytes(self.precision)
         if self.virtual_stages > 1 and self.kernels not in MEGATRON:
             # PyTorch keeps what an interleaved part has sent until its backward pass; 1F1B lets it go.
             for layers, part in zip(kept, parts, strict=True):
