@@ -39,6 +39,12 @@ $(VENV)/.tests: $(VENV)/.tools $(RUST)
 	@cargo test --locked --quiet --no-run
 	@touch $@
 
+# pytest rewrites the tests' assertions, and hypothesis reads constants; else each of its workers would do so, all at once.
+$(VENV)/.collected: $(VENV)/.installed
+	$(SAY) "Compiling the Python tests. Takes 20 seconds the first time."
+	@$(PYTEST) --collect-only -qq >/dev/null || true  # make test says why
+	@touch $@
+
 $(VENV)/.lint: $(VENV)/.tools
 	@$(UV) --quiet --requirements pyproject.toml --group lint
 	@touch $@
@@ -64,7 +70,7 @@ PYTEST   := $(BIN)/python -m pytest -q
 PARALLEL := --numprocesses auto --maxprocesses 3 --dist loadgroup
 
 # Rust's and Python's at once: both have tests that wait, for limits and for each other.
-test: setup $(VENV)/.tests
+test: setup $(VENV)/.tests $(VENV)/.collected
 	@begin=$$(date +%s); $(MAKE) --no-print-directory -j2 test-rust test-python && \
 		echo "make test: everything passed in $$(($$(date +%s) - begin)) s"
 
@@ -76,12 +82,12 @@ test-rust: $(VENV)/.tests
 test-python: setup
 	$(PYTEST) $(PARALLEL) -m 'not process and not slow'
 
-# Those that mostly wait run beside each other, and what fails there once more alone: a limit of seconds may have passed
-# because the others had the cores. The ranks of the others have the machine to themselves.
+# Most run beside each other, and what fails there once more alone: a limit of seconds may have passed because the others had
+# the cores. Those that compare times have the machine to themselves.
 test-process: setup
-	$(PYTEST) --numprocesses 3 --dist worksteal -m 'process and waits and not slow' || \
-		$(PYTEST) --last-failed --last-failed-no-failures none -m 'process and waits and not slow'
-	$(PYTEST) -m 'process and not waits and not slow'
+	$(PYTEST) --numprocesses 3 --dist worksteal -m 'process and not timed and not slow' || \
+		$(PYTEST) --last-failed --last-failed-no-failures none -m 'process and not timed and not slow'
+	$(PYTEST) -m 'process and timed and not slow'
 
 test-all: setup
 	PROPTEST_CASES=1000 PACELINE_TEST_ALL=1 cargo test --locked --quiet
@@ -94,8 +100,8 @@ test-all: setup
 	@$(UV) --quiet --requirements pyproject.toml --group trainers || echo "skipped: the trainers cannot be installed here"
 	@DS_BUILD_OPS=0 $(UV) --quiet --no-build-isolation 'deepspeed>=0.18,<1' || echo "skipped: DeepSpeed cannot be installed here"
 	$(PYTEST) $(PARALLEL) -m 'not process' --hypothesis-profile full
-	$(PYTEST) --numprocesses 3 --dist worksteal -m 'process and waits' --hypothesis-profile full
-	$(PYTEST) -m 'process and not waits' --hypothesis-profile full
+	$(PYTEST) --numprocesses 3 --dist worksteal -m 'process and not timed' --hypothesis-profile full
+	$(PYTEST) -m 'process and timed' --hypothesis-profile full
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
 		cd fuzz && for target in $(FUZZ); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi

@@ -32,8 +32,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]):
-    """Begin with what one process must run as a whole: begun late, it would run alone at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    """Begin with what one process must run as a whole, and what may take long: last, it would run alone."""
+
+    def limit_s(item: pytest.Item) -> float:
+        marker = item.get_closest_marker("timeout")
+        return marker.args[0] if marker else 0
+
+    items.sort(key=lambda item: (item.get_closest_marker("xdist_group") is None, -limit_s(item)))
 
 
 @pytest.hookimpl(wrapper=True)

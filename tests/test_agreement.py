@@ -9,6 +9,8 @@ from hvd_workers.launch import run
 from paceline._core import simulate_agreement
 from paceline.errors import InvalidArgumentError
 
+pytestmark = pytest.mark.timed
+
 KIB = 1 << 10
 MS = 1_000_000
 # Other work on the machine may delay a rank past a cycle; a real disagreement recurs every time.

@@ -15,7 +15,6 @@ from paceline.async_ps.clock import Clock
 from replay_async import replay
 
 pytestmark = [
-    pytest.mark.waits,
     pytest.mark.process,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]

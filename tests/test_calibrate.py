@@ -22,6 +22,8 @@ from paceline.operators.operator import SYNCHRONIZE, Operator, Tensor, contiguou
 from paceline.operators.queues import OneThread, dispatch_s
 from paceline.operators.schedule import Schedule
 
+pytestmark = pytest.mark.timed
+
 ROOT = Path(__file__).parent.parent
 PEAK, BANDWIDTH = 1e11, 4e10
 

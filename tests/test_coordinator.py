@@ -8,7 +8,6 @@ import pytest
 from job_workers.launch import Ranks, run
 
 pytestmark = [
-    pytest.mark.waits,
     pytest.mark.process,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]

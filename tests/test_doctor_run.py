@@ -9,6 +9,8 @@ import cli
 import pytest
 from test_doctor_format import Ranks, ddp, training
 
+pytestmark = pytest.mark.timed
+
 doctor = partial(cli.printed, "doctor")
 
 SCRIPT = """

@@ -29,7 +29,10 @@ from paceline_lab.emulate.cluster import bring_up, let_go
 
 refused = partial(cli.refused, "emulate")
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces")
+pytestmark = [
+    pytest.mark.timed,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces"),
+]
 WHERE = "import socket;print(socket.gethostname());print([name for _, name in socket.if_nameindex()])"
 
 

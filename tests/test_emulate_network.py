@@ -11,7 +11,7 @@ from paceline import InvalidArgumentError, emulate
 from paceline_lab.emulate.fidelity import Fidelity, Load, Pattern
 from paceline_lab.emulate.shaping import MTU, shape
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timed]
 
 GROUP, PORT = "239.1.2.3", "7001"
 # Other work on the cores makes transfers longer, never shorter.

@@ -10,7 +10,7 @@ import pytest
 from emulate_workers.here import call, prepare, skip_where_forbidden
 from paceline import InvalidArgumentError, JobError, emulate
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timed]
 
 TRAIN = [sys.executable, "-m", "emulate_workers.train"]
 

@@ -21,8 +21,6 @@ from paceline.torch.backend.store_exchange import StoreExchange
 from torch_workers import limits
 from torch_workers.launch import RankError, run
 
-pytestmark = pytest.mark.waits
-
 DEFAULT_S = 1800.0
 SHORT_S, PAUSE_S = 9.0, 4.0
 """A limit, and a pause within it that is long enough to be reported: after a third of the limit."""

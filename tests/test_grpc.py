@@ -15,7 +15,6 @@ from job_workers.launch import Ranks, errors_where_rank_1_is_stopped, outcomes_w
 from job_workers.values import LENGTHS, LONG
 
 pytestmark = [
-    pytest.mark.waits,
     pytest.mark.process,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]

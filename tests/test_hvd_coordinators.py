@@ -6,7 +6,7 @@ import pytest
 from hvd_workers import cores, failures, optimizers, plans, training
 from hvd_workers.launch import RankError, run
 
-pytestmark = [pytest.mark.process, pytest.mark.waits]
+pytestmark = pytest.mark.process
 
 POLICIES = ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
 

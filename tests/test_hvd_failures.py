@@ -6,7 +6,7 @@ import pytest
 from hvd_workers import failures
 from hvd_workers.launch import RankError, run
 
-pytestmark = [pytest.mark.process, pytest.mark.waits]
+pytestmark = pytest.mark.process
 
 
 def test_ranks_that_ask_for_different_things_are_told_and_go_on():

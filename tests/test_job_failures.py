@@ -11,7 +11,6 @@ import pytest
 from job_workers.launch import Ranks, left_over, outcomes_where_rank_1_forks
 
 pytestmark = [
-    pytest.mark.waits,
     pytest.mark.process,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]

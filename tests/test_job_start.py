@@ -11,7 +11,6 @@ import pytest
 from job_workers.launch import TESTS, Ranks, clean, free_port, run
 
 pytestmark = [
-    pytest.mark.waits,
     pytest.mark.process,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]

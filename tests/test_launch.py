@@ -25,8 +25,6 @@ from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile
 from paceline.launch.outcomes import Notes, runs
 from paceline.launch.output import prefixed
 
-pytestmark = pytest.mark.waits
-
 run = partial(cli.launched, cwd=None, timeout=60)
 
 refused = partial(cli.refused, "run")

@@ -95,6 +95,7 @@ def test_horovods_calls(mpirun, strategy):
 # The cost of waiting.
 
 
+@pytest.mark.timed
 @pytest.mark.process
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_waiting_does_not_burn_cores(mpirun, ranks):

@@ -22,6 +22,8 @@ from paceline.probe.slow import slow
 from paceline_lab.validate.cells import Cell
 from paceline_lab.validate.here import why_not
 
+pytestmark = pytest.mark.timed
+
 NO_RANK = dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 alone = partial(cli.refused, **NO_RANK)
 

@@ -9,7 +9,7 @@ import pytest
 from emulate_workers.here import prepare, skip_where_forbidden
 from paceline_lab import emulate
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timed]
 
 COMMAND = [sys.executable, "-m", "paceline.cli"]
 SLOWER = """

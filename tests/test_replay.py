@@ -26,6 +26,8 @@ from paceline_lab.replay.traces import shrunk
 from paceline_lab.replay.worker_schedule import BACKGROUND, WorkerSchedule
 from validate_workers.virtual import play
 
+pytestmark = pytest.mark.timed
+
 TWO_ORDERS = {
     "format": "paceline-trace",
     "version": 1,

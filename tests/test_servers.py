@@ -16,7 +16,6 @@ from paceline.errors import JobError
 from paceline.job.settings import Settings
 
 pytestmark = [
-    pytest.mark.waits,
     pytest.mark.process,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]

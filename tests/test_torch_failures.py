@@ -4,7 +4,7 @@ import pytest
 from torch_workers import failures
 from torch_workers.launch import RankError, run
 
-pytestmark = [pytest.mark.process, pytest.mark.waits]
+pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize(

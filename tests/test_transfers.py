@@ -12,7 +12,6 @@ from job_workers.launch import Ranks
 from paceline_lab import emulate
 
 pytestmark = [
-    pytest.mark.waits,
     pytest.mark.process,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]

@@ -26,7 +26,7 @@ def missing():
 
 WHY = missing() if sys.platform.startswith("linux") else "needs Linux"
 needs_ucx = pytest.mark.skipif(bool(WHY), reason=WHY)
-process = [pytest.mark.process, pytest.mark.waits, needs_ucx]
+process = [pytest.mark.process, needs_ucx]
 HOST = re.escape(socket.gethostname())
 TCP = {"UCX_TLS": "tcp,self"}
 SHARED = {}

@@ -18,6 +18,8 @@ from paceline_lab.validate.real import MOST_RUNS
 from paceline_lab.validate.timeline import both
 from validate_workers.clusters import Invented, Local
 
+pytestmark = pytest.mark.timed
+
 RATE = 500e6
 NETWORK = Network((RATE,))
 KEYS = {

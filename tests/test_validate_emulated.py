@@ -13,6 +13,7 @@ from paceline_lab import emulate
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.timed,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces"),
 ]
 WORKERS, SIZE, WITHIN = 4, 4_000_000, 0.08
