@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.errors import InvalidArgumentError
 from paceline.interop import trainers
 from paceline.interop.trainers.branches import Branches
 from paceline.interop.trainers.shell import OPEN, arguments
@@ -141,3 +142,17 @@ def test_8_bit_products_with_gradients_reduced_in_16_bits(tmp_path):
     )
     assert options(tmp_path, script).options["precision"] == "megatron"
     assert options(tmp_path, f"{script} --grad-reduce-in-bf16").options["precision"] == "o2"
+
+
+def test_nodes_that_nothing_says_are_as_many_as_degrees_need(tmp_path):
+    script = "torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1 --global-batch-size 64 --bf16 "
+    degrees = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 9"
+    reading = options(tmp_path, script + degrees)
+    assert reading.options["workers"] == 72
+    assert "9 nodes, the fewest of these degrees" in [one.words for one in reading.assumptions]
+    experts = "--pipeline-model-parallel-size 4 --expert-model-parallel-size 8"
+    assert options(tmp_path, script + experts).options["workers"] == 32
+    for words, gpus, said in ((degrees, 8, "gpus=72"), (experts, 16, "gpus=32")):
+        with pytest.raises(InvalidArgumentError) as error:
+            options(tmp_path, script + words, workers=gpus)
+        assert said in str(error.value.remedy)

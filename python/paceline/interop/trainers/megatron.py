@@ -73,30 +73,38 @@ def derive(reading: Reading) -> None:
 
 def parallel(reading: Reading) -> None:
     """Take GPUs and parallel degrees. Raises InvalidArgumentError if they do not fit together."""
+    for setting, name in _DEGREES.items():
+        reading.take(setting, reading.whole(name), name, unless=1)
+    shared = (
+        reading.degree("tensor_parallel") * reading.degree("pipeline_parallel") * reading.degree("context_parallel")
+    )
+    least = _least_gpus(reading, shared)
     nodes = nodes_of(reading, ("--nnodes", "--num-nodes"), ("--nproc-per-node", "--gpus-per-node", "--num-gpus"))
     if nodes.gpus is None:
         reading.take("workers", reading.whole("--world-size"), "--world-size")
+    elif nodes.count is None and nodes.gpus % least:
+        count = math.lcm(nodes.gpus, least)
+        reading.take("workers", count, *nodes.of_gpus)
+        reading.assume(f"{count // nodes.gpus} nodes, the fewest of these degrees", "--gpus N")
     else:
         reading.take("workers", nodes.gpus * (nodes.count or 1), *nodes.fields)
         if nodes.count is None:
             reading.assume("one node, as nothing says how many", "--gpus N")
     compare_with_slurm(reading, "--world-size", *nodes.fields)
-    for setting, name in _DEGREES.items():
-        reading.take(setting, reading.whole(name), name, unless=1)
     take_gpus_per_node(reading, nodes)
-    shared = (
-        reading.degree("tensor_parallel") * reading.degree("pipeline_parallel") * reading.degree("context_parallel")
-    )
     if reading.gpus is None and (shared > 1 or reading.degree("expert_parallel") > 1):
-        count = _least_gpus(reading, shared)
-        reading.default("workers", count, f"{count} GPUs, the fewest of these degrees", "--gpus N")
+        reading.default("workers", least, f"{least} GPUs, the fewest of these degrees", "--gpus N")
     if reading.gpus is not None and reading.gpus % shared:
         total = reading.whole("--global-batch-size")
         raise reading.refused(
             _DEGREES["tensor_parallel"],
             f"tensor x pipeline x context, {shared}, does not divide {reading.gpus} GPUs",
-            reading.dividing_gpus(total) or reading.dividing_gpus(None),
+            reading.dividing_gpus(total) or reading.dividing_gpus(None) or f"{{gpus={shared}}}",
         )
+    if reading.gpus is not None and "expert_parallel" not in reading.given and reading.gpus % least:
+        name = _DEGREES["expert_parallel"]
+        problem = f"experts and pipeline need groups of {least} GPUs, which do not divide {reading.gpus}"
+        raise reading.refused(name, problem, f"{{gpus={max(1, round(reading.gpus / least)) * least}}}")
     if reading.replicas is not None:
         reading.assume(
             f"data parallel {reading.replicas}: {reading.gpus} GPUs over tensor x pipeline x context, {shared}"
