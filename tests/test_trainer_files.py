@@ -1263,7 +1263,7 @@ def test_compiled_kernels_beside_ligers_loss(tmp_path):
 def test_llama_factory_on_megatron(tmp_path):
     text = LLAMAFACTORY.replace("deepspeed: ds_config.json", "pipeline_model_parallel_size: 4\nuse_muon: true")
     read = options(tmp_path, "factory.yaml", text)
-    assert "kernels" not in read and "checkpointing" not in read
+    assert read["kernels"] == "fused" and "checkpointing" not in read
     assert read["optimizer"] == "muon"
 
 

@@ -154,3 +154,55 @@ def test_pairs_of_a_reward_model_are_two_sequences(tmp_path):
     text = "base_model: Qwen/Qwen3-8B\nreward_model: true\nmicro_batch_size: 2\nsequence_len: 4096\nbf16: true\n"
     reading = read(tmp_path, "rm.yaml", text)
     assert reading.options["batch"] == 4 and "loss" not in reading.options
+
+
+def test_former_switches_of_deepspeed(tmp_path):
+    text = json.dumps({"train_batch_size": 16, "zero_optimization": {"stage": 2, "cpu_offload": True}})
+    reading = read(tmp_path, "ds.json", text, workers=16)
+    assert reading.options["offload"] == "cpu:states"
+    rows = {row.field: row.words for row in reading.rows(lambda name, value: f"{name} {value}")}
+    assert rows["zero_optimization.cpu_offload"] == "offload cpu:states"
+    text = json.dumps(
+        {"train_batch_size": 8, "zero_optimization": True, "sequence_parallel_size": 4, "fp16.enabled": 1}
+    )
+    reading = read(tmp_path, "ds.json", text, workers=16)
+    assert reading.options["sharding"] == "zero1"
+    assert (reading.options["context_parallel"], reading.options["batch"]) == (4, 2)
+
+
+def test_deepspeed_within_a_file_is_shown_once(tmp_path):
+    values = {
+        **{"per_device_train_batch_size": 2, "output_dir": "out", "model_name_or_path": "gpt2", "fp16": True},
+        "deepspeed": {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}},
+    }
+    reading = read(tmp_path, "args.json", json.dumps(values))
+    assert reading.config.name == "gpt2-small"
+    rows = [row.field for row in reading.rows(lambda name, value: f"{name} {value}")]
+    assert rows.count("deepspeed.zero_optimization.stage") == 1
+
+
+def test_accelerates_modes_and_megatron(tmp_path):
+    text = "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 8\n"
+    dynamo = "dynamo_config: {dynamo_backend: INDUCTOR, dynamo_mode: max-autotune}\n"
+    options = read(tmp_path, "acc.yaml", text + dynamo).options
+    assert options["cuda_graphs"] is True and options["kernels"] == "compiled"
+    megatron = text.replace("MULTI_GPU", "MEGATRON_LM") + "megatron_lm_config: {megatron_lm_tp_degree: 4}\n"
+    assert "kernels" not in read(tmp_path, "acc.yaml", megatron).options
+
+
+def test_a_global_batch_of_torchtitans_pipeline(tmp_path):
+    text = """\
+[model]
+name = "llama3"
+flavor = "70B"
+[training]
+local_batch_size = 8
+global_batch_size = 256
+[parallelism]
+data_parallel_shard_degree = 8
+pipeline_parallel_degree = 4
+"""
+    reading = read(tmp_path, "titan.toml", text)
+    assert (reading.options["batch"], reading.options["microbatches"]) == (1, 32)
+    with pytest.raises(InvalidArgumentError, match="250 samples are not a multiple of 64"):
+        read(tmp_path, "titan.toml", text.replace("256", "250"))

@@ -34,7 +34,10 @@ def _derive(reading: Reading) -> None:
         reading.take("precision", recipe_of(reading, dtype), "mixed_precision")
     if reading.text("dynamo_config.dynamo_backend", "dynamo_backend").lower() not in ("", "no"):
         reading.take("kernels", "compiled", "dynamo_config.dynamo_backend", "dynamo_backend")
-    else:
+        modes = ("dynamo_config.dynamo_mode", "dynamo_mode")
+        # torch/_inductor/__init__.py (`list_mode_options`)
+        reading.take("cuda_graphs", reading.text(*modes) in ("reduce-overhead", "max-autotune") or None, *modes)
+    elif kind != "megatron":
         eager_kernels(reading)
     default_optimizer(reading, "transformers' default")
 

@@ -30,7 +30,22 @@ ON_CPU = "all that is offloaded is on the CPU, although some is on NVMe"
 _OFFLOADING = re.compile(r"(?<!no[-_])offload", re.IGNORECASE)
 
 
+_FORMER = {
+    "zero_optimization.cpu_offload": "offload_optimizer",
+    "zero_optimization.cpu_offload_params": "offload_param",
+}
+"""Switches of versions before 0.3.16, and the sections that have taken their place."""
+
+
 def _derive(reading: Reading) -> None:
+    if isinstance(reading.values.get("zero_optimization"), bool):
+        # deepspeed/runtime/zero/config.py (`read_zero_config_deprecated`)
+        stage = int(reading.flag("zero_optimization"))
+        reading.stand_in("zero_optimization.stage", stage, "zero_optimization")
+    tensor = reading.whole("tensor_parallel.autotp_size", least=0)
+    reading.take("tensor_parallel", tensor or None, "tensor_parallel.autotp_size", unless=1)
+    name = "sequence_parallel_size"
+    reading.take("context_parallel", reading.whole(name), name, unless=1)
     batch = reading.whole("train_micro_batch_size_per_gpu")
     passes = reading.whole("gradient_accumulation_steps")
     total = reading.whole("train_batch_size")
@@ -42,6 +57,9 @@ def _derive(reading: Reading) -> None:
     _precision(reading)
     _buckets(reading)
     _groups(reading)
+    for name, part in _FORMER.items():
+        if reading.flag(name):
+            reading.stand_in(f"zero_optimization.{part}.device", "cpu", name)
     offload(reading, "zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device")
     name = "optimizer.type"
     take_optimizer(reading, name, default="transformers' default")
@@ -49,8 +67,6 @@ def _derive(reading: Reading) -> None:
         # Apex's kernel by default: deepspeed/runtime/engine.py (`_configure_basic_optimizer`).
         reading.take("optimizer_impl", "fused", name)
     eager_kernels(reading)
-    tensor = reading.whole("tensor_parallel.autotp_size", least=0)
-    reading.take("tensor_parallel", tensor or None, "tensor_parallel.autotp_size", unless=1)
     for name in ("zero_optimization.overlap_comm", "zero_optimization.contiguous_gradients"):
         if reading.flag(name, default=True):
             reading.known(name, "as a forecast has it")
@@ -162,6 +178,9 @@ def include(reading: Reading, *names: str) -> None:
         if key.startswith(f"{name}.")
     }
     if inside:
+        for name in names:
+            for one in inside:
+                reading.values.pop(f"{name}.{one}", None)
         reading.include(DEEPSPEED, reading.path, inside, {one: f"{names[0]}.{one}" for one in inside})
         return
     # `--deepspeed` alone says that DeepSpeed is used; another argument names its file.

@@ -12,6 +12,7 @@ from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import (
     adapters_in_fp32,
     as_fields,
+    fused_kernels,
     take_gpus,
     take_lora,
     take_loss,
@@ -78,7 +79,7 @@ def _derive(reading: Reading) -> None:
         reading.take("checkpointing", "full", "disable_gradient_checkpointing")
     _tuning(reading, autocast=not pure or reading.flag("bf16") or reading.flag("fp16"))
     if is_megatron:
-        reading.assume("Megatron-LM's fused kernels, and no recomputation that the file does not name")
+        fused_kernels(reading)
     else:
         hf_trainer.kernels(reading)
     if reading.flag("use_muon"):

@@ -16,6 +16,7 @@ from paceline.interop.trainers.words import (
     NO_BITSANDBYTES,
     adapters_in_fp32,
     as_fields,
+    fused_kernels,
     take_gpus,
     take_lora,
     take_loss,
@@ -137,6 +138,7 @@ def _derive_megatron(reading: Reading) -> None:
     _adapters(reading, "full", autocast=True, prefix="--")
     if "lora" in reading.options:
         reading.forget("precision")
+        fused_kernels(reading)
     kind = reading.text("--rlhf-type").lower()
     if kind:
         take_loss(reading, kind, "--rlhf-type")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from paceline.interop.trainers import megatron
 from paceline.interop.trainers.document import TWICE, Values
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import NO_BITSANDBYTES
+from paceline.interop.trainers.words import NO_BITSANDBYTES, fused_kernels
 
 _OF_PRIMUS = re.compile(r"modules\.(?:pre|post|sft)_trainer\.")
 """Primus's sections, of which `overrides` has arguments: primus/configs of AMD-AGI/Primus."""
@@ -152,6 +152,7 @@ def _adapter(reading: Reading) -> None:
     if word == "qlora":
         reading.take("quantize", "nf4", scheme)
     reading.forget("precision")
+    fused_kernels(reading)
 
 
 _DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")

@@ -167,7 +167,9 @@ def _batch(reading: Reading) -> None:
         )
         micro = reading.whole(*counts)
         if micro is None and is_read:
-            _default(reading, "microbatches", max(1, (batch or 8) // size), "batch 8 per GPU", *names)
+            steps = _accumulation(reading, batch or 8, total)
+            count = max(1, (batch or 8) // size) * steps
+            _default(reading, "microbatches", count, "batch 8 per GPU", *names, "training.global_batch_size")
         else:
             reading.passes(micro, *counts)
         _schedule(reading)
@@ -180,6 +182,19 @@ def _batch(reading: Reading) -> None:
         reading.passes_of_global("training.global_batch_size", total, *names)
     else:
         reading.passes(reading.whole("training.gradient_accumulation_steps"), "training.gradient_accumulation_steps")
+
+
+def _accumulation(reading: Reading, batch: int, total: int | None) -> int:
+    """Return the passes of a pipeline that make a global batch. Raises InvalidArgumentError if they are not whole."""
+    if total is None or total <= 0 or reading.replicas is None:
+        return 1
+    each = batch * reading.replicas
+    if total % each:
+        problem = f"{total} samples are not a multiple of {each}, those of {reading.replicas} data-parallel ranks"
+        raise reading.wrong("training.global_batch_size", problem, str(max(1, round(total / each)) * each))
+    if total > each:
+        reading.assume(f"the microbatches of {total // each} accumulation steps in one pass of the pipeline")
+    return total // each
 
 
 def _schedule(reading: Reading) -> None:

@@ -270,6 +270,11 @@ def eager_kernels(reading: Reading) -> None:
     reading.default("kernels", "eager", "eager kernels, those of transformers' models", "--kernels fused, or compiled")
 
 
+def fused_kernels(reading: Reading) -> None:
+    """Take Megatron-LM's kernels, which adapters do not change."""
+    reading.default("kernels", "fused", "Megatron-LM's fused kernels", "--kernels eager")
+
+
 def adapters_in_fp32(reading: Reading, *, autocast: bool = True) -> None:
     """Drop a recipe: adapters beside 16-bit weights are in FP32, whatever it says (PEFT's `autocast_adapter_dtype`).
 
