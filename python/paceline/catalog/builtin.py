@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -219,11 +220,19 @@ def _named_cluster(source: str | Path) -> Cluster:
     if (document := _rented(source)) is not None:
         return Cluster.from_json(json.dumps(document).encode(), str(source))
     path = _file_of("cluster", source, CLUSTERS)
+    return _built_in_cluster(path) if path.parent == CLUSTERS else _cluster_of(path)
+
+
+def _cluster_of(path: Path) -> Cluster:
     if _is_list(path):
         return Cluster.from_json(json.dumps(_only(path)).encode(), str(path))
     cluster = Cluster.read(path)
     # Files of `paceline probe` before 0.3.0 say it in words.
     return cluster.replace(bandwidth_measured=False) if _UNMEASURED in cluster.provenance else cluster
+
+
+_built_in_cluster = lru_cache(maxsize=64)(_cluster_of)
+"""Those of the package do not change."""
 
 
 def _rented(source: str | Path) -> dict[str, Any] | None:

@@ -1,6 +1,9 @@
 """The names of what is built in: traces, clusters, and collectives."""
 
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 COLLECTIVES: tuple[Literal["allreduce", "allgather", "reducescatter", "broadcast", "reduce"], ...] = (
@@ -20,9 +23,10 @@ def key(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def built_in(folder: Path) -> dict[str, Path]:
-    """Return the files of a folder by name."""
-    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+@lru_cache(maxsize=8)
+def built_in(folder: Path) -> Mapping[str, Path]:
+    """Return the files of a folder of the package by name."""
+    return MappingProxyType({path.stem: path for path in sorted(folder.glob("*.json"))})
 
 
 def trace_names() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from paceline.operators.machine import Machine
 from paceline.operators.operator import Operator
@@ -70,8 +71,7 @@ def dispatch_s(operator: Operator, machine: Machine, *, fused: bool = False) -> 
     return alone * share + tensors * len(operator.inputs)
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """The times that operators, one after the other, add to both queues: later ones wait for the latest of both.
 
     A time of the host or of the device afterwards is the larger of what it was and of what the other was before, each
@@ -93,15 +93,12 @@ class Program:
 
     def then(self, later: Program) -> Program:
         """Return this program and another one after it."""
-
-        def after(times: tuple[float, float]) -> tuple[float, float]:
-            through_host, through_device = times
-            return (
-                max(through_host + self.host[0], through_device + self.device[0]),
-                max(through_host + self.host[1], through_device + self.device[1]),
-            )
-
-        return Program(after(later.host), after(later.device))
+        (host, host_of_device), (device_of_host, device) = self
+        (to_host, from_device), (from_host, to_device) = later
+        return Program(
+            (max(to_host + host, from_device + device_of_host), max(to_host + host_of_device, from_device + device)),
+            (max(from_host + host, to_device + device_of_host), max(from_host + host_of_device, to_device + device)),
+        )
 
     @property
     def period_s(self) -> float:

@@ -215,6 +215,12 @@ def built_in_configs() -> dict[str, Config]:
 
 
 @lru_cache(maxsize=1)
+def _by_key() -> dict[str, Config]:
+    """Return the built-in configurations by what counts of their names."""
+    return {_key(name): config for name, config in reversed(built_in_configs().items())}
+
+
+@lru_cache(maxsize=1)
 def _on_hub() -> dict[str, str]:
     """Return built-in names by those of the hub, with and without the owner (`bert-base-uncased`), in lower case."""
     by_name: dict[str, str] = {}
@@ -233,7 +239,7 @@ def find_config(word: str) -> Config | None:
 
     `llama3-8b` and `llama-3-8b` are the same, and so are `Qwen/Qwen3-32B` and `qwen3-32b`.
     """
-    own = next((config for name, config in built_in_configs().items() if _key(name) == _key(word)), None)
+    own = _by_key().get(_key(word))
     name = _on_hub().get(word.lower())
     return own if own is not None or name is None or _is_path(word) else built_in_configs()[name]
 

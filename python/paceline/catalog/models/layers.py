@@ -283,17 +283,17 @@ class Model:
             self._with_parts[ways] = replace(self, layers=layers)
         return self._with_parts[ways]
 
-    @property
+    @cached_property
     def active_parameters(self) -> int:
         """Parameters that a token uses: of a mixture of experts, the routed share."""
         return round(sum(tensor.size * tensor.active for tensor in self.tensors()))
 
-    @property
+    @cached_property
     def has_experts(self) -> bool:
         """Whether some of its layers are mixtures of experts."""
         return any(one.matrices > 1 for layer in self.layers for one in layer.matmuls)
 
-    @property
+    @cached_property
     def flops(self) -> float:
         """Model FLOPs of one sample, forward and backward.
 
@@ -308,7 +308,7 @@ class Model:
         )
         return dense + sum((1.0 + 2 * layer.has_backward) * layer.mixing_flops for layer in self.layers)
 
-    @property
+    @cached_property
     def forward_flops(self) -> float:
         """Those of the forward pass."""
         dense = sum(2.0 * one.size * one.active * layer.tokens for layer in self.layers for one in layer.tensors)

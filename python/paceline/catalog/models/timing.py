@@ -9,7 +9,7 @@ from paceline.catalog import names
 from paceline.catalog.constants import assumed
 from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.layers import Layer, Tensor
-from paceline.catalog.models.modules import Setting, before_of, operators_of
+from paceline.catalog.models.modules import Listed, Setting, before_of, operators_of
 from paceline.catalog.models.updates import update_of
 from paceline.catalog.recipes import Recipe
 from paceline.operators.kernels import Work
@@ -41,6 +41,7 @@ def machine_of(hardware: Hardware) -> Machine:
         if len(_MACHINES) >= _MOST_MACHINES:
             _MACHINES.clear()
             _SPENT.clear()
+            _WORKS.clear()
             _UPDATES.clear()
         _MACHINES[key] = Machine(hardware)
     return _MACHINES[key]
@@ -62,7 +63,7 @@ def spent_by(layer: Layer, hardware: Hardware, setting: Setting, checkpointing: 
 
 
 _SPENT: dict[object, Spent] = {}
-_MOST_SPENT = 4096
+_MOST_SPENT = 16_384
 """Searches ask for the same layers thousands of times."""
 
 
@@ -99,11 +100,27 @@ def _program(operators: Sequence[Operator], machine: Machine) -> Program:
     return program_of(operators, works, [place in fused for place in range(len(works))], machine)
 
 
+def _works_of(layer: Layer, setting: Setting, machine: Machine) -> tuple[Listed, list[Work], list[bool]]:
+    """Return a layer's operators, their work on a GPU, and whether each ends a chain of fused ones."""
+    key = (layer.kind, machine, setting)
+    if key not in _WORKS:
+        if len(_WORKS) >= _MOST_WORKS:
+            _WORKS.clear()
+        listed = operators_of(layer, setting)
+        operators = [*listed.forward, *listed.backward]
+        works, places = works_of(operators, machine)
+        _WORKS[key] = listed, works, [place in places for place in range(len(operators))]
+    return _WORKS[key]
+
+
+_WORKS: dict[object, tuple[Listed, list[Work], list[bool]]] = {}
+_MOST_WORKS = 1024
+"""Searches try the ways of checkpointing one after the other, of which a layer's operators are the same."""
+
+
 def _spent_by(layer: Layer, setting: Setting, checkpointing: names.Checkpointing, machine: Machine) -> Spent:
-    listed = operators_of(layer, setting)
+    listed, works, fused = _works_of(layer, setting, machine)
     operators = [*listed.forward, *listed.backward]
-    works, places = works_of(operators, machine)
-    fused = [place in places for place in range(len(operators))]
     middle = len(listed.forward)
 
     def program(chosen: Sequence[int]) -> Program:

@@ -954,11 +954,12 @@ class Workload:
             done = 0
             for tensor in own:
                 done += tensor.size
-                ready = now + one.backward_s * done / total
-                shape = tensor.shape if self.elements(tensor) == tensor.size else None
-                gradients.append(Gradient(tensor.name, _seconds(ready), self.elements(tensor) * size, shape))
+                ready, elements = now + one.backward_s * done / total, self.elements(tensor)
+                shape = tensor.shape if elements == tensor.size else None
+                gradients.append(Gradient(tensor.name, _seconds(ready), elements * size, shape))
             now += one.backward_s
-        backward_s = max(_seconds(now), *(one.ready_s for one in gradients))
+        # They are in the order in which they are ready.
+        backward_s = max([_seconds(now), *(one.ready_s for one in gradients[-1:])])
         return Worker(forward, gradients, backward_s=backward_s, optimizer_s=_seconds(self.optimizer_s))
 
     def _reference(self, timed: Sequence[Timed]) -> list[_core.Layer]:
