@@ -5,6 +5,7 @@
 //! | this one | makes the plan, decides how it is executed, and says what was found |
 //! | `groups` | the programs of all collectives of a plan, each between its groups of ranks |
 //! | `by_message` | small worlds: every message of every collective, in the event loop |
+//! | `passes` | iterations of many passes, from shorter ones |
 //! | `collectives` | how long one collective takes alone, and what it uses of the network meanwhile |
 //! | `by_collective` | large worlds: a collective is one event; those that overlap share the network |
 //! | `executed` | their results |
@@ -15,6 +16,7 @@ mod by_message;
 mod collectives;
 mod executed;
 mod groups;
+mod passes;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -47,7 +49,7 @@ const MOST_RANKS: u32 = 1024;
 /// # Errors
 /// Those of [`plan_of`].
 pub fn memory_of(trace: &Trace, options: &Options) -> Result<Memory, SimulationError> {
-    Ok(account::unhindered(&plan_of(trace, options)?))
+    Ok(account::unhindered(&plan_of(trace, &passes::few(options))?))
 }
 
 /// Executes the plan, which all ranks have in common.
@@ -67,13 +69,42 @@ pub fn simulate_as(
 ) -> Result<(Outcome, Timeline), SimulationError> {
     check(cluster, options)?;
     prepare::check(trace, cluster, options)?;
+    if timeline.is_none() {
+        let resolution = |sent| resolution.unwrap_or_else(|| resolution_of(sent, options));
+        if let Some(outcome) = passes::extended(trace, cluster, options, resolution)? {
+            return Ok((outcome, Timeline::default()));
+        }
+    }
+    simulate_plan(trace, cluster, options, timeline, resolution)
+}
+
+/// How a plan is executed that sends so many messages.
+fn resolution_of(messages: u64, options: &Options) -> Resolution {
+    let few = messages <= MOST_MESSAGES && options.workers <= MOST_RANKS;
+    if few && options.collectives.is_none() && options.slowdown == 0.0 {
+        Resolution::Messages
+    } else {
+        Resolution::Collectives
+    }
+}
+
+/// How many messages a plan sends.
+fn messages(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<u64, SimulationError> {
+    Ok(Programs::new(&plan_of(trace, options)?, cluster, options)?.messages())
+}
+
+fn simulate_plan(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    timeline: Option<Option<u32>>,
+    resolution: Option<Resolution>,
+) -> Result<(Outcome, Timeline), SimulationError> {
     let plan = plan_of(trace, options)?;
     let programs = Programs::new(&plan, cluster, options)?;
     let sent = (programs.messages(), programs.bytes());
     let notes = programs.notes();
-    let few = sent.0 <= MOST_MESSAGES && plan.world <= MOST_RANKS;
-    let by_message = few && options.collectives.is_none() && options.slowdown == 0.0;
-    let resolution = resolution.unwrap_or(if by_message { Resolution::Messages } else { Resolution::Collectives });
+    let resolution = resolution.unwrap_or_else(|| resolution_of(sent.0, options));
     let shown = timeline.map_or(0, |ranks| ranks.unwrap_or(u32::MAX).min(plan.world));
     let slowest = slowest(&plan, trace, cluster, options);
     let own = if cluster.stragglers.is_empty() {
@@ -101,7 +132,7 @@ pub(crate) fn programs_of(
     options: &Options,
 ) -> Result<(Box<dyn Schedule>, Vec<Bucket>), SimulationError> {
     check(cluster, options)?;
-    let programs = Programs::new(&plan_of(trace, options)?, cluster, options)?;
+    let programs = Programs::new(&plan_of(trace, &passes::few(options))?, cluster, options)?;
     let different: BTreeMap<_, _> =
         programs.exchanges.iter().map(|&(part, bucket)| ((part, bucket.len), bucket)).collect();
     Ok((Box::new(programs.together()), different.into_values().collect()))

@@ -1,7 +1,8 @@
 //! Sharded iterations against their closed forms, and their two executions against each other.
 use paceline_iteration::{IterationOptions, Sharding};
+use paceline_model::cluster::Jitter;
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_simulator::iteration::{Resolution, plan_of, simulate_as};
+use paceline_simulator::iteration::{Memory, Resolution, memory_of, plan_of, simulate_as};
 use paceline_simulator::offload::{Beside, Offloaded};
 use paceline_simulator::{Options, Outcome, simulate};
 use proptest::prelude::*;
@@ -87,6 +88,55 @@ fn one_slow_gpu_costs_as_much_as_if_all_were_slow() {
             assert!(one <= all * 1.02, "{sharding:?} {factor}: {one} {all}");
         }
     }
+}
+
+/// A timeline shows every pass, so that with one, all are simulated.
+#[test]
+fn many_passes_are_forecast_from_few() {
+    let trace = model(3, ELEMENTS, MS);
+    let jitter = Some(Jitter { sigma: 0.1 });
+    let noisy = Cluster { jitter, stragglers: vec![(2, 1.4)], ..cluster(20.0) };
+    for sharding in ALL {
+        for (network, synchronize, call) in
+            [(cluster(100.0), None, 0.0), (cluster(2.0), Some(true), 1e-4), (noisy.clone(), None, 1e-4)]
+        {
+            for (resolution, accumulate) in BOTH.into_iter().zip([65, 517]) {
+                let iteration = IterationOptions { accumulate, synchronize, ..sharded(sharding) };
+                let slowdown = if resolution == Resolution::Collectives { 0.05 } else { 0.0 };
+                let call = Time::from_seconds(call);
+                let options = Options { call, slowdown, detail: true, ..options(8, iteration) };
+                let (every, _) = simulate_as(&trace, &network, &options, Some(Some(1)), Some(resolution)).unwrap();
+                let few = run(&trace, &network, &options, resolution);
+                let near = |own: f64, other: f64| (own - other).abs() <= 1e-12 * every.iteration_s;
+                assert!(near(few.iteration_s, every.iteration_s), "{sharding:?}: {few:?} {every:?}");
+                let rates = [&few, &every].map(|it| (it.samples_per_s.unwrap(), it.scaling_efficiency.unwrap()));
+                assert!((rates[0].0 / rates[1].0 - 1.0).abs() < 1e-12 && (rates[0].1 / rates[1].1 - 1.0).abs() < 1e-12);
+                let seconds = |it: &Outcome| {
+                    let by = it.sharded.exposed;
+                    let exposed = [by.all_gather_s, by.reduce_scatter_s, by.all_reduce_s, by.compression_s];
+                    let other = [it.sharded.straggling_s, it.sharded.slowed_s, it.sharded.calls_s];
+                    let passes = [it.forward_s, it.backward_s, it.optimizer_s, it.exposed_communication_s];
+                    let path = it.critical_path.iter().map(|part| part.seconds);
+                    let links = it.links.iter().flat_map(|link| [link.busiest_s, link.mean_s]);
+                    let busy = it.busy.iter().flatten().map(|one| one.busy_s);
+                    exposed.into_iter().chain(other).chain(passes).chain(path).chain(links).chain(busy).collect()
+                };
+                let (ours, theirs): (Vec<f64>, Vec<f64>) = (seconds(&few), seconds(&every));
+                assert_eq!(ours.len(), theirs.len());
+                assert!(ours.iter().zip(&theirs).all(|(own, other)| near(*own, *other)), "{few:?} {every:?}");
+                assert_eq!((few.messages, &few.sharded.memory), (every.messages, &every.sharded.memory));
+                assert_eq!((few.sharded.passes, few.batch), (accumulate, every.batch));
+                assert!((few.bytes_sent_per_worker / every.bytes_sent_per_worker - 1.0).abs() < 1e-12);
+                assert_eq!(memory_of(&trace, &options).unwrap(), memory_with(&trace, &options, 64));
+            }
+        }
+    }
+}
+
+/// The peak with other passes.
+fn memory_with(trace: &Trace, options: &Options, accumulate: u32) -> Memory {
+    let iteration = IterationOptions { accumulate, ..options.iteration.clone().unwrap() };
+    memory_of(trace, &Options { iteration: Some(iteration), ..options.clone() }).unwrap()
 }
 
 /// Every gather of the forward pass is waited for, and nothing else but the last reduce-scatter: (N-1)(S/NB + a).
