@@ -109,9 +109,10 @@ def _reserved_bytes(scenario: Scenario, workload: Workload | None, peak: Peak) -
     is_frozen = workload.model.is_frozen
     if gathers or is_frozen or tokens > max(layer.hidden for layer in workload.model.layers):
         # Eager kernels recompute a block in tensors of many sizes, which leave the blocks of the logits in pieces.
-        # So does any kernel beside adapters, whose gradients are too small to leave blocks for anything.
+        # So does any kernel beside adapters, whose gradients are too small to leave blocks for anything. Blocks that
+        # the loss has let go before serve a recomputed block.
         is_pieced = workload.kernels == "eager" or is_frozen
-        return peak.apart_bytes + workload.loss_blocks_bytes + (workload.least_passing_bytes if is_pieced else 0)
+        return peak.apart_bytes + max(workload.loss_blocks_bytes, workload.least_passing_bytes if is_pieced else 0)
     # Activations are no larger than the gradients of the matrices that they are multiplied by, and take their blocks
     # on the same stream; logits are larger than those.
     logits = workload.batch * sum(layer.logits for layer in workload.model.layers) * 12 / workload.tensor
