@@ -1285,3 +1285,9 @@ def test_a_file_is_loaded_once_for_all_numbers_of_gpus_and_shardings(tmp_path, m
     loaded.clear()
     chapter = report_spec.of_trace(f"{path}@h100").chapters[0]
     assert len(chapter.prepared.scenarios) > 8 and len(loaded) == 2
+
+
+def test_values_that_a_script_leaves_open_are_said_first(tmp_path):
+    path = written(tmp_path, "train.sh", MEGATRON.replace("--seq-length 8192", "--seq-length $7"))
+    said = cli.call("simulate", path, "--gpu", "h100", "--seq", 2048).stderr
+    assert "train.sh: has no values of --seq-length $7: give options" in " ".join(said.split())

@@ -57,7 +57,7 @@ def test_swift(tmp_path):
     expected = {
         **{"workers": 4, "lora": "16:all-linear", "dtype": "bf16", "batch": 1, "accumulate": 4, "seq": 2048},
         **{"sharding": "zero3", "offload": "cpu:parameters,states", "precision": "o2", "checkpointing": "full"},
-        **{"kernels": "eager", "optimizer": "adamw", "optimizer_impl": "fused"},
+        **{"kernels": "eager", "optimizer": "adamw", "optimizer_impl": "fused", "lora_dropout": 0.05},
     }
     assert reading.options == expected
     assert not unexplained(reading)
@@ -206,3 +206,11 @@ pipeline_parallel_degree = 4
     assert (reading.options["batch"], reading.options["microbatches"]) == (1, 32)
     with pytest.raises(InvalidArgumentError, match="250 samples are not a multiple of 64"):
         read(tmp_path, "titan.toml", text.replace("256", "250"))
+
+
+def test_qlora_py(tmp_path):
+    text = """python qlora.py --model_name_or_path huggyllama/llama-65b --lora_r 64 --lora_modules all --double_quant \\
+  --quant_type nf4 --bits 4 --bf16 --source_max_len 16 --target_max_len 512 --per_device_train_batch_size 1
+"""
+    options = read(tmp_path, "guanaco.sh", text).options
+    assert (options["lora"], options["quantize"], options["seq"]) == ("64:all-linear", "nf4-double", 528)

@@ -132,12 +132,18 @@ class TrainerFile:
 
     @property
     def slips(self) -> list[str]:
-        """Fields that are not understood and may be a slip, each with what may be meant."""
-        return [
+        """Fields that may be a slip, each with what may be meant, and those whose values are variables without one."""
+        from paceline.interop.trainers.reading import VARIABLE
+
+        slips = [
             f"{self.path.name}: {row.field} is not understood, and has no effect: {row.words}"
             for row in self.rows
             if row.fate == "not understood" and row.words
         ]
+        unset = [f"{row.field} {row.value}" for row in self.rows if row.words == VARIABLE]
+        if unset:
+            slips.append(f"{self.path.name}: has no values of {', '.join(unset)}: give options, or set the variables")
+        return slips
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""

@@ -205,13 +205,19 @@ def quantized(reading: Reading) -> None:
     """Take the type in which bitsandbytes holds the base weights."""
     # Names of transformers and TRL, and of PEFT's own script (peft/examples/sft/train.py).
     four, eight = ("load_in_4bit", "use_4bit_quantization"), ("load_in_8bit", "use_8bit_quantization")
-    nested = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "use_nested_quant")
+    nested = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "use_nested_quant", "double_quant")
     if reading.flag(*four):
         kind = reading.text("bnb_4bit_quant_type") or "nf4"
         one, two = QUANTIZED.get(kind, QUANTIZED["nf4"])
         reading.take("quantize", two if reading.flag(*nested) else one, *four, *nested, "bnb_4bit_quant_type")
     elif reading.flag(*eight):
         reading.take("quantize", "int8", *eight)
+    elif reading.has("lora_*"):
+        # Of artidoro/qlora.
+        names = ("bits", "double_quant", "quant_type")
+        kind = reading.choice({4: "nf4", 8: "int8", 16: None}, "bits")
+        is_double = kind == "nf4" and reading.flag("double_quant", default=True)
+        reading.take("quantize", "nf4-double" if is_double else kind, *names)
 
 
 BATCH = 8
@@ -260,9 +266,9 @@ def _derive(reading: Reading) -> None:
     attention(reading)
     lengths = ("max_length", "max_seq_length", "block_size", "model_max_length", "cutoff_len", "max_seq_len")
     reading.take("seq", reading.whole(*lengths), *lengths)
-    parts = ("max_prompt_length", "max_completion_length")
-    if "seq" not in reading.options and None not in (tokens := [reading.whole(one) for one in parts]):
-        reading.take("seq", sum(filter(None, tokens)), *parts)
+    for parts in (("max_prompt_length", "max_completion_length"), ("source_max_len", "target_max_len")):
+        if "seq" not in reading.options and None not in (tokens := [reading.whole(one) for one in parts]):
+            reading.take("seq", sum(filter(None, tokens)), *parts)
     if is_trl and "seq" not in reading.options and reading.values.get("max_length", "") is not None:
         reading.default("seq", 1024, "sequences of 1,024 tokens, TRL's default", "--seq N")
     if reading.flag("activation_offloading"):
@@ -323,7 +329,8 @@ def _lora(reading: Reading, *, is_trl: bool, autocast: bool) -> None:
     default = (16, "TRL's default") if is_trl else (8, "PEFT's default")
     on = [name for name, is_on in switches.items() if is_on]
     dropout = (0.05, "TRL's default") if is_trl else (0.0, "")
-    take_lora(reading, _RANKS, ("lora_target_modules",), *on, default_rank=default, default_dropout=dropout)
+    modules = ("lora_target_modules", "lora_modules")
+    take_lora(reading, _RANKS, modules, *on, default_rank=default, default_dropout=dropout)
     adapters_in_fp32(reading, autocast=autocast)
     if any(switches.get(name) for name in _QUANTIZING):
         # FastChat calls PEFT's prepare_model_for_kbit_training (train_lora.py); TRL's SFTTrainer does not.

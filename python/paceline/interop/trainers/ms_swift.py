@@ -100,14 +100,23 @@ def _adapters(reading: Reading, default: str, *, autocast: bool, prefix: str = "
         reading.leave(reading.present(*names), "this way of training a part; --lora and --freeze say others")
     if (kind or default) != "lora":
         return
-    rank, targets, saved, dora, bits = (
+    rank, targets, saved, dora, bits, dropout = (
         f"{prefix}{one.replace('_', '-') if prefix else one}"
-        for one in ("lora_rank", "target_modules", "modules_to_save", "use_dora", "quant_bits")
+        for one in ("lora_rank", "target_modules", "modules_to_save", "use_dora", "quant_bits", "lora_dropout")
     )
     if kind is None:
         reading.assume(f"LoRA, {_OWN}", "--lora none")
     modules = ("all-linear", "which ms-swift adapts")
-    take_lora(reading, (rank,), (targets,), *names, default_rank=(8, _OWN), default_modules=modules)
+    take_lora(
+        reading,
+        (rank,),
+        (targets,),
+        *names,
+        default_rank=(8, _OWN),
+        default_modules=modules,
+        dropout=dropout,
+        default_dropout=(0.05, _OWN),
+    )
     adapters_in_fp32(reading, autocast=autocast)
     take_whole_modules(reading, saved)
     if reading.flag(dora):

@@ -31,7 +31,7 @@ _MOST = 1 << 31
 _MODEL = "model"
 _WHOLE = re.compile(r"-?[0-9]+(?:_[0-9]+)*")
 """Text that Python's `int` takes."""
-_VARIABLE = "a variable that the file does not set"
+VARIABLE = "a variable that the file does not set"
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _NO_VALUE = "has no value"
 NO_FILE = "there is no such file"
@@ -189,7 +189,7 @@ class Reading:
             if name in self.values:
                 self._consulted.setdefault(name, "")
             if isinstance(value, str) and "$" in value:
-                self._unforecast[name] = _VARIABLE
+                self._unforecast[name] = VARIABLE
             elif value not in _EMPTY and value != AUTO:
                 return value
         return None
@@ -501,7 +501,7 @@ class Reading:
         if self.replicas is None:
             return
         each = batch * self.replicas
-        if total % each and _VARIABLE in self._unforecast.values():
+        if total % each and VARIABLE in self._unforecast.values():
             # A degree may be what is open.
             self.assume(
                 "one pass, as variables are open on which the passes of a global batch depend", "--accumulate N"
