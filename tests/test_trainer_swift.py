@@ -214,3 +214,23 @@ def test_qlora_py(tmp_path):
 """
     options = read(tmp_path, "guanaco.sh", text).options
     assert (options["lora"], options["quantize"], options["seq"]) == ("64:all-linear", "nf4-double", 528)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "targets", "modules"),
+    [
+        ("activation: fast-swiglu", "attention_qkv, mlp_fc1", "q_proj,k_proj,v_proj,gate_proj,up_proj"),
+        ("activation: gelu", "attention_qkv, mlp_fc2", "c_attn,c_proj"),
+    ],
+)
+def test_nemos_targets_are_modules_of_the_family(tmp_path, sizes, targets, modules):
+    text = f"""\
+trainer: {{devices: 8, num_nodes: 1, precision: bf16}}
+model:
+  {{micro_batch_size: 1, global_batch_size: 16, tensor_model_parallel_size: 2, encoder_seq_length: 2048, num_layers: 4,
+    hidden_size: 512, num_attention_heads: 8, ffn_hidden_size: 2048, {sizes},
+    peft: {{peft_scheme: lora, lora_tuning: {{adapter_dim: 32, adapter_dropout: 0.1, target_modules: [{targets}]}}}}}}
+"""
+    options = read(tmp_path, "nemo.yaml", text).options
+    assert options["lora"] == f"32:{modules}"
+    assert (options["lora_dropout"], options["kernels"]) == (0.1, "fused")

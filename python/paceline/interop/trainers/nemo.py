@@ -7,12 +7,13 @@ NeMo 2 (`nemo llm`, recipes as YAML): `trainer.strategy.…`, `data.micro_batch_
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from paceline.interop.trainers import megatron
 from paceline.interop.trainers.document import TWICE, Values
 from paceline.interop.trainers.reading import Direct, Reading, Trainer
-from paceline.interop.trainers.words import NO_BITSANDBYTES, fused_kernels
+from paceline.interop.trainers.words import NO_BITSANDBYTES, fused_kernels, known_modules, take_dropout
 
 _OF_PRIMUS = re.compile(r"modules\.(?:pre|post|sft)_trainer\.")
 """Primus's sections, of which `overrides` has arguments: primus/configs of AMD-AGI/Primus."""
@@ -118,20 +119,31 @@ def _derive(reading: Reading) -> None:
 
 _STRATEGIES = {"full": ("zero3", None), "grad": ("zero3", "no")}
 """Of `model.fsdp_sharding_strategy`: nemo/collections/nlp/parts/nlp_overrides.py (`NLPFSDPStrategy`)."""
-_TARGETS = {
-    "attention_qkv": "q_proj,k_proj,v_proj",
-    "attention_dense": "o_proj",
-    "mlp_fc1": "gate_proj,up_proj",
-    "mlp_fc2": "down_proj",
-    "attention": "attention",
-    "mlp": "mlp",
-    "all": "all-linear",
-    "linear_qkv": "q_proj,k_proj,v_proj",
-    "linear_proj": "o_proj",
-    "linear_fc1": "gate_proj,up_proj",
-    "linear_fc2": "down_proj",
+_QKV = ("q_proj", "k_proj", "v_proj", "c_attn", "query_key_value", "qkv_proj", "kv_a_proj_with_mqa", "kv_b_proj")
+_DENSE = ("o_proj", "dense")
+_FC1 = ("gate_proj", "up_proj", "gate_up_proj", "c_fc", "dense_h_to_4h", "experts.gate_up_proj")
+_FC2 = ("down_proj", "c_proj", "dense_4h_to_h", "experts.down_proj")
+_TARGETS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("attention_qkv", "linear_qkv"), _QKV),
+    **dict.fromkeys(("attention_dense", "linear_proj"), _DENSE),
+    **dict.fromkeys(("mlp_fc1", "linear_fc1"), _FC1),
+    **dict.fromkeys(("mlp_fc2", "linear_fc2"), _FC2),
+    **{"attention": ("attention",), "mlp": ("mlp", "experts"), "all": ("all-linear",)},
 }
-"""Targets of NeMo's and Megatron Bridge's adapters, as modules of `--lora`."""
+"""Targets of NeMo's and Megatron Bridge's adapters, as modules of `--lora` in all families."""
+_OF_LLAMA = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "attention",
+    "mlp",
+    "all-linear",
+)
+"""Modules where the model is not known."""
 
 
 def _adapter(reading: Reading) -> None:
@@ -147,12 +159,15 @@ def _adapter(reading: Reading) -> None:
     unknown = [one for one in words if one not in _TARGETS]
     if unknown:
         reading.leave(targets, f"adapters of {', '.join(unknown)[:60]}; --lora RANK:MODULES says which")
-    modules = ",".join(dict.fromkeys(_TARGETS[one] for one in words if one in _TARGETS)) or "all-linear"
+    known = known_modules(reading) or _OF_LLAMA
+    own = dict.fromkeys(name for one in words for name in _TARGETS.get(one, ()) if name in known)
+    modules = ",".join(own) or "all-linear"
     reading.take("lora", f"{reading.whole(rank) or 32}:{modules}", scheme, rank, targets)
     if word == "qlora":
         reading.take("quantize", "nf4", scheme)
     reading.forget("precision")
     fused_kernels(reading)
+    take_dropout(reading, "model.peft.lora_tuning.adapter_dropout" if word else "peft.dropout")
 
 
 _DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")

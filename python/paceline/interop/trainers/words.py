@@ -175,10 +175,10 @@ def take_lora(
         reading.assume(f"{modules.replace(',', ' and ')}, {whose}", "--lora RANK:MODULES")
     own = (_of_model(reading, modules), *experts)
     reading.take("lora", f"{size}:{','.join(filter(None, own))}", *names, *rank, *targets, parameters)
-    _dropout(reading, dropout, *default_dropout)
+    take_dropout(reading, dropout, *default_dropout)
 
 
-def _dropout(reading: Reading, name: str, default: float, whose: str) -> None:
+def take_dropout(reading: Reading, name: str, default: float = 0.0, whose: str = "") -> None:
     """Take the dropout before adapters, or the trainer's default."""
     value = reading.value(name)
     if value is None and default:
@@ -193,7 +193,7 @@ def _dropout(reading: Reading, name: str, default: float, whose: str) -> None:
     reading.take("lora_dropout", share or None, name)
 
 
-def _known_modules(reading: Reading) -> list[str] | None:
+def known_modules(reading: Reading) -> list[str] | None:
     """Return the modules that the model has; None if it is not known."""
     try:
         return None if reading.config is None else modules_of(model_of(reading.config))
@@ -204,7 +204,7 @@ def _known_modules(reading: Reading) -> list[str] | None:
 def _experts(reading: Reading, name: str) -> list[str]:
     """Return the products of experts of PEFT's `target_parameters`, by their names in `--lora`."""
     words = [".".join(one.split(".")[-2:]) for one in reading.words(name)]
-    known = _known_modules(reading) or []
+    known = known_modules(reading) or []
     if any(one not in known for one in words):
         reading.leave(name, "adapters on parameters that are no products of experts")
         return []
@@ -214,7 +214,7 @@ def _experts(reading: Reading, name: str) -> list[str]:
 def _of_model(reading: Reading, modules: str) -> str:
     """Return the modules that the model has: PEFT adapts those that it finds, if there are any."""
     words = modules.split(",")
-    known = _known_modules(reading) or words
+    known = known_modules(reading) or words
     missing = [one for one in words if one not in known]
     if not missing or len(missing) == len(words):
         return modules
@@ -242,7 +242,7 @@ def _modules(reading: Reading, *names: str) -> str:
 
 def _joined(reading: Reading, words: Sequence[str]) -> str:
     """Return all linear layers with those of the words that name none of them: experts, or what the model has not."""
-    linear = {one for one in _known_modules(reading) or words if one.partition(".")[0] != EXPERTS}
+    linear = {one for one in known_modules(reading) or words if one.partition(".")[0] != EXPERTS}
     others = (one.rpartition(".")[2] for one in words if MODULES.get(one.lower(), one) != "all-linear")
     return ",".join(dict.fromkeys(["all-linear", *(one for one in others if one and one not in linear)]))
 
