@@ -330,6 +330,18 @@ LOOPS = {
         {**LLAMA_8B, "workers": "8", "seq": "8192", "kernels": "compiled", "checkpointing": "selective"},
         {"kernels": "eager"},
     ),
+    "attention-mask": (
+        "llama-3-8b",
+        {
+            "gpu": "a100",
+            "workers": "8",
+            "sharding": "zero3",
+            "seq": "8192",
+            "kernels": "eager",
+            "checkpointing": "full",
+        },
+        {"attention": "efficient"},
+    ),
     "launches": ("gpt2-small", {"gpu": "h100", "workers": "8", "batch": "2", "seq": "512"}, ("launches", 0.01)),
     "every-pass-synced": ("bert-large", BERT, {"accumulate_sync": True}),
     "offload": ("llama-3-8b", {"gpu": "a100", "workers": "8", "sharding": "zero3", "seq": "2048"}, {"offload": "cpu"}),

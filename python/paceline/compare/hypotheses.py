@@ -538,6 +538,11 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
         )
     if workload.attention != "unfused" and any(layer.attention is not None for layer in workload.model.layers):
         yield Hypothesis(_cause("unfused-attention"), _of_options(question, attention="unfused"), words="unfused")
+        if workload.attention != "efficient" and workload.kernels == "eager":
+            # transformers' models have masks of padding.
+            yield Hypothesis(
+                _cause("attention-mask"), _of_options(question, attention="efficient"), words="CUTLASS's kernel"
+            )
     if workload.checkpointing != _FULL:
         words = f"full checkpointing instead of {workload.checkpointing}"
         yield Hypothesis(_cause("recomputation"), _of_options(question, checkpointing=_FULL), words=words)
