@@ -156,3 +156,8 @@ def test_nodes_that_nothing_says_are_as_many_as_degrees_need(tmp_path):
         with pytest.raises(InvalidArgumentError) as error:
             options(tmp_path, script + words, workers=gpus)
         assert said in str(error.value.remedy)
+
+
+def test_one_expert_is_none(tmp_path):
+    reading = options(tmp_path, MEGATRON_DEEPSPEED.replace("--bf16", "--bf16 --num-experts 1"), workers=16)
+    assert "num_experts" not in reading.config.fields

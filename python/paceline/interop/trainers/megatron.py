@@ -337,6 +337,10 @@ def _model(reading: Reading) -> None:
     if heads is None:
         raise reading.wrong("--num-attention-heads", "is missing", "32")
     gated, experts = reading.flag(*_GATED), reading.whole("--num-experts")
+    if experts == 1:
+        # Megatron-DeepSpeed's default: no mixture of experts.
+        experts = None
+        reading.known("--num-experts", "none")
     used = ["--num-layers", "--hidden-size", "--num-attention-heads", "--ffn-hidden-size", "--vocab-size", *_GATED]
     own: dict[str, Any] = {
         "hidden_size": hidden,
