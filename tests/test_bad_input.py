@@ -76,7 +76,7 @@ def test_a_folder_in_place_of_a_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("llama-8b", "llama-3-8b, llama-7b or llama-13b"),
+        ("llama-8b", "llama-3-8b, llama-3.1-8b or llama-7b"),
         ("llama3", "llama-3-8b, llama-3-70b or llama-3.1-8b"),
         ("gpt2", "gpt2-small, gpt2-medium or gpt2-large"),
         ("resnet5", "resnet-50"),

@@ -10,6 +10,7 @@ from dataclasses import replace
 import cli
 import paceline
 import pytest
+import tiers
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.catalog.causes import PARTS, all_causes
@@ -929,7 +930,7 @@ def test_a_file_that_offloads_is_compared_at_any_time(tmp_path, name, text, word
         assert (one["forecast_s"] > forecast_s) == (factor > 1), one["cause"]
 
 
-@pytest.mark.parametrize("factor", [1.5, 4.0])
+@pytest.mark.parametrize("factor", tiers.some([1.5, 4.0], 2))
 def test_offloading_comes_first_where_the_step_waits_for_it(factor):
     words = (
         "llama-3-8b",

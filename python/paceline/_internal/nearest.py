@@ -25,11 +25,16 @@ def alike(word: str, known: Sequence[str], most: int = 3) -> list[str]:
     """Return known names that a word may mean: those that begin so, or else similar ones, most similar first.
 
     For names that have a family and a size in common, such as those of models: `llama-8b` is one letter from
-    `llama-7b`, but means `llama-3-8b`.
+    `llama-7b`, but means `llama-3-8b`; and `llama3` means that one rather than `llama-30b`.
     """
     typed = word[:_MOST_CHARACTERS].encode(errors="replace").decode().lower()
     begins = [name for name in known if len(typed) > 1 and _key(name).startswith(_key(typed))]
-    return (begins or difflib.get_close_matches(typed, list(dict.fromkeys(known)), most))[:most]
+    if begins:
+        whole = re.compile("[-_]?".join(map(re.escape, _key(typed))) + r"(?!\d)", re.IGNORECASE)
+        return sorted(begins, key=lambda name: whole.match(name) is None)[:most]
+    words = _words(typed)
+    complete = sorted((name for name in known if len(words) > 1 and words <= _words(name)), key=len)
+    return list(dict.fromkeys([*complete, *difflib.get_close_matches(typed, list(known), most)]))[:most]
 
 
 def like_gpu(word: str, known: Mapping[str, Sequence[str]]) -> str | None:
@@ -123,6 +128,10 @@ def _series(name: str) -> tuple[str, str]:
     """Return the letters and the number of a GPU's series: `h` and `100` of `h100-pcie`; empty where there are none."""
     match = re.match(r"([a-z]*)(\d+)", _gpu_key(re.split(r"(?<=\d)[- _]", name.lower(), maxsplit=1)[0]))
     return ("", "") if match is None else (match[1], match[2])
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(re.split(r"[-_]", name.lower()))
 
 
 def _key(name: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import re
+import sys
 
 import click
 
@@ -49,8 +50,10 @@ def show_error(what: str, remedy: str | None = None) -> None:
     lines = _fitted("paceline: error: ", what, _LONGEST_MESSAGE)
     if remedy:
         lines += _fitted(TRY, remedy, _LONGEST_REMEDY)
-    with contextlib.suppress(OSError):  # A full disk; the exit code still says what happened.
+    try:
         click.echo("\n".join(lines), err=True)
+    except OSError:  # A full disk. The exit code still says what happened: Python's own is 120 if its last flush fails.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
 
 
 def _fitted(begin: str, text: str, most: int) -> list[str]:

@@ -167,7 +167,7 @@ class Forecaster:
 
     @property
     def noun(self) -> str:
-        """What ranks are called."""
+        """The word for ranks: GPUs or workers."""
         return "worker" if self.is_on_cpu else "GPU"
 
     @property

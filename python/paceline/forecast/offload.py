@@ -81,7 +81,7 @@ class Beside:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """What is computed, and what is offloaded, as shares of the longer one; nothing is computed in no time."""
+        """Computation and offloading, as shares of the longer one; nothing is computed in no time."""
         longer = self.seconds
         return (self.computed_s / longer, self.offloaded_s / longer) if longer > 0 else (1.0, 0.0)
 
