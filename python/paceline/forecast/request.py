@@ -517,8 +517,14 @@ class Sweep:
         return made if nodes == 1 else [one.replace(bandwidth_bps=nodes * one.bandwidth_bps) for one in made]
 
     def steps(self) -> list[Trace]:
-        """Return the traces as changed by the options. Raises InvalidArgumentError."""
-        return [self._step(trace) for trace in self.traces]
+        """Return the traces as changed by the options, of models that all gather their units with what that computes.
+
+        Raises InvalidArgumentError.
+        """
+        kinds = {sharding.kind(one) for one in self.get("sharding") or (sharding.NONE,)}
+        if not kinds <= {*sharding.GATHERED}:
+            return [self._step(named) for named in self.traces]
+        return [self._step(named) if (own := self.gathered(named)) is None else own[1] for named in self.traces]
 
     def step(self) -> Trace:
         """Return the first trace as changed by the options. Raises InvalidArgumentError."""
@@ -527,11 +533,12 @@ class Sweep:
     def gathered(self, named: Named) -> tuple[Workload, Trace] | None:
         """Return a model that gathers its parameters for each pass, as FSDP2 does, and its trace.
 
-        None for recordings and with a measured rate, whose times have what gathering takes; for pipelines, which gather
-        once; and for Megatron-FSDP, whose parameters are views of what is gathered. Raises InvalidArgumentError.
+        None for recordings and with a measured rate or device, whose times have what gathering takes; for pipelines,
+        which gather once; and for Megatron-FSDP, whose parameters are views of what is gathered. Raises
+        InvalidArgumentError.
         """
         workload = self.workload(named)
-        if workload is None or self.get("samples_per_s") is not None:
+        if workload is None or self.get("samples_per_s") is not None or self.get("device") is not None:
             return None
         if workload.pipeline > 1 or workload.kernels == TRANSFORMER_ENGINE:
             return None

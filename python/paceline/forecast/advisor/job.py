@@ -22,7 +22,7 @@ from paceline.forecast.result import Result
 from paceline.forecast.run import fit_of, result_of
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Fit
-from paceline.forecast.sharding import NONE, OPTIONS, in_groups
+from paceline.forecast.sharding import GATHERED, NONE, OPTIONS, in_groups, kind
 from paceline.forecast.sharding import check as check_options
 
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel", "context_parallel")
@@ -64,7 +64,9 @@ class Job:
     known: dict[Candidate, Result] = field(default_factory=dict, compare=False)
     """Forecasts made so far."""
     _fits: dict[Candidate, Fit] = field(default_factory=dict, compare=False)
-    _scenarios: dict[_Computed, dict[tuple[int, str], Scenario]] = field(default_factory=dict, compare=False)
+    _scenarios: dict[tuple[_Computed, bool], dict[tuple[int, str], Scenario]] = field(
+        default_factory=dict, compare=False
+    )
     _workloads: dict[_Computed, Workload] = field(default_factory=dict, compare=False)
     _requests: dict[tuple[_Computed, tuple[str, ...]], Sweep] = field(default_factory=dict, compare=False)
     """Of a trainer's file, which is read again under other settings."""
@@ -250,9 +252,12 @@ class Job:
 
     def scenario(self, candidate: Candidate) -> Scenario:
         """Return what is forecast for a candidate. Raises InvalidArgumentError."""
-        key = self._computed(candidate)
+        computed, gathers = self._computed(candidate), _gathers(candidate.setup.sharding)
+        key = computed, gathers
         if key not in self._scenarios:
-            self._scenarios[key] = self._prepared(key)[0]
+            # A model that gathers its units computes more.
+            alike = [one for one in self.space.shardings if _gathers(one) is gathers]
+            self._scenarios[key] = self._prepared(computed, alike)[0]
         return self._scenarios[key][candidate.gpus, candidate.setup.sharding].changed(**candidate.options)
 
     def result(self, candidate: Candidate) -> Result:
@@ -337,11 +342,19 @@ class Job:
         self._requests[key, tuple(shardings)] = replace(changed, values=values)
         return self._requests[key, tuple(shardings)]
 
-    def _prepared(self, key: _Computed) -> tuple[dict[tuple[int, str], Scenario], list[str]]:
-        shardings = [key.sharding] if key.sharding else self.space.shardings
-        prepared = prepare(self._with(key, shardings))
+    def _prepared(
+        self, key: _Computed, shardings: Sequence[str] = ()
+    ) -> tuple[dict[tuple[int, str], Scenario], list[str]]:
+        """Return the scenarios of some shardings, by default all, and what is noted on them."""
+        shardings = [key.sharding] if key.sharding else shardings or self.space.shardings
+        sweep = self._with(key, shardings)
+        prepared = prepare(sweep if key.sharding else replace(sweep, beside=self.space.shardings))
         order = product(self._suited(key.parallel), shardings)
         return dict(zip(order, prepared.scenarios, strict=True)), prepared.notes
+
+
+def _gathers(name: str) -> bool:
+    return kind(name) in GATHERED
 
 
 def fixed_values(sweep: Sweep) -> dict[str, Any]:
