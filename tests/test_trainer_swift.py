@@ -234,3 +234,63 @@ model:
     options = read(tmp_path, "nemo.yaml", text).options
     assert options["lora"] == f"32:{modules}"
     assert (options["lora_dropout"], options["kernels"]) == (0.1, "fused")
+
+
+TORCHTUNE = """\
+tokenizer: {_component_: torchtune.models.qwen2_5.qwen2_5_tokenizer, max_seq_len: 2048}
+model:
+  _component_: torchtune.models.qwen2_5.qlora_qwen2_5_1_5b_instruct
+  lora_attn_modules: [q_proj, v_proj, output_proj]
+  apply_lora_to_mlp: true
+  lora_rank: 16
+  lora_dropout: 0.0
+dataset: {_component_: torchtune.datasets.alpaca_dataset, packed: true}
+optimizer: {_component_: torch.optim.AdamW, fused: true, lr: 3e-4}
+loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}
+batch_size: 2
+gradient_accumulation_steps: 8
+compile: true
+dtype: bf16
+enable_activation_checkpointing: true
+enable_activation_offloading: true
+"""
+
+
+def test_torchtune(tmp_path):
+    reading = read(tmp_path, "1.5B_qlora.yaml", TORCHTUNE, workers=8)
+    assert (reading.trainer.name, reading.config.name) == ("torchtune", "qwen2.5-1.5b")
+    expected = {
+        **{"lora": "16:q_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "quantize": "nf4-double", "loss_chunks": 8},
+        **{"batch": 2, "accumulate": 8, "seq": 2048, "real_tokens": 1, "sharding": "zero3", "dtype": "bf16"},
+        **{"precision": "bf16", "checkpointing": "full", "offload": "cpu:activations", "kernels": "compiled"},
+        **{"optimizer": "adamw", "optimizer_impl": "fused"},
+    }
+    assert reading.options == expected
+    assert not unexplained(reading)
+
+
+@pytest.mark.parametrize(
+    ("component", "model"),
+    [
+        ("qwen2.qwen2_0_5b", "qwen2.5-0.5b"),
+        ("qwen3.qwen3_1_7b_instruct", "qwen3-1.7b"),
+        ("llama3_1.llama3_1_8b", "llama-3.1-8b"),
+        ("llama3_3.lora_llama3_3_70b", "llama-3.1-70b"),
+        ("phi4.qlora_phi4_14b", "phi-4"),
+        ("gemma.gemma_2b", "gemma-2b"),
+    ],
+)
+def test_models_of_torchtune(tmp_path, component, model):
+    text = TORCHTUNE.replace("qwen2_5.qlora_qwen2_5_1_5b_instruct", component)
+    assert read(tmp_path, "x.yaml", text).config.name == model
+
+
+def test_optimizers_and_single_devices_of_torchtune(tmp_path):
+    paged = TORCHTUNE.replace("torch.optim.AdamW, fused: true", "bitsandbytes.optim.PagedAdamW8bit")
+    text = f"{paged}optimizer_in_bwd: true\noutput_dir: /tmp/full_single_device\n".replace("steps: 8", "steps: 1")
+    reading = read(tmp_path, "x.yaml", text)
+    expected = {
+        **{"optimizer": "paged-adamw-8bit", "optimizer_impl": "in-backward", "workers": 1, "sharding": "none"},
+    }
+    assert expected.items() <= reading.options.items()
+    assert not unexplained(reading)

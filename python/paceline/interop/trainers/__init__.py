@@ -12,7 +12,7 @@
 | models | the model that a file names or describes |
 | fsdp, deepspeed, hf_trainer | what several trainers take from these |
 | accelerate, axolotl, llama_factory, llama_factory_v1, megatron | one trainer each |
-| ms_swift, nanotron, nemo, open_instruct, torchtitan | one trainer each |
+| ms_swift, nanotron, nemo, open_instruct, torchtitan, torchtune | one trainer each |
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from paceline.interop.trainers.nemo import NEMO, PRIMUS
 from paceline.interop.trainers.open_instruct import OPEN_INSTRUCT
 from paceline.interop.trainers.reading import Assumption, Reading, Row, Trainer
 from paceline.interop.trainers.torchtitan import TORCHTITAN
+from paceline.interop.trainers.torchtune import TORCHTUNE
 
 __all__ = ["NAMES", "Assumption", "Document", "Reading", "Row", "is_candidate", "read"]
 
 _TRAINERS: tuple[Trainer, ...] = (
-    *(AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_V1, MS_SWIFT, MEGATRON_SWIFT, ACCELERATE, TORCHTITAN, NANOTRON),
+    *(AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_V1, MS_SWIFT, MEGATRON_SWIFT, ACCELERATE, TORCHTITAN, TORCHTUNE, NANOTRON),
     *(MEGATRON, PRIMUS, NEMO, OPEN_INSTRUCT, HF_TRAINER, DEEPSPEED, *LAUNCHED),
 )  # fmt: skip
 """In the order in which they are tried: LLaMA-Factory's files have fields of transformers' Trainer, too."""
