@@ -35,6 +35,8 @@ def options(folder, text, **given):
         ("[ -z ${NOBODY_SETS_IT} ]", 1),
         ('[[ -n "$SIZE" ]]', 1),
         ("test $GPUS -le 8", 1),
+        ("[[ $SIZE == 8B && $GPUS -gt 8 ]]", 2),
+        ("[[ $SIZE == 7B || $GPUS -gt 4 ]]", 1),
     ],
 )
 def test_branches_that_variables_decide(condition, value):
@@ -82,6 +84,13 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $A --hidden-size 64 --n
     assert "the last of the branches that depend on $1, which the script leaves open" in [
         one.words for one in reading.assumptions
     ]
+
+
+def test_guarded_assignments():
+    script = 'FP8={}\nARGS="--bf16"\n[ "$FP8" = 1 ] && ARGS+=" --fp8-format hybrid"\n[[ $FP8 == 1 ]] || TP=4\n'
+    script += "run.py $ARGS --tp-size ${{TP:-2}}"
+    assert of(script.format(0)) == {"--bf16": True, "--tp-size": 4}
+    assert of(script.format(1)) == {"--bf16": True, "--fp8-format": "hybrid", "--tp-size": 2}
 
 
 def test_a_scripts_own_options_are_not_given():

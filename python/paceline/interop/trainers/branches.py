@@ -21,6 +21,9 @@ _AFTER_BRANCH = re.compile(r"(?m)(;;&?|;&)[ \t]*$")
 _PATTERN = re.compile(r"[ \t]*\(?[ \t]*([^()\s=$|]+(?:[ \t]*\|[ \t]*[^()\s=$|]+)*)[ \t]*\)(.*)$")
 _TEST = re.compile(r"\[\[?[ \t](.*?)[ \t]\]\]?|test[ \t]+(.*)")
 _JOINT = re.compile(r"[ \t]*(&&|\|\|)[ \t]*(?=!|\[|test\b)")
+_JOINT_WITHIN = re.compile(r"[ \t](&&|\|\|)[ \t]")
+_GUARDED = re.compile(r"[ \t]*((?:![ \t]*)?\[\[?[ \t].*?[ \t]\]\]?)[ \t]*(&&|\|\|)[ \t]*(?!\[|!)")
+"""A condition before what it guards: `[ -n "$X" ] && ARGS+=" --x"`."""
 _WORD = re.compile(r"(?:[^\s\"']|\"[^\"]*\"|'[^']*')+")
 _UNSET = re.compile(r"\$\{?(?!SLURM)([A-Za-z_]\w*)\}?")
 _NAMED = re.compile(r"\$\{?(\w+)")
@@ -88,6 +91,8 @@ class Branches:
         word = line.split(None, 1)[0] if line.strip() else ""
         if word in ("if", "elif", "then", "else", "fi", "esac", ";;", ";;&", ";&"):
             return True
+        if line.lstrip().startswith(("[", "!")) and _GUARDED.match(line[:_LONGEST]):
+            return self._is_active
         return _begins_case(line) or (
             bool(self._frames) and self._frames[-1].is_case and _PATTERN.match(line[:_LONGEST]) is not None
         )
@@ -96,7 +101,10 @@ class Branches:
         """Follow a line with a keyword; yield what it has besides and is read."""
         word, *others = line.split(None, 1)
         rest = others[0].strip(" \t;") if others else ""
-        if _begins_case(line):
+        if word[0] in "[!" and (guarded := _GUARDED.match(line[:_LONGEST])):
+            if self._holds(guarded[1]) is not (guarded[2] == "||"):
+                yield line[guarded.end() :]
+        elif _begins_case(line):
             rest = rest.removesuffix("in").strip()
             value = self._expanded(rest)
             self._frames.append(_Frame(True, self._is_active, None if value is None else value.strip("\"'")))
@@ -143,23 +151,17 @@ class Branches:
         """Return whether a condition holds; None if the script does not say."""
         if len(condition) > _LONGEST:
             return None
-        parts = _JOINT.split(condition)
-        result = self._test(parts[0])
-        for joint, part in zip(parts[1::2], parts[2::2], strict=True):
-            if joint == "&&" and result is not False:
-                other = self._test(part)
-                result = other if result or other is False else None
-            elif joint == "||" and result is not True:
-                other = self._test(part)
-                result = other if result is False or other else None
-        return result
+        return _joined(_JOINT.split(condition), self._test)
 
     def _test(self, text: str) -> bool | None:
         text, negations = text.strip(), 0
         while text.startswith("!"):
             text, negations = text[1:].strip(), negations + 1
         match = _TEST.fullmatch(text)
-        result = None if match is None else self._compared(match[1] if match[1] is not None else match[2])
+        if match is None:
+            return None
+        inner = match[1] if match[1] is not None else match[2]
+        result = _joined(_JOINT_WITHIN.split(inner) if text.startswith("[[") else [inner], self._compared)
         return result if result is None or negations % 2 == 0 else not result
 
     def _compared(self, text: str) -> bool | None:
@@ -188,6 +190,19 @@ class Branches:
         if compare is None or not (_WHOLE.fullmatch(left) and _WHOLE.fullmatch(right)):
             return None
         return bool(compare(int(left), int(right)))
+
+
+def _joined(parts: list[str], test: Callable[[str], bool | None]) -> bool | None:
+    """Return whether conditions hold that `&&` and `||` join, which are every second part; None: it is open."""
+    result = test(parts[0])
+    for joint, part in zip(parts[1::2], parts[2::2], strict=True):
+        if joint == "&&" and result is not False:
+            other = test(part)
+            result = other if result or other is False else None
+        elif joint == "||" and result is not True:
+            other = test(part)
+            result = other if result is False or other else None
+    return result
 
 
 def _begins_case(line: str) -> bool:
