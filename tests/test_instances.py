@@ -171,3 +171,6 @@ def test_on_gpus_of_amd_the_library_is_rccl():
     assert any("RCCL is forecast by NCCL's model" in note for note in notes[8]) and not any(
         "RCCL" in note for note in notes[1]
     )
+    text = cli.call("simulate", "gpt2-small", "--gpu", "mi300x", "--gpus", 8, "--explain").stdout
+    assert "besides: HIP context" in text and "besides: RCCL buffers" in text
+    assert not re.search("CUDA|NCCL", text.replace("RCCL", "").replace("NCCL's model", ""))

@@ -302,10 +302,13 @@ def collectives(cluster: Cluster, workload: Workload | None) -> str:
 
 
 def renamed(facts: Sequence[Fact], name: str) -> list[Fact]:
-    """Return facts that call the library of collectives by a name; what was measured stays NCCL's."""
+    """Return facts with a library of collectives by its name, and its platform; what was measured stays NCCL's."""
+
+    def own(words: str) -> str:
+        return words.replace(NCCL, name).replace("CUDA", "HIP" if name == RCCL else "CUDA")
 
     def of(value: str | Pair) -> str | Pair:
-        return value.replace(NCCL, name) if isinstance(value, str) else (value[0], value[1].replace(NCCL, name))
+        return own(value) if isinstance(value, str) else (value[0], own(value[1]))
 
     return [
         fact if fact.label == "Likely" else Fact(fact.label, *map(of, fact.values), tone=fact.tone) for fact in facts
