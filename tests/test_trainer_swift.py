@@ -294,3 +294,18 @@ def test_optimizers_and_single_devices_of_torchtune(tmp_path):
     }
     assert expected.items() <= reading.options.items()
     assert not unexplained(reading)
+
+
+def test_modules_of_megatron_core_in_swift(tmp_path):
+    words = "--tuner_type lora --target_modules linear_qkv linear_proj --modules_to_save word_embeddings output_layer"
+    options = read(tmp_path, "sft.sh", MEGATRON_SWIFT.replace("--packing true", words)).options
+    assert options["lora"] == "8:q_proj,k_proj,v_proj,o_proj"
+    assert options["modules_to_save"] == "embed_tokens,lm_head"
+
+
+def test_a_switch_of_quantized_checkpoints_quantizes_nothing_again(tmp_path):
+    text = """torchrun finetune.py --model_name_or_path {} --q_lora --use_lora --lora_r 64 --bf16 True \\
+  --per_device_train_batch_size 1 --lora_target_modules q_proj v_proj
+"""
+    assert "quantize" not in read(tmp_path, "q.sh", text.format("TheBloke/Llama-2-7B-GPTQ")).options
+    assert read(tmp_path, "q.sh", text.format("meta-llama/Llama-2-7b-hf")).options["quantize"] == "nf4-double"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from paceline._internal.nearest import nearest
+from paceline.catalog.models.checkpoints import checkpoint_of
 from paceline.catalog.recipes import COMPUTED
 from paceline.interop.trainers import deepspeed, fsdp, launch
 from paceline.interop.trainers.document import Values
@@ -339,7 +340,11 @@ def _lora(reading: Reading, *, is_trl: bool, autocast: bool) -> None:
     if reading.flag("use_dora"):
         reading.take("dora", True, "use_dora")
     if any(switches.get(name) for name in _QUANTIZING):
-        reading.take("quantize", "nf4-double", *_QUANTIZING)
+        if reading.config is not None and checkpoint_of(reading.config) is not None:
+            for name in _QUANTIZING:
+                reading.known(name, "as the checkpoint has its weights")
+        else:
+            reading.take("quantize", "nf4-double", *_QUANTIZING)
 
 
 def _chunks(reading: Reading) -> None:

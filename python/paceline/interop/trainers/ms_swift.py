@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from paceline.interop.trainers import deepspeed, hf_trainer, megatron
+from paceline.interop.trainers import deepspeed, hf_trainer, megatron, nemo
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
 from paceline.interop.trainers.words import (
@@ -40,6 +40,8 @@ _ATTENTION = {
     **dict.fromkeys(("flash_attn", "flash_attention_2", "flash_attention_3", "sdpa", "flex_attention"), "flash"),
     "eager": "unfused",
 }
+_OF_CORE = {"word_embeddings": "embed_tokens", "output_layer": "lm_head"}
+"""Modules by Megatron Core's names."""
 _QUANTIZED = {4: "nf4-double", 8: "int8"}
 _SAMPLES = 16
 """Of an iteration by default, on all GPUs."""
@@ -107,6 +109,12 @@ def _adapters(reading: Reading, default: str, *, autocast: bool, prefix: str = "
     if kind is None:
         reading.assume(f"LoRA, {_OWN}", "--lora none")
     modules = ("all-linear", "which ms-swift adapts")
+    words = reading.words(targets)
+    if own := nemo.modules_of(reading, [one for one in words if one.startswith("linear_")]):
+        # Megatron Core's names.
+        others = [one for one in words if not one.startswith("linear_")]
+        reading.stand_in("(modules)", ",".join((*own, *others)), targets)
+        targets = "(modules)"
     take_lora(
         reading,
         (rank,),
@@ -118,6 +126,10 @@ def _adapters(reading: Reading, default: str, *, autocast: bool, prefix: str = "
         default_dropout=(0.05, _OWN),
     )
     adapters_in_fp32(reading, autocast=autocast)
+    names_of_core = [_OF_CORE.get(one, one) for one in reading.words(saved)]
+    if names_of_core != reading.words(saved):
+        reading.stand_in("(saved)", ",".join(names_of_core), saved)
+        saved = "(saved)"
     take_whole_modules(reading, saved)
     if reading.flag(dora):
         reading.take("dora", True, dora)

@@ -7,7 +7,7 @@ NeMo 2 (`nemo llm`, recipes as YAML): `trainer.strategy.…`, `data.micro_batch_
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from paceline.interop.trainers import megatron
@@ -146,6 +146,12 @@ _OF_LLAMA = (
 """Modules where the model is not known."""
 
 
+def modules_of(reading: Reading, targets: Sequence[str]) -> list[str]:
+    """Return the modules of the model that targets of Megatron Core stand for, without those that are not known."""
+    known = known_modules(reading) or _OF_LLAMA
+    return list(dict.fromkeys(name for one in targets for name in _TARGETS.get(one, ()) if name in known))
+
+
 def _adapter(reading: Reading) -> None:
     """Take LoRA of NeMo 1 (`model.peft`) or Megatron Bridge (`peft`)."""
     scheme, rank = "model.peft.peft_scheme", "model.peft.lora_tuning.adapter_dim"
@@ -159,9 +165,7 @@ def _adapter(reading: Reading) -> None:
     unknown = [one for one in words if one not in _TARGETS]
     if unknown:
         reading.leave(targets, f"adapters of {', '.join(unknown)[:60]}; --lora RANK:MODULES says which")
-    known = known_modules(reading) or _OF_LLAMA
-    own = dict.fromkeys(name for one in words for name in _TARGETS.get(one, ()) if name in known)
-    modules = ",".join(own) or "all-linear"
+    modules = ",".join(modules_of(reading, words)) or "all-linear"
     reading.take("lora", f"{reading.whole(rank) or 32}:{modules}", scheme, rank, targets)
     if word == "qlora":
         reading.take("quantize", "nf4", scheme)
