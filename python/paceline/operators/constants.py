@@ -64,6 +64,7 @@ _UNITS = {
     "attention.flash.cdna": "times the share on Ampere",
     "attention.efficient.forward": "times flash attention's rate",
     "attention.efficient.backward": "times flash attention's rate",
+    "attention.efficient.wide": "times the rate of heads of 128",
     "attention.float": "times the rate in 16 bits",
     "attention.dropout": "times",
     "experts.imbalance": "times the mean",

@@ -26,6 +26,8 @@ _SLOT_W = 75
 _EMULATING = 3
 """Products in TF32 for one in FP32: of the large parts of both operands, and of either's small part (CUTLASS)."""
 _LATER = ("hopper", "blackwell")
+_WIDE = 128
+"""Elements of a head above which CUTLASS's attention adds up in memory (`kMaxK` of its kernels)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +161,8 @@ class Machine:
             share *= constant("attention.flash.cdna")
         if kernel == "efficient":
             share *= constant(f"attention.efficient.{phase}")
+            if size > _WIDE and phase == "backward" and dtype != "float32":
+                share *= constant("attention.efficient.wide")
         if kernel == "efficient" and dtype == "float32":
             if not self._emulates_float:
                 return share * self.product_rate(dtype)
