@@ -540,3 +540,18 @@ def test_quantized_weights_beside_fp32() -> None:
     assert usual.forward_s < narrow.forward_s < wide.forward_s / 3
     assert narrow.memory().total <= wide.memory().total
     assert narrow.peak_flops == usual.peak_flops > wide.peak_flops
+
+
+def test_scores_of_unfused_attention_are_bounded_where_a_model_says_so() -> None:
+    """The square of the sequence grows by one value of tanh for each score, by both ways to count."""
+    made = workload("gemma-2-9b", gpu="a100", seq=512, kernels="eager", attention="unfused", precision="bf16")
+    layer = next(one for one in made.model.layers if one.block)
+    free = replace(layer, form=replace(layer.form, block=replace(layer.form.block, capped=False)))
+    kept = [operators_of(one, made.setting).kept_bytes for one in (layer, free)]
+    rules = [
+        activation_bytes(one, made.computed) for one in (layer, replace(layer, kept=replace(layer.kept, capped=0)))
+    ]
+    assert kept[0] - kept[1] == rules[0] - rules[1] == 2 * 16 * 512**2
+    names = [[it.name for it in operators_of(one, made.setting).forward] for one in (layer, free)]
+    assert len(names[0]) - len(names[1]) == 3 and "tanh" in names[0]
+    assert not any(it.name == "tanh" for it in operators_of(layer, replace(made.setting, attention="flash")).forward)

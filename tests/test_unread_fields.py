@@ -45,7 +45,6 @@ def test_fields_that_change_no_layer_are_not_named() -> None:
         ("llama-3-8b", {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers"),
         ("llama-3-8b", {"num_experts": 8, "num_experts_per_tok": 2}, "num_experts, num_experts_per_tok"),
         ("llama-3-8b", {"kv_lora_rank": 512, "cross_layer_sharing": 2}, "cross_layer_sharing, kv_lora_rank"),
-        ("gemma-2-9b", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ("gpt2-small", {"sliding_window": 256}, "sliding_window"),
         ("bert-base", {"layer_types": ["full_attention"] * 12}, "layer_types"),
         ("llama-3-8b", {f"new_{letter}": 1 for letter in "abcdefghij"}, "new_a, new_b, new_c"),
@@ -69,7 +68,6 @@ def test_fields_of_a_language_model_within_another_are_named() -> None:
 
 
 _KNOWN = {
-    "gemma2": ["attn_logit_softcapping"],
     "deepseek_v3": ["num_nextn_predict_layers"],
     "deepseek_v4": ["num_nextn_predict_layers"],
     "llama4_text": ["use_qk_norm"],

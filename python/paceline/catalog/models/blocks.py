@@ -56,6 +56,7 @@ def attention_layer(block: Block, name: str, part: str = "attention", more: tupl
         pointwise=through + normed,
         masks=tokens * hidden if block.dropout else 0,
         scores=float(block.heads) * tokens * keys,
+        capped=float(block.heads) * tokens * keys * block.capped,
         separate=through * block.rms,
         widened=through * block.rms,
         stream=tokens * hidden,

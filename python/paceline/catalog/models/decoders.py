@@ -223,6 +223,7 @@ def _block(config: Config, traits: _Traits, tokens: int) -> Block:
         rotary=config.number("partial_rotary_factor", 0.5 if config.kind.startswith("glm4") else 1.0),
         activation="gelu" if config.kind.startswith("gemma") else "silu",
         offset=config.kind.startswith("gemma"),
+        capped=bool(config.number("attn_logit_softcapping", 50.0 if config.kind == "gemma2" else 0.0)),
     )
 
 

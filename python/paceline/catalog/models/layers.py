@@ -119,6 +119,8 @@ class Activations:
     """Dropout masks, one byte each."""
     scores: float = 0.0
     """Attention scores, for which unfused attention keeps 2 elements and a mask each (with dropout), or 1 element."""
+    capped: float = 0.0
+    """Of those, the results of tanh that bounds them, which unfused attention keeps, too."""
     separate: float = 0.0
     """Bytes that eager kernels keep besides: values that RMSNorm has normalized, activations that a gate multiplies."""
     widened: float = 0.0

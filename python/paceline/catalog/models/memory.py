@@ -132,7 +132,7 @@ def activation_bytes(layer: Layer, computed: Computation) -> int:
     if attention == "unfused":
         # Softmax, in autocast in FP32 with a copy; with dropout, its mask and its output, too.
         again = size if layer.dropout or computed.autocast else 0
-        total += kept.scores * (size + wider + again + layer.dropout)
+        total += kept.scores * (size + wider + again + layer.dropout) + kept.capped * size
     return round(total)
 
 

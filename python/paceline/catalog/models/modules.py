@@ -655,6 +655,8 @@ class _Module:
             weights = tape.fused("scaled_masked_softmax", (scores,), contiguous(shape, scores.dtype))
         else:
             scores = tape.scale(scores)
+            if block.capped:
+                scores = tape.scale(tape.activation("tanh", tape.scale(scores)))
             mask = Value(Tensor((shape[0], 1, *shape[2:]), scores.dtype, (0, 0, shape[3], 1)), trains=False)
             if causal or block.position_bias != "none" or block.post_norm:
                 scores = tape.add(scores, mask)

@@ -101,6 +101,8 @@ class Block:
     post_norm: bool = False
     """Whether norms follow the residual sums, as in BERT, instead of preceding attention and the MLP."""
     attention_dropout: bool = False
+    capped: bool = False
+    """Whether scores are bounded by tanh (`attn_logit_softcapping`), which unfused attention alone does."""
     offset: bool = False
     """Whether norms multiply by one plus their weight, as Gemma's."""
     transposed: bool = False
