@@ -70,8 +70,10 @@ pub fn simulate_as(
     check(cluster, options)?;
     prepare::check(trace, cluster, options)?;
     if timeline.is_none() {
-        let resolution = |sent| resolution.unwrap_or_else(|| resolution_of(sent, options));
-        if let Some(outcome) = passes::extended(trace, cluster, options, resolution)? {
+        let messages = |options: &Options| messages(trace, cluster, options);
+        let decide = |sent| resolution.unwrap_or_else(|| resolution_of(sent, options));
+        let run = |options: &Options, how| Ok(simulate_plan(trace, cluster, options, None, Some(how))?.0);
+        if let Some(outcome) = passes::extended(options, messages, decide, run)? {
             return Ok((outcome, Timeline::default()));
         }
     }

@@ -1,9 +1,6 @@
-//! Iterations of many passes, of which all but the first and the last few are alike: they take as much longer as there are
-//! more of these.
+//! Iterations of many passes, of which all but the first and the last few are alike: each more takes as much longer.
 use paceline_iteration::IterationOptions;
-use paceline_model::{Cluster, Trace};
 
-use super::simulate_plan;
 use crate::options::{Options, SimulationError};
 use crate::outcome::Outcome;
 use crate::run_types::Measured;
@@ -16,7 +13,7 @@ const FEW: u32 = 8;
 /// Relative error of times, of which each is a sum of picoseconds.
 const ROUNDING: f64 = 1e-12;
 
-/// The same options with no more passes than tell them apart: with more, exchanges are the same, and so is the peak of memory.
+/// The same options with no more passes than tell them apart: with more, exchanges and the peak of memory are the same.
 pub(crate) fn few(options: &Options) -> Options {
     match &options.iteration {
         Some(iteration) if iteration.accumulate > MOST => with(options, iteration, FEW),
@@ -30,23 +27,25 @@ fn with(options: &Options, iteration: &IterationOptions, accumulate: u32) -> Opt
 
 /// The outcome of an iteration of many passes; `None`: it has few, or passes differ.
 ///
+/// `messages` counts those of an iteration, by which `resolution` decides how it is executed, and `run` executes one.
+///
 /// # Errors
-/// Those of [`simulate`](crate::simulate).
+/// Those of `messages` and `run`.
 pub(super) fn extended(
-    trace: &Trace,
-    cluster: &Cluster,
     options: &Options,
+    messages: impl Fn(&Options) -> Result<u64, SimulationError>,
     resolution: impl Fn(u64) -> Resolution,
+    run: impl Fn(&Options, Resolution) -> Result<Outcome, SimulationError>,
 ) -> Result<Option<Outcome>, SimulationError> {
     let Some(iteration) = options.iteration.as_ref().filter(|it| it.accumulate > MOST && it.sync_every == 1) else {
         return Ok(None);
     };
-    let sent = |passes| super::messages(trace, cluster, &with(options, iteration, passes));
+    let sent = |passes| messages(&with(options, iteration, passes));
     let (first, second) = (sent(FEW)?, sent(2 * FEW)?);
     let more = u64::from(iteration.accumulate - FEW);
     let resolution = resolution(first + (second - first) * more / u64::from(FEW));
-    let run = |passes| simulate_plan(trace, cluster, &with(options, iteration, passes), None, Some(resolution));
-    let [short, middle, long] = [run(FEW)?.0, run(2 * FEW)?.0, run(3 * FEW)?.0];
+    let run = |passes| run(&with(options, iteration, passes), resolution);
+    let [short, middle, long] = [run(FEW)?, run(2 * FEW)?, run(3 * FEW)?];
     if !is_near(&later(&short, &middle, 3 * FEW), &long) {
         return Ok(None);
     }
