@@ -234,6 +234,7 @@ def test_quantized_weights_have_scales(quantize: str, bits: float) -> None:
         ({"lora": "16", "loss_dtype": "bf16"}, "amp-bf16 computes the loss in FP32", "fp32"),
         ({"loss_dtype": "bf16"}, "fused kernels compute the loss in FP32", "fp32"),
         ({"loss_dtype": "fp16", "kernels": "eager"}, "logits are in bf16", "bf16"),
+        ({"loss_dtype": "bf16", "kernels": "eager", "precision": "fp32"}, "logits are in fp32", "drop loss_dtype"),
         ({"dora": True}, "needs adapters", "lora"),
         ({"modules_to_save": ["lm_head"]}, "names modules that are trained beside adapters", "lora"),
         ({"lora": "16", "modules_to_save": ["lm_heads"]}, "'lm_heads' is no module of llama-3-8b", "lm_head"),

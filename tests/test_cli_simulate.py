@@ -486,6 +486,10 @@ def test_a_straggler_is_one_of_the_ranks():
     assert paceline.simulate(TINY, workers=16, strategy="ring", stragglers={13: 2}) == same
     with pytest.raises(paceline.InvalidArgumentError, match="unknown option 'straggler'\n  try: stragglers"):
         paceline.simulate(TINY, workers=16, straggler={13: 2})
+    with pytest.raises(
+        paceline.InvalidArgumentError, match=r"^stragglers: a rank .*'3-4'\n  try: stragglers='13:1\.2'"
+    ):
+        paceline.simulate(TINY, workers=16, stragglers={"3-4": 2})
     with pytest.raises(paceline.InvalidArgumentError, match=r"^stragglers: .*0\.01-1000, not '0'"):
         paceline.simulate(TINY, workers=16, stragglers={13: 0})
     for wrong, why in (

@@ -406,6 +406,8 @@ def test_a_faster_run_has_causes_of_its_own():
     fp8 = paceline.simulate(LLAMA[0], gpu="h100", gpus=64, sharding="zero3", dtype="fp8")
     actual = answer(*LLAMA, "--measured", f"{fp8.iteration_s}s")
     assert actual["ratio"] < 1 and names(actual)[0] == "lower-precision"
+    actual = answer(*LLAMA, "--measured", f"{result.iteration_s}s", "--attention", "unfused")
+    assert actual["ratio"] < 1 and names(actual)[0] == "flash-attention"
     of_all = f"{64 * result.tokens_per_s_per_gpu:.0f}tokens/s"
     for command in ("compare", "simulate"):
         refused = cli.refused(command, *LLAMA, "--measured", f"{of_all}/GPU")

@@ -61,7 +61,7 @@ def test_real_tokens_are_a_share_of_all(share):
         ({"loss": "sft"}, "unknown value 'sft'"),
         ({"loss": "dpo", "pipeline_parallel": 2, "microbatches": 8}, "is not modeled with stages"),
         ({"real_tokens": 1.5}, "must be a share of the tokens"),
-        ({"real_tokens": 0}, "must be a share of the tokens"),
+        ({"real_tokens": 0}, "must be a share of the tokens.*\n  try: real_tokens=0.6$"),
     ],
 )
 def test_what_contradicts_itself_is_refused(options, message):

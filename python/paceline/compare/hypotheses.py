@@ -541,7 +541,9 @@ def _of_models(question: Question) -> Iterator[Hypothesis]:
         if workload.attention != "efficient" and workload.kernels == "eager":
             # transformers' models have masks of padding.
             yield Hypothesis(
-                _cause("attention-mask"), _of_options(question, attention="efficient"), words="CUTLASS's kernel"
+                _cause("attention-mask"),
+                _of_options(question, attention="efficient"),
+                words="torch's efficient attention",
             )
     if workload.checkpointing != _FULL:
         words = f"full checkpointing instead of {workload.checkpointing}"
@@ -804,6 +806,9 @@ def _faster(question: Question) -> Iterator[Hypothesis]:
     if better is not None:
         words = f"{better} instead of {workload.kernels}"
         yield Hypothesis(_cause("compiled-kernels"), _of_options(question, kernels=better), words=words)
+    if workload.attention in ("unfused", "efficient"):
+        words = f"flash instead of {workload.attention}"
+        yield Hypothesis(_cause("flash-attention"), _of_options(question, attention="flash"), words=words)
     if measured.quantity in (Quantity.STEP, Quantity.STEPS) and (passes := _passes(question)) > 1:
         unit = _unit(f"--measured {passes * question.seconds:.6g}s ({passes} passes are a step)")
         yield Hypothesis(unit, lambda _: seconds / passes, words="a pass, not a step", is_simulated=False)

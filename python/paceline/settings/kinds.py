@@ -158,23 +158,20 @@ def _typical(least: float, most: float) -> float:
     return min(max(1.0, least), most)
 
 
-def share(least: float, what: str, words: str) -> Kind:
-    """Shares from `least` to 1; `60%` is accepted, too, and 60 is proposed to be 0.6."""
+def share(least: float, what: str, words: str, usual: float) -> Kind:
+    """Shares from `least` to 1; `60%` is accepted, too, and 60 is proposed to be 0.6. `usual`: the one to try else."""
     plain = number(least, 1, f"{what}, {least:g} to 1", words)
 
     def check(value: object) -> float:
         if isinstance(value, str) and value.strip().endswith("%"):
-            try:
+            with suppress(ValueError):
                 value = float(value.strip()[:-1]) / 100
-            except ValueError:
-                return float(plain.check(value))
         try:
             return float(plain.check(value))
         except InvalidArgumentError as error:
             typed = shown(value)
-            if typed.isdecimal() and 1 < int(typed) <= 100:
-                raise InvalidArgumentError(error.reason, remedy=f"{{this={int(typed) / 100:g}}}") from None
-            raise
+            near = int(typed) / 100 if typed.isdecimal() and 1 < int(typed) <= 100 else usual
+            raise InvalidArgumentError(error.reason, remedy=f"{{this={near:g}}}") from None
 
     return replace(plain, check=check)
 
@@ -583,16 +580,15 @@ def _as_typed(parse: Callable[[str], object], example: str) -> Callable[[object]
     return check
 
 
-_SLOWNESS = number(0.01, 1000, "a factor, 0.01-1000", "X", example="1.2 means 20% longer")
+_SLOWNESS = number(0.01, 1000, "a factor, 0.01-1000", "X")
+_ONE_STRAGGLER = "{this=13:1.2} (rank 13 takes 1.2 times as long)"
 _RANK = whole(0, MOST_WORKERS - 1)
 
 
 def _rank_and_factor(word: str) -> tuple[str, str]:
     rank, colon, slowness = word.strip().partition(":")
     if not colon:
-        raise InvalidArgumentError(
-            f"'{word[:80]}' is not RANK:FACTOR", remedy="13:1.2 (rank 13 takes 1.2 times as long)"
-        )
+        raise InvalidArgumentError(f"'{word[:80]}' is not RANK:FACTOR", remedy=_ONE_STRAGGLER)
     return rank, slowness
 
 
@@ -601,13 +597,19 @@ def _stragglers(value: object) -> list[dict[str, Any]]:
     if isinstance(value, list) and all(isinstance(one, dict) for one in value):
         return value
     if not isinstance(value, str | Mapping):
-        raise InvalidArgumentError(f"{shown(value, repr)} is not ranks and factors", remedy="{this=13:1.2}")
+        raise InvalidArgumentError(f"{shown(value, repr)} is not ranks and factors", remedy=_ONE_STRAGGLER)
     made: dict[int, float] = {}
     for rank, slowness in value.items() if isinstance(value, Mapping) else map(_rank_and_factor, value.split(",")):
-        number_of = _RANK.check(rank)
+        try:
+            number_of = _RANK.check(rank)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"a rank {error.reason}", remedy=_ONE_STRAGGLER) from None
         if number_of in made:
             raise InvalidArgumentError(f"rank {number_of} is listed twice", remedy="each rank once")
-        made[number_of] = _SLOWNESS.check(slowness)
+        try:
+            made[number_of] = _SLOWNESS.check(slowness)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(error.reason, remedy=_ONE_STRAGGLER) from None
     return [{"rank": rank, "factor": slowness} for rank, slowness in made.items()]
 
 

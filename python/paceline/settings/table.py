@@ -572,7 +572,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="real_tokens",
-        kind=kinds.share(0.001, "a share of the tokens", "SHARE"),
+        kind=kinds.share(0.001, "a share of the tokens", "SHARE", usual=0.6),
         help="Share of the tokens that are no padding: 0.6, or 60%.",
         default_words="1, packed sequences",
         part="trace",
@@ -598,7 +598,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="lora_dropout",
-        kind=kinds.share(0, "a share of the inputs", "SHARE"),
+        kind=kinds.share(0, "a share of the inputs", "SHARE", usual=0.05),
         help="With --lora: dropout before adapters, of which each keeps its own input: 0.05.",
         default_words="0",
         part="trace",

@@ -33,7 +33,7 @@ _WITHIN = re.compile(r"(?<=[-_])(?:coder|math|instruct|chat|vl)[-_](?=\d)", re.I
 _OF_IMAGES = re.compile(r"(?:^|[-_])(?:vl|vision)(?:[-_]|$)", re.IGNORECASE)
 _OTHER_SIZES = re.compile(
     r"\d*x?\d+(?:\.\d+)?[bm]|a\d+(?:\.\d+)?b|\d+e|mini|small|tiny|nano|medium|large|xl+|lite|flash|air|pro|moe|pruned"
-    r"|draft|eagle\d*|medusa|minitron|multimodal|omni|audio|vision|plus|max|turbo|upscaled|hybrid",
+    r"|draft|eagle\d*|medusa|minitron|multimodal|omni|audio|vision|plus|max|turbo|upscaled|hybrid|mamba2?",
     re.IGNORECASE,
 )
 """Words beside the name of a built-in model that tell of other sizes."""

@@ -465,7 +465,9 @@ def _is_wide(dtype: str | None, model: Model, recipe: Recipe, precision: str, ke
         )
     if dtype != precision:
         raise InvalidArgumentError(
-            f"logits are in {precision}", setting="loss_dtype", remedy=f"{{this={precision}}}, or {{this=fp32}}"
+            f"logits are in {precision}",
+            setting="loss_dtype",
+            remedy="drop {this}" if precision == "fp32" else f"{{this={precision}}}, or {{this=fp32}}",
         )
     return False
 
@@ -631,6 +633,7 @@ def split_word(text: str) -> tuple[str, dict[str, Any]]:
     options: dict[str, Any] = {"gpu": gpu}
     for pair in pairs.split(",") if colon else []:
         option, equals, value = pair.partition("=")
+        option = option.replace("-", "_")  # As it is on the command line.
         if option not in _IN_WORDS or not (equals and value):
             raise InvalidArgumentError(
                 f"'{text[:80]}': unknown option '{pair[:40]}'",
