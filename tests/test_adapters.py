@@ -556,3 +556,53 @@ def test_scores_of_unfused_attention_are_bounded_where_a_model_says_so() -> None
     names = [[it.name for it in operators_of(one, made.setting).forward] for one in (layer, free)]
     assert len(names[0]) - len(names[1]) == 3 and "tanh" in names[0]
     assert not any(it.name == "tanh" for it in operators_of(layer, replace(made.setting, attention="flash")).forward)
+
+
+@pytest.mark.parametrize("quantize", ["nf4", "nf4-double", "int8"])
+def test_bitsandbytes_leaves_experts_in_one_tensor_as_they_are(quantize: str) -> None:
+    plain = workload("gpt-oss-20b@h100", lora="16:attention")
+    wide = workload("gpt-oss-20b@h100", lora="16:attention", quantize=quantize)
+    narrow = workload("unsloth/gpt-oss-20b-unsloth-bnb-4bit@h100", lora="16:attention")
+    tensors = {one.name: one for one in wide.model.tensors()}
+    assert all(wide.held_bytes(one) == 2 * one.size for one in tensors.values() if one.is_of_experts)
+    assert any(wide.held_bytes(one) < 2 * one.size for one in tensors.values() if not one.trains)
+    held = [sum(map(one.held_bytes, one.model.tensors())) for one in (plain, wide, narrow)]
+    assert held[0] > held[1] > 3 * held[2]
+    assert any("experts that are not quantized, 38.2 GB" in note for note in wide.model.notes)
+    assert not any("experts" in note for note in (*plain.model.notes, *narrow.model.notes))
+
+
+def test_experts_that_few_bits_hold_are_converted_and_others_are_not() -> None:
+    options = {"lora": "16:attention", "seq": 1024}
+    plain, wide, narrow = (
+        workload(word, **options, **held)
+        for word, held in (
+            ("gpt-oss-20b@h100", {}),
+            ("gpt-oss-20b@h100", {"quantize": "nf4"}),
+            ("unsloth/gpt-oss-20b-unsloth-bnb-4bit@h100", {}),
+        )
+    )
+    assert plain.forward_s < wide.forward_s < narrow.forward_s
+
+
+def test_what_transformers_5_does_with_experts_is_said() -> None:
+    [note] = [one for one in workload("qwen3-30b-a3b@h100", lora="8", quantize="nf4").model.notes if "experts" in one]
+    assert "experts in nf4, too, 16.3 GB" in note and note.endswith("does not quantize: 58.0 GB")
+    assert not any("experts" in one for one in workload("llama-3-8b@h100", lora="8", quantize="nf4").model.notes)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options", "words"),
+    [
+        ("a100", {}, "not on A100"),
+        ("h100", {"lora": "8"}, "vllm-flash-attn3"),
+        ("h100", {}, ""),
+        ("a100", {"attention": "flash"}, ""),
+        ("b200", {"kernels": "transformer-engine"}, ""),
+    ],
+)
+def test_attention_with_sinks_is_an_assumption(gpu: str, options: dict[str, object], words: str) -> None:
+    result = find_workload(f"gpt-oss-20b@{gpu}", **options)
+    assert result is not None
+    notes = [one for one in result.model.notes if "attention sinks" in one]
+    assert len(notes) == bool(words) and all(words in one for one in notes)

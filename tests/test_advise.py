@@ -771,6 +771,10 @@ def test_instances_are_paid_for_whole():
     assert (one["rented_gpus"], eight["rented_gpus"]) == (8, 8)
     hours = 1e9 / one["tokens_per_s_per_gpu"] / 3600
     assert one["cost_of_tokens"] == pytest.approx(8 * one["price_per_gpu_hour"] * hours)
+    text = call(*words, "1,8")
+    assert "\n* rented whole: 8 GPUs\n" in text
+    rows = [line for line in text.splitlines() if re.match(r" +[18]  ", line)]
+    assert [" * " in row for row in rows] == [row.startswith("   1") for row in rows]
     assert "gpu_8x_b200_sxm6, rented whole: 8 GPUs)" in " ".join(call(*words, 1).split())
     given = advice(*words, 1, "--price", 2)["best"]
     assert given["cost_of_tokens"] == pytest.approx(2 * hours)
@@ -809,3 +813,11 @@ def test_what_is_needed_and_what_can_be_allocated_are_compared_and_summed():
     assert sum(float(size) for size, besides in parts if not besides) == pytest.approx(float(said[1]), abs=0.15)
     alone = " ".join(cli.output("simulate", *words).split())
     assert re.search(r"does not fit, [\d.]+ GB to allocate per GPU, and ([\d.]+) of 5.0 GB can be", alone)[1] == said[2]
+
+
+def test_batches_are_of_whole_pairs():
+    words = ("llama-3.2-1b", "--gpu", "h100", "--gpus", 4, "--lora", 8, "--loss", "dpo", "--checkpointing", "full")
+    assert all(row["batch"] % 2 == 0 for one in advice(*words)["gpus"] for row in one["rows"])
+    assert all(row["batch"] % 2 == 0 for one in advice(*words, "--global-batch", 24)["gpus"] for row in one["rows"])
+    assert "3 of each of 4 ranks are no multiple" in cli.said("advise", *words, "--global-batch", 12, code=2)
+    assert cli.said("advise", *words, "--batch", 1, code=2).endswith("try: --batch 2")

@@ -213,6 +213,13 @@ def test_the_longest_sequence_is_of_one_text_model() -> None:
     assert "a command for each" in cli.said(*words, "1024,2048", "--gpus", 1, code=2)
 
 
+def test_changes_lengthen_a_short_sequence() -> None:
+    words = ("simulate", "llama-3-8b", "--gpu", "rtx-4090", "--gpus", 1, "--lora", 16, "--seq", "max")
+    [result] = data(*words, "--strategy", "native")
+    assert 0 < result["longest_seq"] < 1024 and result["sharded"]["fits"]
+    assert result["fits_with"] and all(one["longest_seq"] > result["longest_seq"] for one in result["fits_with"])
+
+
 def test_options_keep_their_spelling(tmp_path: Path) -> None:
     config = tmp_path / "my config.json"
     shape = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 14336}

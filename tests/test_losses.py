@@ -56,6 +56,7 @@ def test_real_tokens_are_a_share_of_all(share):
     ("options", "message"),
     [
         ({"loss": "dpo", "batch": 3}, "dpo compares 2 sequences, of which a batch of 3 is no multiple"),
+        ({"loss": "dpo", "batch": 1}, "dpo compares 2 sequences, of which a batch of 1 is no multiple"),
         ({"loss": "PPO"}, "'PPO' generates samples in each step, which is not forecast"),
         ({"loss": "online_dpo"}, r"generates samples .*\n.*lm.*one of lm, dpo, kto"),
         ({"loss": "sft"}, "unknown value 'sft'"),

@@ -1291,3 +1291,25 @@ def test_values_that_a_script_leaves_open_are_said_first(tmp_path):
     path = written(tmp_path, "train.sh", MEGATRON.replace("--seq-length 8192", "--seq-length $7"))
     said = cli.call("simulate", path, "--gpu", "h100", "--seq", 2048).stderr
     assert "train.sh: has no values of --seq-length $7: give options" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("fields", "attention", "is_assumed"),
+    [
+        ("", "unfused", True),
+        ("attn_implementation: eager", "unfused", False),
+        ("flash_attention: true", "flash", False),
+    ],
+)
+def test_attention_with_sinks_is_eager_unless_another_is_named(tmp_path, fields, attention, is_assumed):
+    text = f"base_model: openai/gpt-oss-20b\nmicro_batch_size: 1\nadapter: lora\nlora_r: 8\n{fields}\n"
+    reading = trainers.read(written(tmp_path, "sinks.yml", text), {})
+    assert reading.options["attention"] == attention
+    assert any("attention sinks" in one.words for one in reading.assumptions) is is_assumed
+
+
+@pytest.mark.parametrize(("model", "fate"), [("Qwen/Qwen3-30B-A3B", "read"), ("openai/gpt-oss-20b", "not forecast")])
+def test_quantized_experts_are_those_of_a_forecast(tmp_path, model, fate):
+    text = f"base_model: {model}\nmicro_batch_size: 1\nadapter: qlora\nlora_r: 8\nload_in_4bit: true\n"
+    reading = trainers.read(written(tmp_path, "experts.yml", f"{text}quantize_moe_experts: true\n"), {})
+    assert fates(reading)["quantize_moe_experts"][0] == fate

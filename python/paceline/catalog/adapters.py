@@ -194,7 +194,8 @@ def is_quantized(tensor: Tensor) -> bool:
     The frozen copy of a module that is trained has as many bits as the trained one.
     """
     is_product = tensor.is_of_experts or linear_name(tensor) is not None
-    return not tensor.trains and tensor.active > 0 and len(tensor.shape) >= 2 and is_product
+    is_held = not tensor.trains and tensor.active > 0 and not tensor.unquantized
+    return is_held and len(tensor.shape) >= 2 and is_product
 
 
 def quantized_bytes(tensor: Tensor, quantization: names.Quantization) -> int:
@@ -209,27 +210,38 @@ def adapted_name(tensor: Tensor) -> str | None:
     return _linear_name(f"{stem}.weight") if is_first else None
 
 
-def adapted(model: Model, adapter: Adapter, without: Sequence[str] = ()) -> Model:
+def adapted(model: Model, adapter: Adapter, without: Sequence[str] = (), *, wide_experts: bool = False) -> Model:
     """Return the model with adapters, whose own weights are not trained.
 
     Args:
         model: The model.
         adapter: Its adapters.
         without: Patterns of the names of layers that have none.
+        wide_experts: Whether quantization leaves experts as they are.
 
     Raises InvalidArgumentError for a module that no block has.
     """
-    key = id(model), adapter, tuple(without)
+    key = id(model), adapter, tuple(without), wide_experts
     if key not in _ADAPTED:
         if len(_ADAPTED) >= _MOST_ADAPTED:
             _ADAPTED.clear()
-        _ADAPTED[key] = model, _adapted(model, adapter, without)
+        own = _with_wide_experts(model) if wide_experts else model
+        _ADAPTED[key] = model, _adapted(own, adapter, without)
     return _ADAPTED[key][1]
 
 
-_ADAPTED: dict[tuple[int, Adapter, tuple[str, ...]], tuple[Model, Model]] = {}
+_ADAPTED: dict[tuple[int, Adapter, tuple[str, ...], bool], tuple[Model, Model]] = {}
 _MOST_ADAPTED = 16
 """Searches ask for the same model thousands of times."""
+
+
+def _with_wide_experts(model: Model) -> Model:
+    """Return the model with experts that quantization leaves as they are."""
+    layers = [
+        replace(layer, tensors=tuple(replace(one, unquantized=one.is_of_experts) for one in layer.tensors))
+        for layer in model.layers
+    ]
+    return replace(model, layers=tuple(layers))
 
 
 def _adapted(model: Model, adapter: Adapter, without: Sequence[str]) -> Model:

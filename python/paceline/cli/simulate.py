@@ -181,7 +181,8 @@ def simulate(
     if longest is not None:
         from paceline.forecast.longest import longer as lengthened
 
-        longer = () if longest.tokens else lengthened(whole, longest.context)
+        longer = lengthened(whole, longest.context) if longest.is_short else ()
+        longer = tuple(trial for trial in longer if trial.seq > longest.tokens)
         results = [replace(result, longest_seq=longest.tokens) for result in results]
 
     def proposed(group: Group, result: Result) -> Proposed | None:

@@ -24,6 +24,8 @@ LONGEST = "max"
 """The value of `seq` that asks for it."""
 STEP = 256
 """Tokens of which lengths are multiples: trainers pad to a power of two or to a multiple of 64 to 256."""
+_SHORT = 1024
+"""Tokens below which changes are proposed that lengthen a sequence."""
 _MOST = 4
 """Changes that are made together so that longer sequences fit."""
 _NOTABLE = 1.1
@@ -45,6 +47,11 @@ class Longest:
     def tried(self) -> int:
         """The length to forecast."""
         return self.tokens or self.possible or min(STEP, self.context)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is so short that changes with which longer ones fit are worth their search."""
+        return self.tokens < min(_SHORT, self.context)
 
     @property
     def words(self) -> str:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from paceline.catalog.gpus import all_hardware
 from paceline.catalog.instances import all_instances
+from paceline.catalog.losses import LOSSES
 from paceline.catalog.models.workload import Workload
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
@@ -367,8 +368,8 @@ def _batches(scenario: Scenario) -> Sequence[Settings]:
     in_pipeline = workload is not None and workload.pipeline > 1
     name = "microbatches" if in_pipeline else "accumulate"
     passes = workload.microbatches if workload is not None and in_pipeline else scenario.options.get("accumulate", 1)
-    # Ranks that share samples have a part of each.
-    least = 1 if workload is None else workload.context
+    # Ranks that share samples have a part of each, and a loss compares whole ones.
+    least = 1 if workload is None else max(workload.context, LOSSES[workload.loss].sequences)
     smaller = (batch >> power for power in range(1, batch.bit_length()))
     return [{"batch": own, name: passes * (batch // own)} for own in smaller if own >= least and batch % own == 0]
 

@@ -22,7 +22,7 @@ from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.exchanges import Links, in_whole_groups, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
-from paceline.catalog.models.spec import find_workload, switched_on
+from paceline.catalog.models.spec import check_sequences, find_workload, switched_on
 from paceline.catalog.models.traits import TRANSFORMER_ENGINE
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
@@ -32,7 +32,7 @@ from paceline.catalog.recordings import has_operators, is_of_tensorflow, is_publ
 from paceline.catalog.strategies import (
     Strategy,
 )
-from paceline.errors import InvalidArgumentError, Source
+from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.forecast import sharding, trainer_file
 from paceline.forecast.likeness import Conditions, conditions_of_recording
 from paceline.forecast.trainer_file import Given, TrainerFile
@@ -206,6 +206,12 @@ class Sweep:
                 source=sources["expert_dispatch"],
                 remedy="{expert_parallel=8}, or drop {this}",
             )
+        with naming(sources):
+            for loss, batch in product(
+                each.get("loss", [values.get("loss")]), each.get("batch", [values.get("batch")])
+            ):
+                if loss is not None and batch is not None:
+                    check_sequences(loss, batch)
         return cls(workloads, values, sources, given_by, others, timeline, plot, one_strategy, file, each, typed)
 
     @property

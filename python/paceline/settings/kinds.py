@@ -309,7 +309,7 @@ def longest_refused() -> InvalidArgumentError:
     return InvalidArgumentError(
         "max is for paceline simulate, which finds the longest sequence that fits",
         setting="seq",
-        remedy="{this=4096}, or paceline simulate",
+        remedy="{this=4096}, or paceline simulate MODEL … {this=max}",
     )
 
 

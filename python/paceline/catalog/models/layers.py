@@ -35,6 +35,8 @@ class Tensor:
     """Share of it that a token uses: below 1 for experts."""
     trains: bool = True
     """Whether it has a gradient."""
+    unquantized: bool = False
+    """Whether quantization leaves it as it is."""
 
     @property
     def is_of_experts(self) -> bool:
@@ -199,7 +201,7 @@ class Layer:
         """A number that layers share which differ only in their names, as those of most blocks do."""
         alike = replace(self, name="", tensors=(), shared=(), block="block" * bool(self.block))
         own, shared = (
-            tuple((tensor.shape, tensor.trains, tensor.active) for tensor in tensors)
+            tuple((tensor.shape, tensor.trains, tensor.active, tensor.unquantized) for tensor in tensors)
             for tensors in (self.tensors, self.shared)
         )
         if len(_KINDS) >= _MOST_KINDS:

@@ -862,7 +862,9 @@ class _Module:
     def _grouped(self, rows: Value, groups: int, outer: int, name: str) -> Value:
         """Multiply rows by the weights of their experts, and by their adapters if they have some."""
         tape, setting, adapter = self.tape, self.setting, self.setting.adapter
-        out = self._grouped_products(rows, groups, outer, held=self.stream, quantization=setting.quantization)
+        is_wide = any(one.unquantized for one in self.layer.tensors)
+        quantization = None if is_wide else setting.quantization
+        out = self._grouped_products(rows, groups, outer, held=self.stream, quantization=quantization)
         if adapter is None or not _is_among((f"experts.{name}",), self.adapted):
             return out
         base, tape.is_frozen = (tape.is_frozen, tape.autocast), False

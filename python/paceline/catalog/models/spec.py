@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from paceline._internal.nearest import nearest
-from paceline._internal.units import binary_count, watts
+from paceline._internal.units import binary_count, memory, watts
 from paceline.catalog import names
-from paceline.catalog.adapters import Adapter, adapted, frozen, parse_adapter
+from paceline.catalog.adapters import Adapter, adapted, frozen, parse_adapter, quantized_bytes
 from paceline.catalog.builtin_names import built_in_trace, trace_names
 from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.catalog.losses import LOSSES
 from paceline.catalog.models.checkpoints import checkpoint_of
 from paceline.catalog.models.config import Config, read_config
-from paceline.catalog.models.exchanges import Links
+from paceline.catalog.models.exchanges import Links, element_bytes
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.layers import Model
 from paceline.catalog.models.names import resolve, unknown_model
@@ -245,6 +245,11 @@ def workload_of(  # noqa: PLR0917
     moved = Offload() if offload is None else _offload(offload, chosen, hardware, pipeline_parallel or 1)
     recomputed = _one_of(checkpointing or "none", get_args(names.Checkpointing), "checkpointing")
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
+    wide_experts, note_on_experts = _experts(config, model, held, 4 if recipe.is_upcast else element_bytes(computed))
+    note_on_sinks = _of_sinks(model, hardware, kernels) if attention is None else ""
+    if note_on_experts or note_on_sinks:
+        config = replace(config, notes=(*config.notes, *filter(None, (note_on_experts, note_on_sinks))))
+        model = model_of(config, seq)
     if held is not None and max(tensor, expert_parallel or 1) > 1:
         raise InvalidArgumentError(
             "needs whole weights on a GPU: bitsandbytes and GPTQ do not divide theirs",
@@ -252,7 +257,7 @@ def workload_of(  # noqa: PLR0917
             remedy=f"drop {'' if note else '{this}, or '}{{tensor_parallel}} and {{expert_parallel}}",
         )
     if adapter is not None:
-        model = adapted(model, adapter, without=freeze or ())
+        model = adapted(model, adapter, without=freeze or (), wide_experts=wide_experts)
     elif freeze:
         model = frozen(model, freeze)
     _check_parallel(model, hardware, tensor, pipeline, microbatches=microbatches, parts=virtual_stages)
@@ -305,6 +310,25 @@ def workload_of(  # noqa: PLR0917
     )
 
 
+_OF_SINKS = "kernels-community/vllm-flash-attn3"
+_SINKS = "Assumed flash attention, which transformers has for {name}'s attention sinks on Hopper alone"
+"""The kernels of attention that it loads for them are FlashAttention 3's:
+https://github.com/huggingface/transformers/issues/43120. Its SDPA has no sinks."""
+
+
+def _of_sinks(model: Model, hardware: Hardware, kernels: str) -> str:
+    """Return a note where transformers' attention may not be the assumed one, as with sinks; empty for others."""
+    has_sinks = any(layer.form.block is not None and layer.form.block.sinks for layer in model.layers)
+    if not has_sinks or hardware.is_cpu or kernels == TRANSFORMER_ENGINE:
+        return ""
+    words = _SINKS.format(name=model.name)
+    if hardware.architecture != "hopper":
+        return f"{words}, and not on {hardware.title}: there transformers' is eager (attention unfused)"
+    if kernels in ("eager", "compiled"):
+        return f"{words}, with attn_implementation {_OF_SINKS}; else it is eager (attention unfused)"
+    return ""
+
+
 def _graphs(hardware: Hardware, *, wanted: bool, is_offloaded: bool) -> bool:
     """Return whether blocks are CUDA graphs. Raises InvalidArgumentError where they cannot be."""
     if wanted and hardware.is_cpu:
@@ -341,6 +365,7 @@ def _adapter(text: str | None, saved: Sequence[str], *, dora: bool, dropout: flo
         raise error.at("lora") from None
 
 
+_OF_BITSANDBYTES = ("nf4", "nf4-double", "int8")
 _COMPUTE_DTYPE = (
     "Assumed bnb_4bit_compute_dtype={}: without it and without autocast, bitsandbytes multiplies in FP32, several "
     "times as slowly (precision fp32)"
@@ -351,6 +376,37 @@ _UNCONVERTED = (
     "prepare_model_for_kbit_training alone they are in FP32 (precision upcast-{})"
 )
 """axolotl converts them back (loaders/model.py), TRL all but norms (`peft_module_casting_to_bf16`)."""
+
+
+_FUSED = ("gpt_oss",)
+"""Types of models whose experts are in one tensor in each version of transformers that has them.
+
+bitsandbytes replaces `nn.Linear` alone, and leaves such tensors as they are:
+https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1849.
+"""
+_WIDE_EXPERTS = (
+    "Assumed experts that are not quantized, {wide}: bitsandbytes quantizes linear layers, and {name} has its experts "
+    "in one tensor; a checkpoint that has them in 4 bits ends with bnb-4bit (unsloth/gpt-oss-20b-unsloth-bnb-4bit)"
+)
+_NARROW_EXPERTS = (
+    "Assumed experts in {held}, too, {narrow}, as transformers 4 has them for most models, and axolotl with "
+    "quantize_moe_experts; transformers 5 has them in one tensor, which bitsandbytes does not quantize: {wide}"
+)
+
+
+def _experts(config: Config, model: Model, held: names.Quantization | None, size: int) -> tuple[bool, str]:
+    """Return whether bitsandbytes leaves a mixture's experts as they are, and a note on that; empty if it has none.
+
+    `size`: bytes of a parameter that is not quantized.
+    """
+    experts = [one for one in model.tensors() if one.is_of_experts] if held in _OF_BITSANDBYTES else []
+    checkpoint = checkpoint_of(config) if experts else None
+    if held is None or not experts or (checkpoint is not None and checkpoint.quantization is not None):
+        return False, ""
+    is_wide = config.kind in _FUSED
+    wide, narrow = sum(size * one.size for one in experts), sum(quantized_bytes(one, held) for one in experts)
+    words = _WIDE_EXPERTS if is_wide else _NARROW_EXPERTS
+    return is_wide, words.format(name=model.name, held=held, wide=memory(wide), narrow=memory(narrow))
 
 
 def _of_checkpoint(config: Config, quantize: str | None, adapter: Adapter | None) -> tuple[str | None, str]:
@@ -422,7 +478,6 @@ def _offload(text: str, optimizer: names.Optimizer, hardware: Hardware, stages: 
 def _loss(name: str, model: Model, batch: int, stages: int) -> names.Loss:
     """Return the loss of a name. Raises InvalidArgumentError for one that contradicts the model or the batch."""
     loss: names.Loss = _one_of(name, tuple(LOSSES), "loss")
-    own = LOSSES[loss]
     if loss == "lm":
         return loss
     if model.family == "vit":
@@ -434,13 +489,20 @@ def _loss(name: str, model: Model, batch: int, stages: int) -> names.Loss:
             f"{loss} is not modeled with stages of a pipeline", setting="loss", remedy="drop {pipeline_parallel}"
         )
     # Searches begin with one sequence, for its share of a pair's time.
-    if batch > 1 and batch % own.sequences:
-        raise InvalidArgumentError(
-            f"{loss} compares {own.sequences} sequences, of which a batch of {batch} is no multiple",
-            setting="loss",
-            remedy=f"{{batch={-(-batch // own.sequences) * own.sequences}}}",
-        )
+    if batch > 1:
+        check_sequences(loss, batch)
     return loss
+
+
+def check_sequences(loss: names.Loss, batch: int) -> None:
+    """Raise InvalidArgumentError for a batch without whole comparisons of sequences."""
+    sequences = LOSSES[loss].sequences
+    if batch % sequences:
+        raise InvalidArgumentError(
+            f"{loss} compares {sequences} sequences, of which a batch of {batch} is no multiple",
+            setting="loss",
+            remedy=f"{{batch={-(-batch // sequences) * sequences}}}",
+        )
 
 
 def _is_wide(dtype: str | None, model: Model, recipe: Recipe, precision: str, kernels: str) -> bool | None:

@@ -51,6 +51,11 @@ class Row:
         return self.candidate.global_batch
 
     @property
+    def is_rented_whole(self) -> bool:
+        """Whether more GPUs are paid for than it has: an instance is rented whole."""
+        return self.price is not None and self.price.rented(self.gpus) > self.gpus
+
+    @property
     def kept_per_s(self) -> float:
         """Samples per second of all GPUs that are kept, with failures."""
         assert self.option.result.samples_per_s is not None

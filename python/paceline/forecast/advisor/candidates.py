@@ -139,6 +139,8 @@ class Space:
     batch: int | None = None
     accumulate: int | None = None
     global_batch: int | None = None
+    sequences: int = 1
+    """That the loss compares with each other: batches are multiples."""
     parallel: Sequence[ModelParallel] = (ModelParallel(),)
     gathers: bool = False
     """Whether even one rank gathers its units, as for parameters on the host: simulated as zero3."""
@@ -190,7 +192,7 @@ class Space:
         Raises InvalidArgumentError if the global batch cannot be divided.
         """
         if self.global_batch is None:
-            batch = self.batch or 1
+            batch = self.batch or self.sequences
             if batch > _LARGEST_BATCH:
                 raise InvalidArgumentError(
                     f"must be at most {_LARGEST_BATCH}, not {batch}",
@@ -213,10 +215,20 @@ class Space:
                 remedy=f"--global-batch {near}, or other --gpus",
             )
         own = self.global_batch // groups
+        if own % self.sequences:
+            near = -(-own // self.sequences) * self.sequences * groups
+            raise InvalidArgumentError(
+                f"--global-batch: the loss compares {self.sequences} sequences, of which the {own} of each of {each} "
+                "are no multiple",
+                remedy=f"--global-batch {near}, or other --gpus",
+            )
         sizes = [
             (batch, own // batch)
             for batch in _divisors(own)
-            if own // batch <= _MOST_PASSES and self.batch in (None, batch) and self.accumulate in (None, own // batch)
+            if batch % self.sequences == 0
+            and own // batch <= _MOST_PASSES
+            and self.batch in (None, batch)
+            and self.accumulate in (None, own // batch)
         ]
         if sizes and parallel.virtual > 1:
             # The interleaved schedule takes as many microbatches at a time as there are stages.

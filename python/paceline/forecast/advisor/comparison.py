@@ -323,7 +323,7 @@ def _table(comparison: Comparison, every: Sequence[Line]) -> list[str]:
             units.digits(line.rate),
             units.gigabytes(row.sharded.memory.total_bytes) + (" ~" if row.sharded.is_tight else ""),
             *([advise.how_long(row.seconds(_costed(line.answer)[1]))] if has_total else []),
-            *(["-" if cost is None else units.digits(cost)] if has_cost else []),
+            *(["-" if cost is None else units.digits(cost) + advise.WHOLE * row.is_rented_whole] if has_cost else []),
         ]
 
     def order(line: Line) -> tuple[bool, float]:
@@ -335,6 +335,7 @@ def _table(comparison: Comparison, every: Sequence[Line]) -> list[str]:
         if any(one.row is None and one.least_bytes for one in every)
         else []
     )
+    marks += advise.rented_whole([one.row for one in every if one.row is not None])
     return [*render(columns, [[cells(line) for line in sorted(every, key=order)]]), *marks]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paceline._core import parse_rate
+from paceline.catalog.losses import LOSSES
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.advisor.candidates import CHECKPOINTINGS, OFFLOADED, Candidate, ModelParallel, Space
@@ -85,6 +86,7 @@ class Job:
             batch=values.get("batch"),
             accumulate=values.get("accumulate"),
             global_batch=global_batch or next(iter(batches.values()), None),
+            sequences=1 if values.get("loss") is None else LOSSES[values["loss"]].sequences,
             may_offload="checkpointing" not in values,
             is_divisible=not values.keys() & set(_PARALLEL),
         )

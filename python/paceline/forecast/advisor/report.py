@@ -161,6 +161,7 @@ def table(answer: Answer) -> list[str]:
     ]
     tight = any(row.sharded.is_tight for rows in groups for row in rows)
     marks = [f"~ {TIGHT_LEGEND}"] if tight else []
+    marks += advise.rented_whole([row for rows in groups for row in rows])
     legend = "" if alone else advise.legend([row.candidate for rows in groups for row in rows])
     return [*render(columns, cells), *marks, *(wrapped(legend, width(), "  ") if legend else [])]
 
@@ -202,7 +203,11 @@ def _cells(
         units.digits(result.iteration_s),
         *([] if alone else [units.digits(result.exposed_communication_s, 3)]),
         units.gigabytes(own.memory.total_bytes) + (" ~" if own.is_tight else ""),
-        *([] if not answer.costs.prices else ["-" if cost is None else units.digits(cost)]),
+        *(
+            []
+            if not answer.costs.prices
+            else ["-" if cost is None else units.digits(cost) + advise.WHOLE * row.is_rented_whole]
+        ),
         *([] if alone else [advise.helps(answer, row.option.help)]),
     ]
 

@@ -34,6 +34,18 @@ _SHORT = {
 _CHECKPOINTING = {"none": "no", "offload": "offloaded"}
 
 
+WHOLE = " *"
+"""The mark of a cost for which more GPUs are rented than the job has."""
+
+
+def rented_whole(rows: Sequence[Row]) -> list[str]:
+    """Return the legend of that mark, with the GPUs that are paid for; empty where no row has it."""
+    rented = {row.price.rented(row.gpus) for row in rows if row.price is not None and row.is_rented_whole}
+    return (
+        [f"{WHOLE.strip()} rented whole: {units.listed([f'{one:,}' for one in sorted(rented)])} GPUs"] if rented else []
+    )
+
+
 def headline(answer: Answer) -> tuple[str, Tone]:
     """Return the first line: the best of all that fits, or that nothing does."""
     best, name = answer.best, answer.job.whole.model.name

@@ -62,6 +62,7 @@ def _derive(reading: Reading) -> None:
         if reading.options.get("quantize") == "nf4":
             # axolotl's loader asks bitsandbytes for double quantization.
             reading.take("quantize", "nf4-double", "load_in_4bit")
+    _experts(reading)
     if reading.text("gradient_checkpointing") in ("offload", "offload_disk", "unsloth"):
         reading.take("checkpointing", "offload", "gradient_checkpointing")
     else:
@@ -81,7 +82,23 @@ def _derive(reading: Reading) -> None:
     reading.take("attention", "unfused" if unfused else None, "eager_attention")
     for name in ("flash_attention", "sdp_attention", "xformers_attention", "flex_attention", "s2_attention"):
         if reading.flag(name):
+            reading.take("attention", "flash", name, unless=None if hf_trainer.has_sinks(reading) else "flash")
             reading.known(name, "as a forecast has it")
+    hf_trainer.eager_by_default(reading)
+
+
+def _experts(reading: Reading) -> None:
+    """Take that experts are quantized, too, which is a forecast's assumption except for models that always fuse them.
+
+    axolotl/monkeypatch/moe_quant.py quantizes each parameter of experts with three dimensions.
+    """
+    name = "quantize_moe_experts"
+    if not reading.flag(name):
+        reading.known(name, "without effect")
+    elif hf_trainer.has_sinks(reading):
+        reading.leave(name, "experts in few bits; the name of a checkpoint that has them, NAME-bnb-4bit, says it")
+    else:
+        reading.known(name, "as a forecast has them")
 
 
 def _parallel(reading: Reading) -> None:

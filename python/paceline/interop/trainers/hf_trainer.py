@@ -265,6 +265,7 @@ def _derive(reading: Reading) -> None:
     kernels(reading)
     take_optimizer(reading, "optim", default="" if is_own else "transformers' default")
     attention(reading)
+    eager_by_default(reading)
     lengths = ("max_length", "max_seq_length", "block_size", "model_max_length", "cutoff_len", "max_seq_len")
     reading.take("seq", reading.whole(*lengths), *lengths)
     for parts in (("max_prompt_length", "max_completion_length"), ("source_max_len", "target_max_len")):
@@ -367,8 +368,20 @@ def attention(reading: Reading) -> None:
     if word and word not in ATTENTION:
         reading.leave(name, "an implementation of attention that is not known; --attention says it")
     elif word:
-        reading.take("attention", ATTENTION[word], name, unless="flash")
+        reading.take("attention", ATTENTION[word], name, unless=None if has_sinks(reading) else "flash")
         reading.known(name, "as a forecast's attention")
+
+
+def has_sinks(reading: Reading) -> bool:
+    """Whether a model has attention sinks, for which transformers has no SDPA."""
+    return reading.config is not None and reading.config.fields.get("model_type") == "gpt_oss"
+
+
+def eager_by_default(reading: Reading) -> None:
+    """Take eager attention of a model with attention sinks, where the file names no other."""
+    if has_sinks(reading) and "attention" not in reading.options:
+        words = "eager attention, transformers' default for attention sinks"
+        reading.default("attention", "unfused", words, "--attention flash")
 
 
 def buckets(reading: Reading) -> None:
