@@ -71,7 +71,9 @@ def _derive(reading: Reading) -> None:
     if reading.text("optimizer") in ("muon", "muonclip"):
         reading.take("optimizer", "muon", "optimizer")
     take_optimizer(reading, "optim", default="transformers' default")
-    reading.take("attention", reading.choice(_ATTENTION, "attn_impl"), "attn_impl", unless="flash")
+    unless = None if hf_trainer.has_sinks(reading) else "flash"
+    reading.take("attention", reading.choice(_ATTENTION, "attn_impl"), "attn_impl", unless=unless)
+    hf_trainer.eager_by_default(reading)
     reading.take("seq", reading.whole("max_length"), "max_length")
     kind = reading.text("rlhf_type").lower()
     if kind:
