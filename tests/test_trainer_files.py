@@ -987,7 +987,7 @@ def test_aliases_of_yaml_do_not_multiply(tmp_path):
 
 
 def test_documents_without_an_end_take_no_time():
-    assert dict(arguments("<<A\n" * 50_000 + "python x.py --lr 1")) == {"--lr": 1}
+    assert dict(arguments("<<A\n" * 50_000 + "python x.py --lr 1")) == {"(command)": "x.py", "--lr": 1}
 
 
 def test_shell_scripts():
@@ -1007,7 +1007,7 @@ echo --done
 """
     assert dict(arguments(text)) == {
         **{"--lr": 1e-4, "--bf16": True, "--world-size": 16, "--recompute-modules": ["core_attn", "mlp"]},
-        **{"--name": "two words", "--last": True},
+        **{"--name": "two words", "--last": True, "(command)": "train.py"},
     }
 
 

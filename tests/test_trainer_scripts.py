@@ -1,17 +1,21 @@
 """Shell scripts as trainers' files: branches that variables decide, redirections, Megatron-DeepSpeed's arguments."""
 
+import json
+
+import cli
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.catalog.models.names import resolve
 from paceline.errors import InvalidArgumentError
 from paceline.interop import trainers
 from paceline.interop.trainers.branches import Branches
-from paceline.interop.trainers.shell import OPEN, arguments
+from paceline.interop.trainers.shell import OF_VISIBLE, OPEN, PROGRAM, arguments
 from paceline.interop.trainers.variables import Variables
 
 
 def of(text):
-    return dict(arguments(text))
+    return {name: value for name, value in arguments(text) if name != PROGRAM}
 
 
 def options(folder, text, **given):
@@ -170,3 +174,102 @@ def test_nodes_that_nothing_says_are_as_many_as_degrees_need(tmp_path):
 def test_one_expert_is_none(tmp_path):
     reading = options(tmp_path, MEGATRON_DEEPSPEED.replace("--bf16", "--bf16 --num-experts 1"), workers=16)
     assert "num_experts" not in reading.config.fields
+
+
+COMMON = "--model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2 --output_dir o"
+
+
+@pytest.mark.parametrize(
+    ("command", "loss", "batch"),
+    [
+        ("trl sft", None, 2),
+        ("trl dpo", "dpo", 4),
+        ("trl kto", "kto", 2),
+        ("trl reward", None, 4),
+        ("accelerate launch --num_processes 8 trl/scripts/dpo.py", "dpo", 4),
+        ("accelerate launch -m trl.scripts.kto", "kto", 2),
+        ("python examples/scripts/orpo.py", "orpo", 4),
+        ("torchrun --nproc_per_node 8 train_dpo.py --beta 0.1", "dpo", 4),
+        ("trl dpo --precompute_ref_log_probs", "cpo", 4),
+        ("trl dpo --loss_type ipo", "dpo", 4),
+        ("python train.py --desirable_weight 1.0", "kto", 2),
+        ("python train.py", None, 2),
+    ],
+)
+def test_the_loss_follows_the_command(tmp_path, command, loss, batch):
+    reading = options(tmp_path, f"{command} {COMMON}", workers=8)
+    assert (reading.options.get("loss"), reading.options["batch"]) == (loss, batch)
+    if command.startswith("trl"):
+        assert (reading.options["seq"], reading.options["checkpointing"]) == (1024, "full")
+        assert ("loss_chunks" in reading.options) is (command == "trl sft")
+
+
+def test_generation_of_a_command_is_not_modeled(tmp_path):
+    reading = options(tmp_path, f"trl grpo {COMMON}", workers=8)
+    assert reading.options["seq"] == 768 and "loss" not in reading.options
+    fates = {row.field: row.fate for row in reading.rows(lambda name, value: f"{name} {value}")}
+    assert fates[PROGRAM] == "not forecast"
+
+
+def test_a_file_of_trl_by_its_command(tmp_path):
+    (tmp_path / "c.yaml").write_text("model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 2\n")
+    reading = options(tmp_path, "trl dpo --config c.yaml --output_dir o", workers=8)
+    assert (reading.options["loss"], reading.options["batch"]) == ("dpo", 4)
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0 swift rlhf --rlhf_type dpo --model Qwen/Qwen3-8B", 1),
+        ("CUDA_VISIBLE_DEVICES=0,1 swift sft --tuner_type lora --model Qwen/Qwen3-8B", None),
+        (f"CUDA_VISIBLE_DEVICES=4,5,6,7 trl sft {COMMON}", 4),
+        (f"export CUDA_VISIBLE_DEVICES=0,1\naccelerate launch sft.py {COMMON}", 2),
+        (f"CUDA_VISIBLE_DEVICES=0,1,2,3 accelerate launch --num_processes 2 sft.py {COMMON}", 2),
+        (f"CUDA_VISIBLE_DEVICES=0,1 python train.py {COMMON}", None),
+    ],
+)
+def test_gpus_that_a_script_shows(tmp_path, command, gpus):
+    reading = options(tmp_path, command)
+    assert reading.options.get("workers") == gpus
+    assert (OF_VISIBLE in reading.values) is (gpus is not None and "num_processes" not in command)
+
+
+def test_swift_on_megatron_by_its_command(tmp_path):
+    text = """NPROC_PER_NODE=8 megatron sft --load Qwen3-30B-A3B-Base-mcore --tuner_type lora --lora_rank 8 \\
+      --target_modules all-linear --expert_model_parallel_size 8 --micro_batch_size 1 --global_batch_size 16 \\
+      --max_length 8192"""
+    reading = options(tmp_path, text)
+    assert (reading.trainer.name, reading.config.name) == ("ms-swift", "qwen3-30b-a3b")
+    expected = {"dtype": "bf16", "sharding": "zero1", "lora": "8:all-linear", "seq": 8192, "workers": 8}
+    assert expected.items() <= reading.options.items()
+
+
+def refusal(folder, name, text, *more):
+    (folder / name).write_text(text, encoding="utf-8")
+    result = cli.call("simulate", folder / name, "--gpu", "h100", *more)
+    assert result.exit_code != 0
+    return " ".join(result.stderr.split())
+
+
+def test_refusals_name_the_field_and_what_works(tmp_path):
+    lora = "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: lora\nlora_target: q_prj\n"
+    assert "lora_target: --lora: 'q_prj'" in refusal(tmp_path, "a.yaml", lora, "--gpus", "8")
+    launched = f"accelerate launch --config_file cfg/zero2.yaml --num_processes 8 sft.py {COMMON}"
+    assert "or --sharding zero2" in refusal(tmp_path, "b.sh", launched)
+    unsloth = 'FastLanguageModel.from_pretrained("unsloth/Meta-Llama-3.1-8B-bnb-4bit", load_in_4bit=True)'
+    assert "simulate llama-3.1-8b --lora 16 --quantize nf4" in refusal(tmp_path, "c.py", unsloth)
+    megatron = "pretrain_gpt.py --micro-batch-size 1 --tensor-model-parallel-size 2 --load ckpts/Qwen2.5-7B"
+    assert "--model qwen2.5-7b" in refusal(tmp_path, "d.sh", megatron)
+
+
+def test_badam_is_said_to_be_none(tmp_path):
+    path = tmp_path / "badam.yaml"
+    path.write_text("model_name_or_path: Qwen/Qwen3-8B\nfinetuning_type: full\nuse_badam: true\nbadam_mode: layer\n")
+    assert "BAdam trains one block at a time" in cli.said("simulate", path, "--gpu", "h100", "--gpus", "8")
+    shown = cli.call("simulate", path, "--gpu", "h100", "--gpus", "8", "--json")
+    fields = {row["field"] for row in json.loads(shown.stdout)[0]["file"]["not_forecast"]}
+    assert fields == {"use_badam", "badam_mode"}
+
+
+def test_a_name_of_which_the_hub_has_the_instructed_model_alone():
+    assert resolve("llama-3.3-70b").name == resolve("meta-llama/Llama-3.3-70B-Instruct").name

@@ -155,9 +155,17 @@ class Source:
     of_file: str | None = None
     """Of a value from a trainer's file: its field and the file, empty for the trainer's default; None: it was typed."""
 
+    words: tuple[tuple[str, str], ...] = ()
+    """Words of such a value, each with the place of the field that has it, where several fields make the value."""
+
     def __str__(self) -> str:
         """Its name in messages."""
         return f"{self.where}: {self.name}" if self.where else self.name
+
+    def about(self, reason: str) -> str:
+        """Return its name in a message whose reason may quote the word of one field."""
+        where = next((place for word, place in self.words if f"'{word}'" in reason), "")
+        return f"{where}: {self.name}" if where else str(self)
 
 
 class InvalidArgumentError(PacelineError, ValueError):
@@ -260,7 +268,7 @@ class InvalidArgumentError(PacelineError, ValueError):
 
     def __str__(self) -> str:
         """Context, source or setting, and reason."""
-        name = str(self.source) if self.source is not None else self.setting
+        name = self.source.about(self.reason) if self.source is not None else self.setting
         return ": ".join([*self.context, *([name] if name else []), self.reason])
 
 

@@ -53,6 +53,8 @@ class TrainerFile:
     """That of `FILE@GPU`."""
     model: str = ""
     """The model that was given beside it."""
+    warnings: tuple[str, ...] = ()
+    """About fields that are not modeled and without which the answer is another one."""
     lacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Values by setting that the trainer, or what shards under it, does not have; empty: all but the default."""
 
@@ -132,7 +134,7 @@ class TrainerFile:
 
     @property
     def slips(self) -> list[str]:
-        """Fields that may be a slip, each with what may be meant, and those whose values are variables without one."""
+        """Fields that may be a slip, each with what may be meant, those without a value, and warnings."""
         from paceline.interop.trainers.reading import VARIABLE
 
         slips = [
@@ -143,7 +145,7 @@ class TrainerFile:
         unset = [f"{row.field} {row.value}" for row in self.rows if row.words == VARIABLE]
         if unset:
             slips.append(f"{self.path.name}: has no values of {', '.join(unset)}: give options, or set the variables")
-        return slips
+        return [*slips, *(f"{self.path.name}: {one}" for one in self.warnings)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
@@ -287,7 +289,8 @@ def merge(file: Path | Document, gpu: str, given: Given) -> tuple[Workload, Trai
     assumptions = (*reading.assumptions, *assumed)
     options, lacks = dict(reading.options), reading.lacks
     rows = partial(reading.rows, spelled)
-    return model, TrainerFile(document, reading.trainer.name, rows, assumptions, options, before, gpu, named, lacks)
+    name, warnings = reading.trainer.name, tuple(reading.warnings)
+    return model, TrainerFile(document, name, rows, assumptions, options, before, gpu, named, warnings, lacks)
 
 
 def _model(reading: Reading, given: Given) -> Workload:
@@ -296,9 +299,10 @@ def _model(reading: Reading, given: Given) -> Workload:
     if named is not None:
         return str(named)
     if reading.model is None:
+        remedy = f"{{model={reading.likely_model or 'llama-3.1-8b'}}}"
         for field in reading.model_fields:
-            reading.check_set(field, "{model=llama-3.1-8b}")
-        raise InvalidArgumentError(f"{reading.path!s:.200}: does not name the model", remedy="{model=llama-3.1-8b}")
+            reading.check_set(field, remedy)
+        raise InvalidArgumentError(f"{reading.path!s:.200}: does not name the model", remedy=remedy)
     config = reading.config
     if config is None:
         field = reading.label(reading.model_fields[0]) if reading.model_fields else "the model"
@@ -378,7 +382,7 @@ def _take(reading: Reading, name: str, value: object, given: Given) -> None:
         field = reading.label(fields[0])
         where, of_file = f"{where}: {field}", f"{field} in {reading.path.name:.80}"
     also = f"--{setting.also}" if own.kind == "flag" and setting.also else own.name
-    source = Source(own.kind, also, where, of_file)
+    source = Source(own.kind, also, where, of_file, tuple(_words_of(reading, fields)))
     try:
         checked = setting.check(value, source, place)
     except InvalidArgumentError as error:
@@ -387,6 +391,14 @@ def _take(reading: Reading, name: str, value: object, given: Given) -> None:
         checked = checked[0]
     values[name] = [checked] if name in SWEPT and not setting.kind_of(place).is_list else checked
     given.sources[name] = source
+
+
+def _words_of(reading: Reading, fields: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Yield the words of fields that give one option, each with its place."""
+    for name in fields if len(fields) > 1 else ():
+        value = reading.values.get(name)
+        for one in value if isinstance(value, list) else str(value).split(","):
+            yield str(one).strip()[:80], f"{reading.path!s:.200}: {reading.label(name)}"
 
 
 def _is_known(name: str, value: object, place: str) -> bool:

@@ -231,6 +231,8 @@ def _on_hub() -> dict[str, str]:
             # `gpt2` alone may mean each of several.
             if sum(_key(other).startswith(_key(bare)) for other in built_in_configs()) < 2:
                 by_name.setdefault(bare, name)
+                # `llama-3.3-70b`, of which the hub has the instructed one alone.
+                by_name.setdefault(bare.removesuffix("-instruct"), name)
     return by_name
 
 

@@ -24,7 +24,7 @@ _OF_HUB = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """The rule of `huggingface_hub.utils.validate_repo_id`, with an owner."""
 _VARIANTS = re.compile(
     r"[-_.](?:instruct|chat|it|pt|hf|base|bf16|fp16|fp8|awq|gptq(?:-int[48])?|int[48]"
-    r"|(?:unsloth-)?bnb-4bit|4bit|8bit|2507|v0\.\d|cased|uncased)$",
+    r"|(?:unsloth-)?bnb-4bit|4bit|8bit|mcore|2507|v0\.\d|cased|uncased)$",
     re.IGNORECASE,
 )
 """Words after a name that change no sizes: how a model was trained further, or how its weights are held."""
@@ -40,6 +40,11 @@ _OTHER_SIZES = re.compile(
 _OWNERS = re.compile(r"^(?:meta|mistralai)-(?=llama|mistral|codellama)", re.IGNORECASE)
 _FILES = ("config.json", "transformer/config.json")
 """Of a folder: of transformers' models, and of diffusers' pipelines, of which the transformer is trained."""
+_LOADING = re.compile(
+    r"Fast(?:Language|Vision)?Model\.from_pretrained\((?:\s*(?:model_name\s*=\s*)?[\"']([\w./-]{1,150})[\"'])?"
+)
+"""Of a script that trains by Unsloth, with the model's name."""
+_LARGEST_SCRIPT = 1 << 20
 _LARGEST_REFERENCE = 1000
 _MOST_WORDS, _MOST_FOLDERS = 16, 8
 
@@ -93,11 +98,18 @@ def unknown_model(text: str) -> InvalidArgumentError:
 
 def of_script(path: Path) -> InvalidArgumentError:
     """Return the error about a script in Python in the place of a workload."""
-    return InvalidArgumentError(
-        f"{path!s:.200}: is a script in Python",
-        remedy=f"paceline record -o mine.json -- python {path!s:.80} (then simulate mine.json), or the shell script or "
-        "configuration file that it is launched with",
-    )
+    ways = f"paceline record -o mine.json -- python {path!s:.80} (then simulate mine.json), or "
+    try:
+        match = _LOADING.search(read_small(path, _LARGEST_SCRIPT))
+    except (OSError, ValueError, InvalidArgumentError):
+        match = None
+    if match is not None:
+        config = None if match[1] is None else _variant(match[1])
+        name = "MODEL" if config is None else config.name
+        ways += f"without it: paceline simulate {name} --lora 16 --quantize nf4"
+    else:
+        ways += "the shell script or configuration file that it is launched with"
+    return InvalidArgumentError(f"{path!s:.200}: is a script in Python", remedy=ways)
 
 
 def _is_of_hub(text: str) -> bool:

@@ -6,15 +6,18 @@ axolotl and LLaMA-Factory share much of it. The recipe of precision follows the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from paceline._internal.nearest import nearest
+from paceline.catalog.losses import GENERATING
 from paceline.catalog.models.checkpoints import checkpoint_of
 from paceline.catalog.recipes import COMPUTED
 from paceline.interop.trainers import deepspeed, fsdp, launch
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import AUTO, Reading, Trainer
+from paceline.interop.trainers.shell import PROGRAM
 from paceline.interop.trainers.words import (
     AUTOCAST,
     DTYPES,
@@ -236,8 +239,11 @@ _CHUNK = 256
 
 
 def _derive(reading: Reading) -> None:
-    is_trl = any(name in _OF_TRL for name in reading.values)
     is_own = reading.trainer in LAUNCHED
+    method = trained(reading.program)
+    if not method and reading.has("desirable_weight", "undesirable_weight"):
+        method = "kto"
+    is_trl = any(name in _OF_TRL for name in reading.values) or (not is_own and is_of_trl(reading.program, method))
     of_model = ("model_name_or_path", "model_id", "model_name")
     reading.name_model(reading.text(*of_model), *of_model)
     take_gpus(reading)
@@ -271,6 +277,8 @@ def _derive(reading: Reading) -> None:
     for parts in (("max_prompt_length", "max_completion_length"), ("source_max_len", "target_max_len")):
         if "seq" not in reading.options and None not in (tokens := [reading.whole(one) for one in parts]):
             reading.take("seq", sum(filter(None, tokens)), *parts)
+    if method in GENERATING:
+        _completions(reading)
     if is_trl and "seq" not in reading.options and reading.values.get("max_length", "") is not None:
         reading.default("seq", 1024, "sequences of 1,024 tokens, TRL's default", "--seq N")
     if reading.flag("activation_offloading"):
@@ -280,8 +288,8 @@ def _derive(reading: Reading) -> None:
         _in_fp32(reading, f"parameters in FP32, {whose}")
     quantized(reading)
     buckets(reading)
-    loss(reading)
-    if is_trl:
+    loss(reading, method)
+    if is_trl and method in ("", "sft"):
         _chunks(reading)
     packing(reading, "packing")
 
@@ -391,25 +399,86 @@ def buckets(reading: Reading) -> None:
         reading.take("bucket_size", f"{size}MiB", "ddp_bucket_cap_mb")
 
 
+_METHODS = {
+    **dict.fromkeys(("sft", "dpo", "kto", "orpo", "cpo", "simpo", "bco", "prm"), ""),
+    **{"reward": "rm", "rm": "rm", "rewards": "rm"},
+    **{"online": "online-dpo", "nash": "nash-md", "dppo": "ppo"},
+}
+"""Words in the name of a script, and the method where it is called otherwise."""
+_OF_SCRIPT = re.compile(r"(?:^|[/.])(?:trl|examples)[/.]scripts[/.]|(?:^|/)run_sft\.py$")
+"""In the path or module of TRL's own scripts, and of the alignment handbook's."""
+_PROMPT, _COMPLETION = 512, 256
+"""Tokens by default where completions are sampled: trl/trainer/grpo_config.py."""
+
+
+def trained(program: str) -> str:
+    """Return the method that a command of TRL's or a script's name tells: `dpo`, `rm`, `sft`; empty if none.
+
+    `trl kto`, `trl/scripts/reward.py`, `train_dpo.py`, `-m trl.scripts.dpo`.
+    """
+    name = program.removeprefix("trl ").rpartition("/")[2].removesuffix(".py").rpartition(".")[2].lower()
+    words = re.split(r"[^a-z]+", name)
+    methods = [_METHODS.get(one) or one for one in words if one in _METHODS or one in GENERATING]
+    sampled = [one for one in methods if one in GENERATING]
+    methods = sampled[:1] or list(dict.fromkeys(methods))
+    return methods[0] if len(methods) == 1 else ""
+
+
+def is_of_trl(program: str, method: str) -> bool:
+    """Return whether a script is TRL's, or trains by a method for which transformers' arguments are TRL's."""
+    return program.startswith("trl ") or (bool(method) and (method != "sft" or bool(_OF_SCRIPT.search(program))))
+
+
+def _completions(reading: Reading) -> None:
+    """Take the tokens of a prompt and its completion where the file says one of them, or neither."""
+    names = ("max_prompt_length", "max_completion_length")
+    if "seq" in reading.options:
+        return
+    prompt, completion = (reading.whole(one) for one in names)
+    words = f"prompts of {prompt or _PROMPT} tokens and completions of {completion or _COMPLETION}, TRL's defaults"
+    reading.assume(words, "--seq N", "seq")
+    reading.take("seq", (prompt or _PROMPT) + (completion or _COMPLETION), *names)
+
+
 _OF_TOKENS = ("nll", "chunked_nll", "dft")
 """TRL's losses of supervised fine-tuning."""
+_BEFORE = "precompute_ref_log_probs"
+_OF_REFERENCE = ("ref_model*", _BEFORE)
 _GENERATING = ("num_generations", "max_completion_length", "use_vllm", "vllm_mode", "lmbda")
 """Arguments of TRL's trainers that sample completions (GRPO, RLOO, GKD)."""
 
 
-def loss(reading: Reading) -> None:
-    """Take DPO, where its own arguments say that it is; what generates samples is not modeled."""
+def loss(reading: Reading, method: str = "") -> None:
+    """Take the loss of a method, or DPO, where its own arguments say that it is.
+
+    What generates samples is not modeled.
+    """
     generating = [name for name in _GENERATING if reading.has(name)]
     for name in generating:
         reading.leave(name, "generation of samples, as in GRPO")
-    if reading.value("loss_type") in _OF_TOKENS:
+    if method == "sft":
         reading.known("loss_type", "of tokens")
-    elif not generating and reading.has("beta", "max_prompt_length", "ref_model*", "rpo_alpha"):
-        if not reading.has("loss_type", "max_prompt_length", "ref_model*", "rpo_alpha"):
+    elif method in GENERATING:
+        reading.leave(reading.show_program(), f"generation of samples, as in {method.upper()}; forecast is the update")
+    elif method and method != "dpo":
+        kind = method if method != "cpo" or reading.value("loss_type") != "simpo" else "simpo"
+        named = reading.show_program() if reading.program else "desirable_weight"
+        take_loss(reading, kind, named, "undesirable_weight", "loss_type")
+    elif reading.value("loss_type") in _OF_TOKENS:
+        reading.known("loss_type", "of tokens")
+    elif not generating and (method or reading.has("beta", "max_prompt_length", "rpo_alpha", *_OF_REFERENCE)):
+        if not method and not reading.has("loss_type", "max_prompt_length", "rpo_alpha", *_OF_REFERENCE):
             reading.assume("DPO, of whose arguments beta is one", "--loss NAME")
         kind = reading.value("loss_type")
-        known = LOSSES.get(str(kind[0] if isinstance(kind, list) and kind else kind or "sigmoid").lower())
-        take_loss(reading, known or "dpo", "beta", "loss_type", "max_prompt_length", "rpo_alpha")
+        known = LOSSES.get(str(kind[0] if isinstance(kind, list) and kind else kind or "sigmoid").lower()) or "dpo"
+        own = (reading.show_program(),) if method else ()
+        fields = (*own, "beta", "loss_type", "max_prompt_length", "rpo_alpha")
+        if known == "dpo" and reading.flag(_BEFORE):
+            # As many passes as CPO, which has no reference.
+            take_loss(reading, "cpo", *fields, _BEFORE)
+            reading.assume("passes as of CPO: those of the reference are before training", "--loss dpo")
+        else:
+            take_loss(reading, known, *fields)
 
 
 def packing(reading: Reading, *names: str) -> None:
@@ -423,8 +492,10 @@ def packing(reading: Reading, *names: str) -> None:
 def _recognizes(values: Values) -> bool:
     names = set(as_fields(values)[0])
     trained = {"num_train_epochs", "max_steps", "lr_scheduler_type", "optim", "logging_steps", "save_strategy"}
+    is_of_command = str(values.get(PROGRAM, "")).startswith("trl ") and "--config" not in values
     return bool(
         names & {"per_device_train_batch_size", "per_gpu_train_batch_size"}
+        or (is_of_command and "model_name_or_path" in names)
         or ({"gradient_accumulation_steps", "output_dir"} <= names and names & trained)
     )
 

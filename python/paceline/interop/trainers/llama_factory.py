@@ -39,6 +39,8 @@ _DEGREES = {
     "expert_parallel": "expert_model_parallel_size",
 }
 """Fields of its trainer on Megatron-LM, which has that one's kernels."""
+_IN_PARTS = {"badam": "BAdam", "galore": "GaLore", "apollo": "APOLLO"}
+"""Optimizers of few states that are not modeled, by their switch `use_NAME`."""
 _OF_SAME_SIZE = ("hqq", "eetq")
 """Methods whose weights are as large as bitsandbytes' of as many bits."""
 
@@ -114,6 +116,17 @@ def _tuning(reading: Reading, *, autocast: bool) -> None:
     kind = _kind(reading)
     if kind in ("freeze", "oft"):
         reading.leave("finetuning_type", f"{kind}; --freeze says which layers are not trained")
+    for name, title in _IN_PARTS.items():
+        if reading.flag(f"use_{name}"):
+            for field in (one for one in reading.values if one.startswith(f"{name}_")):
+                reading.leave(field, f"a value of {title}")
+    if reading.flag("use_badam"):
+        reading.leave("use_badam", "BAdam, which trains one block at a time; forecast is full training")
+        reading.assume("all blocks trained at once, as BAdam is not modeled", "--freeze PATTERN is the nearest")
+        reading.warnings.append(
+            "use_badam is not modeled: BAdam trains one block at a time, and the forecast is of full training, with "
+            "more memory; the nearest is --freeze with the blocks that are not trained"
+        )
     bits = reading.choice(_QUANTIZED, "quantization_bit")
     method = reading.text("quantization_method") or "bnb"
     if bits is not None and kind != "lora":

@@ -11,6 +11,7 @@ import math
 from paceline.interop.trainers import deepspeed, hf_trainer, megatron, nemo
 from paceline.interop.trainers.document import Values
 from paceline.interop.trainers.reading import Reading, Trainer
+from paceline.interop.trainers.shell import PROGRAM
 from paceline.interop.trainers.words import (
     DTYPES,
     NO_BITSANDBYTES,
@@ -139,7 +140,9 @@ def _adapters(reading: Reading, default: str, *, autocast: bool, prefix: str = "
 
 
 def _derive_megatron(reading: Reading) -> None:
-    reading.name_model(reading.text("--model"), "--model")
+    # A checkpoint of Megatron Core's is called as the model that it was made of.
+    name = reading.present("--model", "--load", "--mcore-model")
+    reading.name_model(reading.text(name), name)
     if not reading.has("--global-batch-size"):
         reading.stand_in("--global-batch-size", _SAMPLES, "--micro-batch-size")
         reading.assume(f"a global batch of {_SAMPLES}, {_OWN}", "--accumulate N")
@@ -174,20 +177,29 @@ def _names(values: Values) -> set[str]:
     """Return the names of ms-swift's fields; none if these are of another trainer."""
     names = set(as_fields(values)[0])
     own = {*_TUNERS, "rlhf_type", "model_author", "split_dataset_ratio", "load_from_cache_file", "save_safetensors"}
-    is_own = names & {*_MODELS} and names & own and "num_layers" not in names
-    return names if is_own else set()
+    is_started = str(values.get(PROGRAM, "")).partition(" ")[0] in ("swift", "megatron")
+    is_own = names & {*_MODELS, "load", "mcore_model"} and names & own and "num_layers" not in names
+    return names if is_started or is_own else set()
 
 
 MS_SWIFT = Trainer(
     "ms-swift",
-    lambda values: bool(_names(values)) and not _names(values) & _OF_MEGATRON,
+    lambda values: (
+        bool(_names(values))
+        and not _names(values) & _OF_MEGATRON
+        and not str(values.get(PROGRAM, "")).startswith("megatron ")
+    ),
     _derive,
     tables=("ms-swift", "transformers"),
     translate=as_fields,
 )
 MEGATRON_SWIFT = Trainer(
     "ms-swift",
-    lambda values: any(one.startswith("--") for one in values) and bool(_names(values) & _OF_MEGATRON),
+    lambda values: (
+        any(one.startswith("--") for one in values)
+        and bool(_names(values))
+        and (bool(_names(values) & _OF_MEGATRON) or str(values.get(PROGRAM, "")).startswith("megatron "))
+    ),
     _derive_megatron,
     tables=("ms-swift", "megatron"),
     prefix="--",

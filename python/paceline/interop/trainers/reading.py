@@ -41,6 +41,10 @@ _TIMES = 8
 """A remedy has at most so many times as many GPUs."""
 _SLIP, _LETTERS = 0.85, 2
 """How alike a misspelling is to a name (difflib's ratio), and the letters by which it is longer or shorter at most."""
+_TELLING = frozenset(
+    ("load", "mcore-model", "mcore_model", "pretrained-checkpoint", "tokenizer-model", "tokenizer-name-or-path")
+)
+"""Fields whose value may have the model's name."""
 _EMPTY: tuple[Value, ...] = (None, "", [])
 """Values of a field that says nothing."""
 
@@ -128,6 +132,8 @@ class Reading:
         self.labels |= {name: own for name, own in names.items() if name in self.values and name not in self.labels}
         twice = self.values.pop(TWICE, None)
         branches = self.values.pop(shell.OPEN, None)
+        self.program = str(self.values.pop(shell.PROGRAM, ""))
+        """The script or subcommand that gets a script's arguments: `trl dpo`; empty if none is named."""
         self._stand_ins: dict[str, str] = {}
         """Fields that another one says, by their name."""
         self._replaced: dict[str, tuple[str, Value]] = {}
@@ -162,6 +168,8 @@ class Reading:
         """Others of which it says what they do."""
         self._unforecast: dict[str, str] = {}
         self._idle: dict[str, str] = {}
+        self.warnings: list[str] = []
+        """About fields that are not modeled and without which the answer is another one."""
         self.lacks: dict[str, tuple[str, ...]] = dict(trainer.lacks)
         """The trainer's, and those of what shards under it."""
 
@@ -308,8 +316,13 @@ class Reading:
         Raises InvalidArgumentError unless the sharding, which such a file says first of all, is given.
         """
         if "sharding" not in self.given:
-            raise missing_file(self.path, self.label(name), word)
+            raise missing_file(self.path, self.label(name), word, f"{{sharding={_sharding_of(word)}}}")
         self.leave(name, NO_FILE)
+
+    def show_program(self) -> str:
+        """Make the program a field, as something depends on it. Returns the field's name."""
+        self.values.setdefault(shell.PROGRAM, self.program)
+        return shell.PROGRAM
 
     def check_set(self, name: str, remedy: str) -> None:
         """Raise InvalidArgumentError, with a remedy, if a field's value is a variable that the file does not set."""
@@ -344,6 +357,13 @@ class Reading:
         """The model that is forecast: the one given, else the file's; None if it is unknown."""
         word = self.given.get("model") or self.model
         return word if word is None or isinstance(word, Config) else found_config(word, self.path)
+
+    @property
+    def likely_model(self) -> str:
+        """The model that the name of a checkpoint or a tokenizer tells; empty if none does."""
+        words = (self.values.get(name) for name in self.values if self.label(name).lstrip("-") in _TELLING)
+        configs = (found_config(word, self.path) for word in words if isinstance(word, str) and "$" not in word)
+        return next((one.name for one in configs if one is not None), "")
 
     @property
     def blocks(self) -> int | None:
@@ -665,10 +685,26 @@ class Reading:
         )
 
 
-def missing_file(path: Path, field_name: str, word: str) -> InvalidArgumentError:
-    """Return the error about a file that is not there which a field of another, or its command, names."""
+_OF_NAMES = ((r"z(?:ero)?[-_]?(?:stage)?[-_]?([12])(?!\d)", "zero{}"), (r"ddp|multi[-_]?gpu", "none"))
+"""Shardings that the name of a file tells, as a pattern and the sharding; of others it is zero3."""
+
+
+def _sharding_of(word: str) -> str:
+    """Return the sharding that the name of a launcher's file may tell."""
+    for pattern, sharding in _OF_NAMES:
+        if (match := re.search(pattern, Path(word).name, re.IGNORECASE)) is not None:
+            return sharding.format(*match.groups())
+    return "zero3"
+
+
+def missing_file(path: Path, field_name: str, word: str, other: str = "") -> InvalidArgumentError:
+    """Return the error about a file that is not there which a field of another, or its command, names.
+
+    `other`: a remedy besides the file.
+    """
     where = f"{field_name}: " if field_name else ""
-    remedy = f"the file beside {path.name:.80}, or its path"
+    remedy = f"the file beside {path.name:.80}, its path, or {other}"
+    remedy = remedy if other else f"the file beside {path.name:.80}, or its path"
     return InvalidArgumentError(f"{path!s:.200}: {where}{word:.200}: no such file", remedy=remedy)
 
 

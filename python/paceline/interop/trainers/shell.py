@@ -29,6 +29,13 @@ _PROGRAM = re.compile(
 _FILE = re.compile(r"[\w./~${}-]+\.(?:ya?ml|toml|json)")
 NAMED_FILE = "(file)"
 """The field of a file that a program gets as an argument without a name: `axolotl train qlora.yml`."""
+PROGRAM = "(command)"
+"""The field of the script or subcommand that gets the arguments: `trl dpo`, `trl/scripts/dpo.py`."""
+_SUBCOMMANDS = frozenset(("trl", "swift", "megatron"))
+"""Programs whose next word says what is trained."""
+_SUBCOMMAND = re.compile(r"[a-z][a-z_-]{1,20}")
+_ONE_PER_GPU = frozenset(("accelerate", "deepspeed", "llamafactory-cli", "trl", "axolotl"))
+"""Programs that start a process for each GPU they see, unless an argument says another number."""
 _HERE_DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w*)['\"]?")
 _PRINTING = frozenset(
     ("echo", "printf", "read", "grep", "sed", "awk", "cat", "jq", "export", "source", "cd", "mkdir", "[")
@@ -48,10 +55,14 @@ OPEN = "(branches)"
 """The field that lists variables which branches depend on and which the script leaves open."""
 SLURM = "#SBATCH "
 """Begins the fields that are lines of a batch script: `#SBATCH --nodes`."""
-OF_NODES, OF_EACH = ("NNODES", "NUM_NODES"), ("GPUS_PER_NODE", "NPROC_PER_NODE")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+OF_VISIBLE = f"{_VISIBLE} (number)"
+"""The field of the GPUs that a script shows to its programs."""
+OF_NODES, OF_EACH = ("NNODES", "NUM_NODES"), ("GPUS_PER_NODE", "NPROC_PER_NODE", OF_VISIBLE)
 """Variables that give a launcher the number of nodes, and of GPUs of each."""
 _NODES = frozenset(("--nnodes", "--num-nodes", "--num-machines"))
 _EACH = frozenset(("--nproc-per-node", "--num-gpus", "--gpus-per-node", "--gpus"))
+_ALL = "--num-processes"
 """Options that say it."""
 _PASSED_ON = ("$@", "$*", "${@}")
 """A script's own arguments."""
@@ -77,14 +88,22 @@ def arguments(text: str) -> Iterator[tuple[str, Any]]:
     plain = _COMMENT.sub("", re.sub(r"\\[ \t]*\n", " ", lines))
     branches = Branches(variables, lambda part: "".join(_without_assignments(part, variables)))
     commands = branches.read(plain)
-    options = _of_lines(variables.expanded(commands))
+    lines = variables.expanded(commands)
+    options = _of_lines(lines)
+    program, sees_all = _program(lines)
     if not options:
         # A file of arguments only, which another script reads.
         options = [pair for value in variables for pair in _of_lines(variables.expanded(value))]
     if branches.open_on:
         yield OPEN, list(branches.open_on)[:8]
     yield from ((name, _scalar(value)) for name, value in batch.items())
-    yield from _settings(variables, {name for name, _ in options})
+    names = {name for name, _ in options}
+    settings = list(_settings(variables, names))
+    yield from settings
+    if _EACH.isdisjoint(names) and _ALL not in names and not {name for name, _ in settings} & {*OF_EACH}:
+        yield from _visible(variables, sees_all=sees_all)
+    if program:
+        yield PROGRAM, program
     yield from options
 
 
@@ -132,14 +151,49 @@ def _of_slurm(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, str(count)
 
 
+def _program(text: str) -> tuple[str, bool]:
+    """Return the script or subcommand that gets the most options, and whether it is started for each GPU."""
+    program, most, sees_all = "", 0, False
+    for command in _commands_of(text):
+        options = sum(word.startswith("--") for word in command)
+        if options > most:
+            program, most = _named_program(command), options
+            sees_all = any(word.rpartition("/")[2] in _ONE_PER_GPU for word in command)
+    return program, sees_all
+
+
+def _named_program(words: list[str]) -> str:
+    """Return a command's script, module or subcommand; empty if it names none."""
+    name = ""
+    for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
+        if before == "-m" or (word.endswith(".py") and not before.startswith("--")):
+            name = word
+        elif (
+            word.rpartition("/")[2] in _SUBCOMMANDS
+            and not before.startswith("--")
+            and _SUBCOMMAND.fullmatch(after) is not None
+        ):
+            return f"{word.rpartition('/')[2]} {after}"
+    return name
+
+
+def _visible(variables: Variables, *, sees_all: bool) -> Iterator[tuple[str, int]]:
+    """Yield the number of GPUs that the script shows; of several, only where a process is started for each."""
+    devices = variables.expanded(variables.value(_VISIBLE)).strip().strip("\"'")
+    if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", devices) and (sees_all or "," not in devices):
+        yield OF_VISIBLE, devices.count(",") + 1
+
+
+def _commands_of(text: str) -> Iterator[list[str]]:
+    """Yield the commands of a text whose options may be a trainer's."""
+    for line in text.splitlines():
+        for command in _commands(_words(_REDIRECTION.sub(" ", line))):
+            if next((word for word in command if word not in _KEYWORDS), "") not in _PRINTING:
+                yield command
+
+
 def _of_lines(text: str) -> list[tuple[str, Any]]:
-    return [
-        pair
-        for line in text.splitlines()
-        for command in _commands(_words(_REDIRECTION.sub(" ", line)))
-        if next((word for word in command if word not in _KEYWORDS), "") not in _PRINTING
-        for pair in _flags(command)
-    ]
+    return [pair for command in _commands_of(text) for pair in _flags(command)]
 
 
 def _commands(words: list[str]) -> Iterator[list[str]]:
