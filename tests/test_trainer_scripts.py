@@ -208,7 +208,7 @@ def test_generation_of_a_command_is_not_modeled(tmp_path):
     reading = options(tmp_path, f"trl grpo {COMMON}", workers=8)
     assert reading.options["seq"] == 768 and "loss" not in reading.options
     fates = {row.field: row.fate for row in reading.rows(lambda name, value: f"{name} {value}")}
-    assert fates[PROGRAM] == "not forecast"
+    assert fates[PROGRAM] == "not forecast" and "GRPO samples" in reading.warnings[0]
 
 
 def test_a_file_of_trl_by_its_command(tmp_path):
@@ -266,6 +266,8 @@ def test_badam_is_said_to_be_none(tmp_path):
     path = tmp_path / "badam.yaml"
     path.write_text("model_name_or_path: Qwen/Qwen3-8B\nfinetuning_type: full\nuse_badam: true\nbadam_mode: layer\n")
     assert "BAdam trains one block at a time" in cli.said("simulate", path, "--gpu", "h100", "--gpus", "8")
+    frozen = ("--freeze", "model.layers.?.*")
+    assert "one block at a time, and" not in cli.said("simulate", path, "--gpu", "h100", "--gpus", "8", *frozen)
     shown = cli.call("simulate", path, "--gpu", "h100", "--gpus", "8", "--json")
     fields = {row["field"] for row in json.loads(shown.stdout)[0]["file"]["not_forecast"]}
     assert fields == {"use_badam", "badam_mode"}

@@ -460,6 +460,7 @@ def loss(reading: Reading, method: str = "") -> None:
         reading.known("loss_type", "of tokens")
     elif method in GENERATING:
         reading.leave(reading.show_program(), f"generation of samples, as in {method.upper()}; forecast is the update")
+        reading.warnings.append(f"{method.upper()} samples completions, which is not modeled: forecast is the update")
     elif method and method != "dpo":
         kind = method if method != "cpo" or reading.value("loss_type") != "simpo" else "simpo"
         named = reading.show_program() if reading.program else "desirable_weight"

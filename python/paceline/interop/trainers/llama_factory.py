@@ -120,7 +120,9 @@ def _tuning(reading: Reading, *, autocast: bool) -> None:
         if reading.flag(f"use_{name}"):
             for field in (one for one in reading.values if one.startswith(f"{name}_")):
                 reading.leave(field, f"a value of {title}")
-    if reading.flag("use_badam"):
+    if reading.flag("use_badam") and "freeze" in reading.given:
+        reading.leave("use_badam", "BAdam, which trains one block at a time; --freeze says what is not trained")
+    elif reading.flag("use_badam"):
         reading.leave("use_badam", "BAdam, which trains one block at a time; forecast is full training")
         reading.assume("all blocks trained at once, as BAdam is not modeled", "--freeze PATTERN is the nearest")
         reading.warnings.append(
