@@ -188,6 +188,7 @@ COMMON = "--model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2 --o
         ("trl reward", None, 4),
         ("accelerate launch --num_processes 8 trl/scripts/dpo.py", "dpo", 4),
         ("accelerate launch -m trl.scripts.kto", "kto", 2),
+        ("python kto.py --a 1 --b 2 --c 3 --d 4 --e 5\ndeepspeed --module lib.train_dpo", "dpo", 4),
         ("python examples/scripts/orpo.py", "orpo", 4),
         ("torchrun --nproc_per_node 8 train_dpo.py --beta 0.1", "dpo", 4),
         ("trl dpo --precompute_ref_log_probs", "cpo", 4),

@@ -36,6 +36,8 @@ _SUBCOMMANDS = frozenset(("trl", "swift", "megatron"))
 _SUBCOMMAND = re.compile(r"[a-z][a-z_-]{1,20}")
 _ONE_PER_GPU = frozenset(("accelerate", "deepspeed", "llamafactory-cli", "trl", "axolotl"))
 """Programs that start a process for each GPU they see, unless an argument says another number."""
+_LAUNCHERS = _ONE_PER_GPU | _SUBCOMMANDS | {"torchrun"}
+"""Programs that start the training."""
 _HERE_DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w*)['\"]?")
 _PRINTING = frozenset(
     ("echo", "printf", "read", "grep", "sed", "awk", "cat", "jq", "export", "source", "cd", "mkdir", "[")
@@ -152,13 +154,17 @@ def _of_slurm(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _program(text: str) -> tuple[str, bool]:
-    """Return the script or subcommand that gets the most options, and whether it is started for each GPU."""
-    program, most, sees_all = "", 0, False
+    """Return the script or subcommand that gets the most options, and whether it is started for each GPU.
+
+    What a launcher starts counts before what prepares or evaluates.
+    """
+    program, most, sees_all = "", (False, 0), False
     for command in _commands_of(text):
+        names = {word.rpartition("/")[2] for word in command}
         options = sum(word.startswith("--") for word in command)
-        if options > most:
-            program, most = _named_program(command), options
-            sees_all = any(word.rpartition("/")[2] in _ONE_PER_GPU for word in command)
+        rank = (bool(names & _LAUNCHERS), options)
+        if options and rank > most:
+            program, most, sees_all = _named_program(command), rank, bool(names & _ONE_PER_GPU)
     return program, sees_all
 
 
@@ -166,7 +172,7 @@ def _named_program(words: list[str]) -> str:
     """Return a command's script, module or subcommand; empty if it names none."""
     name = ""
     for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
-        if before == "-m" or (word.endswith(".py") and not before.startswith("--")):
+        if before in ("-m", "--module") or (word.endswith(".py") and not before.startswith("--")):
             name = word
         elif (
             word.rpartition("/")[2] in _SUBCOMMANDS
