@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline._internal.lazy import public_names
@@ -154,8 +154,7 @@ class Source:
     """For a key, and for a value from a trainer's file: the file and the place in it."""
     of_file: str | None = None
     """Of a value from a trainer's file: its field and the file, empty for the trainer's default; None: it was typed."""
-
-    words: tuple[tuple[str, str], ...] = ()
+    words: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Words of such a value, each with the place of the field that has it, where several fields make the value."""
 
     def __str__(self) -> str:
@@ -163,7 +162,11 @@ class Source:
         return f"{self.where}: {self.name}" if self.where else self.name
 
     def about(self, reason: str) -> str:
-        """Return its name in a message whose reason may quote the word of one field."""
+        """Return its name in a message.
+
+        Args:
+            reason: What is wrong, which may quote a word of one of its fields.
+        """
         where = next((place for word, place in self.words if f"'{word}'" in reason), "")
         return f"{where}: {self.name}" if where else str(self)
 
