@@ -83,7 +83,7 @@ test-python: setup
 	$(PYTEST) $(PARALLEL) -m 'not process and not slow'
 
 # Most run beside each other, and what fails there once more alone: a limit of seconds may have passed because the others had
-# the cores. Those that compare times have the machine to themselves.
+# the cores. Those that compare times, or count what the whole machine does, have it to themselves.
 test-process: setup
 	$(PYTEST) --numprocesses 3 --dist worksteal -m 'process and not timed and not slow' || \
 		$(PYTEST) --last-failed --last-failed-no-failures none -m 'process and not timed and not slow'

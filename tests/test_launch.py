@@ -483,6 +483,7 @@ def small_group():
     group.rmdir()
 
 
+@pytest.mark.timed  # The kernel counts such processes of the whole machine, and other jobs' errors would name them.
 @pytest.mark.process
 @LINUX
 def test_a_rank_that_the_kernel_kills_for_lack_of_memory(small_group):
